@@ -197,17 +197,15 @@ class RaftDriver(Generic[H]):
             if not self._ports.is_mended(error):
                 raise
             self._doubt.give_up()
-        self._core.report_space(is_short=self._is_short_of_space())
+        self._core.report_fitness(is_short=self._room.is_short(), can_serve=self._can_serve())
         self._core.tick()
         if self._core.role is Role.LEADER:
             self._estimate_time()
 
-    def _is_short_of_space(self) -> bool:
-        """Whether a node with more room had better lead: what comes next may be refused, what
-        came last was, what is derived from the log finds no space, or this node can't apply what
-        is committed and would serve nobody."""
-        is_short = self._room.is_short()
-        return is_short or self._applier.is_paused or self._applier.stopped is not None
+    def _can_serve(self) -> bool:
+        """Whether what is committed is applied here: what derives from the log finds space, and
+        this program knows what the log holds. Its disk takes entries all the same."""
+        return not self._applier.is_paused and self._applier.stopped is None
 
     def voters_disks(self) -> dict[NodeId, DiskFigure]:
         """How full the voters' disks are, this node's among them, as far as that is known by now:
@@ -638,7 +636,7 @@ class RaftDriver(Generic[H]):
             appends_refused_for_space=self._refused_for_space,
             is_apply_paused=self._applier.is_paused,
             apply_stopped=str(self._applier.stopped or ""),
-            is_short_of_space=self._is_short_of_space(),
+            is_short_of_space=self._room.is_short() or not self._can_serve(),
             messages_refused=self._doubt.messages_refused,
             contradictions=self._doubt.contradictions,
             reads_waiting=self._reads.waiting,

@@ -77,7 +77,7 @@ def on_heartbeat_request(state: RaftState, message: HeartbeatRequest) -> None:
             state.term,
             message.read_context,
             log.last_index,
-            state.disk.is_short or state.is_in_doubt,
+            state.disk.is_unfit or state.is_in_doubt,
         )
     )
     if message.commit_index > max(log.commit_index, state.verified_index):

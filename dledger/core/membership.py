@@ -20,9 +20,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from dledger.core.errors import ProposalRefused
-from dledger.core.progress import PeerState, Progress
+from dledger.core.progress import Progress
 from dledger.core.state import RaftState
-from dledger.core.types import NO_DISK, Configuration, DiskId, Index, NodeId, Role
+from dledger.core.transfer import is_nearly_level
+from dledger.core.types import NO_DISK, Configuration, DiskId, NodeId, Role
 
 
 def with_disk(configuration: Configuration, node: NodeId, disk: DiskId) -> Configuration:
@@ -196,14 +197,8 @@ def _ready(
 def _has_caught_up(state: RaftState, progress: Progress) -> bool:
     """It holds the entry that named its disk, lacks no more than one append, and has room for what
     follows: as a voter it won't hold up commits."""
-    log, match = state.log, progress.match_index
-    if progress.state is not PeerState.REPLICATE or match < log.configuration_place.at:
-        return False
     if progress.is_short_of_space:
         return False
-    if match >= log.last_index:
-        return True
-    size, count = state.options.max_append_bytes, state.options.max_append_entries
-    if log.last_index - match > count:
+    if progress.match_index < state.log.configuration_place.at:
         return False
-    return state.view.last_that_fits(Index(match + 1), log.last_index, size) == log.last_index
+    return is_nearly_level(state, progress)

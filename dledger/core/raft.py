@@ -54,7 +54,7 @@ from dledger.core.replication import (
 )
 from dledger.core.retiring import retire_if_voter_no_more
 from dledger.core.roles import become_follower, end_transfer
-from dledger.core.sick_disk import hand_over_if_disk_is_sick, report_space
+from dledger.core.sick_disk import hand_over_if_disk_is_sick, report_fitness
 from dledger.core.state import RaftState
 from dledger.core.transfer import on_transfer_tick, transfer_leadership
 from dledger.core.types import (
@@ -244,13 +244,18 @@ class Raft:
             on_own_vote_durable(state)
         on_entries_durable(state)
 
-    def report_space(self, *, is_short: bool) -> None:
-        """Learn whether this node's disk has room for what a leader appends; tell it each tick.
+    def report_fitness(self, *, is_short: bool, can_serve: bool = True) -> None:
+        """Learn whether this node is fit to lead; tell it each tick.
 
-        A leader that has none hands over to a voter that has; a voter that has none lets others
-        campaign first.
+        A leader that isn't hands over to a voter that is; a voter that isn't lets others campaign
+        first.
+
+        Args:
+            is_short: its disk has no room for what a leader appends.
+            can_serve: what is committed is applied here. A node that can't apply still takes
+                entries, so a majority may count on its disk, whoever leads.
         """
-        report_space(self._state, is_short=is_short)
+        report_fitness(self._state, is_short=is_short, can_serve=can_serve)
 
     @property
     def is_in_doubt(self) -> bool:

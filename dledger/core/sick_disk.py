@@ -2,11 +2,13 @@
 
 Three things are wrong with a disk that doesn't fail: it has no room, so that proposals are refused
 although a majority has space; it is stalled, so that what others made committed piles up here
-unwritten; or committed entries have rotted on it and are being got back (ADR 39). This decides when
-a leader hands over because of them and to whom, and how long a node without room leaves an election
-to the others. It must never move leadership to a node that isn't known to be well, or that couldn't
-commit without this disk either, never faster than `hand_over_interval_ticks` allows, and never keep
-the only electable node from leading: where nobody is better everything stays as it is.
+unwritten; or committed entries have rotted on it and are being got back (ADR 39). A fourth is no
+fault of the disk, which goes on taking entries: what is committed can't be applied here, as by a
+program that is older than the log (ADR 23), so that nobody would be served. This decides when a
+leader hands over because of them and to whom, and how long an unfit node leaves an election to the
+others. It must never move leadership to a node that isn't known to be well, or that couldn't commit
+without a disk that takes nothing, never faster than `hand_over_interval_ticks` allows, and never
+keep the only electable node from leading: where nobody is better everything stays as it is.
 
 Commits don't wait for a slow disk of the leader's (dissertation §10.2.1), so slowness alone is no
 reason; see docs/adr/0017-a-leader-with-a-sick-disk.md.
@@ -30,18 +32,19 @@ _ROUNDS_UNTIL_TRUSTED = 2
 _SUSPICION_DELAYS_YIELDED = 4
 
 
-def report_space(state: RaftState, *, is_short: bool) -> None:
-    """Note whether the own disk has room; see `Raft.report_space`."""
+def report_fitness(state: RaftState, *, is_short: bool, can_serve: bool) -> None:
+    """Note whether this node is fit to lead; see `Raft.report_fitness`."""
     disk = state.disk
-    if is_short and not disk.is_short:
+    was_unfit = disk.is_unfit
+    disk.is_short, disk.can_serve = is_short, can_serve
+    if disk.is_unfit and not was_unfit:
         disk.since_round = state.heartbeat_round
-    disk.is_short = is_short
 
 
 def yielded_ticks(state: RaftState) -> int:
     """How much longer than its timeout this node waits before it campaigns: a whole election, if
-    its disk is full, so that one that could lead is elected first. It is a delay and no more."""
-    if not state.disk.is_short:
+    it is unfit, so that one that could lead is elected first. It is a delay and no more."""
+    if not state.disk.is_unfit:
         return 0
     if state.suspicion_attempt:
         return _SUSPICION_DELAYS_YIELDED * state.options.suspicion_delay_max_ticks
@@ -52,11 +55,12 @@ def hand_over_if_disk_is_sick(state: RaftState) -> None:
     """One tick of a leader: hand over if its disk is sick and a voter is known to be well."""
     disk = state.disk
     is_stalled = _is_stalled(state)
-    if not disk.is_short and not is_stalled and not state.is_in_doubt:
+    takes_entries = not disk.is_short and not is_stalled and not state.is_in_doubt
+    if takes_entries and disk.can_serve:
         return
     if state.now_tick < disk.not_before_tick or state.transfer is not None:
         return
-    successor = _successor(state)
+    successor = _successor(state, takes_entries=takes_entries)
     if successor is None:
         return
     disk.not_before_tick = state.now_tick + state.options.hand_over_interval_ticks
@@ -67,8 +71,9 @@ def hand_over_if_disk_is_sick(state: RaftState) -> None:
 def _reason(state: RaftState) -> str:
     if state.is_in_doubt:
         return "committed entries have rotted"
-    full = "the disk is full, or applying has stopped"
-    return full if state.disk.is_short else "the disk is stalled"
+    if not state.disk.can_serve:
+        return "what is committed can't be applied"
+    return "the disk is full" if state.disk.is_short else "the disk is stalled"
 
 
 def _is_stalled(state: RaftState) -> bool:
@@ -82,11 +87,16 @@ def _is_stalled(state: RaftState) -> bool:
     return state.now_tick - disk.behind_since_tick >= state.options.stalled_disk_ticks
 
 
-def _successor(state: RaftState) -> Progress | None:
-    """The best voter that could lead at once, and whose entries would be committed without this
-    node's disk; None if there is none."""
+def _successor(state: RaftState, *, takes_entries: bool) -> Progress | None:
+    """The best voter that could lead at once, and whose entries would be committed; None if there
+    is none.
+
+    Args:
+        takes_entries: this node's disk counts for a majority as before, whoever leads.
+    """
     with_room = {peer: each for peer, each in state.peers.items() if has_room(state, each)}
-    if not has_quorum(state.log.configuration, with_room):
+    counting = {*with_room, state.node} if takes_entries else with_room.keys()
+    if not has_quorum(state.log.configuration, counting):
         return None
     voters = set(state.other_voters())
     fit = [

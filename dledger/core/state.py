@@ -59,14 +59,23 @@ class Transfer:
 class OwnDisk:
     """What is known of this node's own disk, as far as leading depends on it."""
 
-    __slots__ = ("behind_index", "behind_since_tick", "is_short", "not_before_tick", "since_round")
+    __slots__ = (
+        *("behind_index", "behind_since_tick", "can_serve", "is_short"),
+        *("not_before_tick", "since_round"),
+    )
 
     def __init__(self) -> None:
         self.is_short = False  # of space, as the driver says
+        self.can_serve = True  # whether what is committed is applied here, as the driver says
         self.since_round = 0  # the heartbeat round under way when that, or leading, began
         self.behind_index = NO_INDEX  # committed and not durable here; 0: there was no such entry
         self.behind_since_tick = 0  # when that was seen first
         self.not_before_tick = 0  # no hand-over of its own accord before this
+
+    @property
+    def is_unfit(self) -> bool:
+        """Whether somebody else had better lead, as far as the driver knows."""
+        return self.is_short or not self.can_serve
 
     def begin_leading(self, round_number: int, not_before_tick: int) -> None:
         """A leadership begins: nothing is known of peers, and it has to last for a while."""

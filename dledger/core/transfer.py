@@ -9,10 +9,10 @@ Source: dissertation §3.10.
 from __future__ import annotations
 
 from dledger.core.errors import NotLeader, ProposalRefused, TransferInProgress
-from dledger.core.progress import Progress
+from dledger.core.progress import PeerState, Progress
 from dledger.core.roles import end_transfer
 from dledger.core.state import RaftState, Transfer
-from dledger.core.types import NodeId, Role, TimeoutNow
+from dledger.core.types import Index, NodeId, Role, TimeoutNow
 
 
 def transfer_leadership(state: RaftState, target: NodeId | None) -> None:
@@ -55,9 +55,9 @@ def _choose(state: RaftState, target: NodeId | None) -> NodeId:
         voters = state.other_voters()
         if not voters:
             raise ProposalRefused("there is no other voter to transfer leadership to")
-        # The best caught-up one; of equals, the one heard last, then the first by name. Before
-        # them come those that have all that is committed, and room for more, and of those the one
-        # that is preferred.
+        # First those that are fit and have all that is committed, of them the one that is
+        # preferred; then those that are fit and lack so little that it is sent within the
+        # transfer. Of equals the best caught-up one, the one heard last, the first by name.
         return max(voters, key=lambda peer: _fitness(state, state.peers[peer]))
     if target == state.node:
         raise ProposalRefused(f"{target} already leads")
@@ -66,7 +66,27 @@ def _choose(state: RaftState, target: NodeId | None) -> NodeId:
     return target
 
 
-def _fitness(state: RaftState, progress: Progress) -> tuple[bool, bool, int, int]:
-    has_room = not progress.is_short_of_space and progress.match_index >= state.log.commit_index
+def _fitness(state: RaftState, progress: Progress) -> tuple[bool, bool, bool, int, int]:
+    is_fit = not progress.is_short_of_space
+    is_level = is_fit and progress.match_index >= state.log.commit_index
     is_preferred = progress.peer == state.log.configuration.preferred
-    return (has_room, has_room and is_preferred, progress.match_index, progress.last_heard_tick)
+    return (
+        is_level,
+        is_level and is_preferred,
+        is_fit and is_nearly_level(state, progress),
+        progress.match_index,
+        progress.last_heard_tick,
+    )
+
+
+def is_nearly_level(state: RaftState, progress: Progress) -> bool:
+    """Whether it is streamed to, and lacks no more than one append."""
+    log, match = state.log, progress.match_index
+    if progress.state is not PeerState.REPLICATE:
+        return False
+    if match >= log.last_index:
+        return True
+    size, count = state.options.max_append_bytes, state.options.max_append_entries
+    if log.last_index - match > count:
+        return False
+    return state.view.last_that_fits(Index(match + 1), log.last_index, size) == log.last_index

@@ -212,7 +212,7 @@ def test_a_change_does_not_count_on_a_sick_disk(is_full: bool) -> None:
 
     def spoil(cluster: Cluster) -> None:
         if is_full:
-            cluster[B].core.report_space(is_short=True)
+            cluster[B].core.report_fitness(is_short=True)
         else:
             cluster[B].core.report_doubt(is_in_doubt=True)
         cluster.tick(40)

@@ -312,7 +312,7 @@ def test_s55_an_empty_node_learns_before_it_votes() -> None:
 
 
 def is_short(node: Node, *, is_so: bool) -> None:
-    node.core.report_space(is_short=is_so)
+    node.core.report_fitness(is_short=is_so)
 
 
 def is_in_doubt(node: Node, *, is_so: bool) -> None:

@@ -29,7 +29,7 @@ def pass_time(cluster: Cluster, ticks: int, *full: NodeId) -> list[NodeId]:
     led: list[NodeId] = []
     for _ in range(ticks):
         for name, node in cluster.nodes.items():
-            node.core.report_space(is_short=name in full)
+            node.core.report_fitness(is_short=name in full)
         cluster.tick()
         leader = cluster.leader()
         if leader is not None and led[-1:] != [leader.node_id]:
@@ -172,7 +172,7 @@ def test_word_from_before_the_trouble_does_not_count() -> None:
     cluster = Cluster()
     leader = cluster.elect(A)
     pass_time(cluster, INTERVAL)
-    leader.core.report_space(is_short=True)
+    leader.core.report_fitness(is_short=True)
     timeouts: list[IncomingMessage] = []
     for _ in range(2 * OPTIONS.heartbeat_ticks - 1):
         timeouts += [each for each in leader.tick() if isinstance(each, TimeoutNow)]
@@ -191,7 +191,7 @@ def test_aborted_hand_over_is_tried_again_at_the_same_pace() -> None:
     pass_time(cluster, INTERVAL)
     for _ in range(5 * INTERVAL):
         for node in cluster.nodes.values():
-            node.core.report_space(is_short=node is leader)
+            node.core.report_fitness(is_short=node is leader)
         for node in cluster.nodes.values():
             cluster.network += node.tick()
         cluster.deliver(lambda message: not isinstance(message, TimeoutNow))
@@ -328,3 +328,74 @@ def test_planned_transfer_prefers_a_voter_with_room() -> None:
         leader.core.transfer_leadership(None)
         cluster.deliver()
         assert cluster[other].core.role is Role.LEADER
+
+
+# --- a program that can't apply what is committed -----------------------------------------------
+
+
+def cannot_serve(cluster: Cluster, ticks: int, *unfit: NodeId) -> list[NodeId]:
+    """Time passes while `unfit` take entries and can't apply them; who led, in order."""
+    led: list[NodeId] = []
+    for _ in range(ticks):
+        for name, node in cluster.nodes.items():
+            node.core.report_fitness(is_short=False, can_serve=name not in unfit)
+        cluster.tick()
+        leader = cluster.leader()
+        if leader is not None and led[-1:] != [leader.node_id]:
+            led.append(leader.node_id)
+    return led
+
+
+def test_leader_that_cannot_apply_hands_over_although_its_disk_is_needed() -> None:
+    """With one of three down nothing is committed without it; as a follower it takes the entries
+    as before, and somebody else serves."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    cluster[C].crash()
+    assert cannot_serve(cluster, 3 * INTERVAL, A) == [A, B]
+    assert [each.reason for each in given_up(leader)] == ["what is committed can't be applied"]
+    proposed = cluster[B].propose()
+    cluster.deliver()
+    assert cluster[B].core.commit_index == proposed.index
+
+
+@pytest.mark.parametrize("trouble", ["space", "doubt"])
+def test_leader_that_cannot_apply_stays_if_its_needed_disk_takes_nothing(trouble: str) -> None:
+    """Whoever leads, nothing would be committed."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    pass_time(cluster, INTERVAL)
+    cluster[C].crash()
+    for _ in range(3 * INTERVAL):
+        leader.core.report_fitness(is_short=trouble == "space", can_serve=False)
+        leader.core.report_doubt(is_in_doubt=trouble == "doubt")
+        cluster.tick()
+    assert leader.core.role is Role.LEADER
+    assert given_up(leader) == []
+
+
+def test_nobody_who_can_apply_is_there() -> None:
+    """All but one are of the older program, and that one is away: it stays as it is."""
+    cluster = Cluster()
+    cluster.elect(A)
+    cluster[C].crash()
+    assert cannot_serve(cluster, 3 * INTERVAL, A, B) == [A]
+
+
+@pytest.mark.parametrize("lagging", [B, C])
+def test_goodbye_goes_to_a_voter_that_serves_though_it_lacks_an_entry(lagging: NodeId) -> None:
+    """The one that has everything can't apply it: the other is caught up on the way."""
+    level = C if lagging == B else B
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    cannot_serve(cluster, 20, level)
+    cluster[lagging].writes_complete = False
+    leader.propose()
+    cluster.deliver()
+    statistics = leader.core.statistics().peers
+    assert statistics[lagging].match_index < leader.core.commit_index
+    leader.core.transfer_leadership(None)
+    cluster[lagging].writes_complete = True
+    cluster.network += cluster[lagging].complete_writes()
+    cluster.deliver()
+    assert cluster[lagging].core.role is Role.LEADER

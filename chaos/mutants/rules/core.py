@@ -185,9 +185,24 @@ CORE = (
     Mutant(
         "leadership-to-a-minority-with-room",
         "dledger/core/sick_disk.py",
-        "    if not has_quorum(state.log.configuration, with_room):\n        return None\n",
+        "    if not has_quorum(state.log.configuration, counting):\n        return None\n",
         "",
         masked="nothing can be committed there, and nothing is lost either",
+        tests=("tests/core/test_sick_disk.py",),
+    ),
+    Mutant(
+        "leader-that-cannot-apply-waits-for-a-majority-of-others",
+        "dledger/core/sick_disk.py",
+        "{*with_room, state.node} if takes_entries else with_room.keys()",
+        "with_room.keys()",
+        tests=("tests/core/test_sick_disk.py",),
+    ),
+    Mutant(
+        "goodbye-to-a-member-that-cannot-serve",
+        "dledger/core/transfer.py",
+        "        is_fit and is_nearly_level(state, progress),\n",
+        "",
+        masked="who is unfit hands over again",
         tests=("tests/core/test_sick_disk.py",),
     ),
     Mutant(

@@ -62,9 +62,8 @@ DISKS = (
     Mutant(
         "promoted-before-it-holds-what-named-it",
         "dledger/core/membership.py",
-        "if progress.state is not PeerState.REPLICATE or match < log.configuration_place.at:\n"
-        "        return False",
-        "if progress.state is not PeerState.REPLICATE:\n        return True",
+        "    if progress.match_index < state.log.configuration_place.at:\n        return False\n",
+        "",
         masked="a peer in REPLICATE is behind by less than it takes",
         tests=_MEMBERSHIP,
     ),

@@ -161,8 +161,8 @@ REPAIRS = (
     Mutant(
         "leads-on-in-doubt",
         "dledger/core/sick_disk.py",
-        "if not disk.is_short and not is_stalled and not state.is_in_doubt:",
-        "if not disk.is_short and not is_stalled:",
+        "takes_entries = not disk.is_short and not is_stalled and not state.is_in_doubt",
+        "takes_entries = not disk.is_short and not is_stalled",
         masked="it costs time and no truth",
         tests=_DOUBT,
     ),
