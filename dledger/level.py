@@ -15,4 +15,5 @@ TOPIC_RETENTION_LEVEL: Final = 4  # topics that wish for a retention of their ow
 COMPOUND_LEVEL: Final = 5  # entries that hold units (ADR 54)
 GROUPS_LEVEL: Final = 6  # consumer groups with sessions and leases (ADR 55)
 GROUP_EPOCH_LEVEL: Final = 7  # configurations that name the group's epoch (ADR 52)
-KNOWN_LEVEL: Final = 7  # the highest that this program understands
+DELIVERY_LEVEL: Final = 8  # handouts, retries, filters, queue numbers, permissions
+KNOWN_LEVEL: Final = 8  # the highest that this program understands
