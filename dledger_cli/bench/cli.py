@@ -47,6 +47,7 @@ from dledger_cli.bench.failover import failover as measure_failover
 from dledger_cli.bench.figures import Report
 from dledger_cli.bench.produce import PROMISES, Case
 from dledger_cli.bench.produce import produce as measure_produce
+from dledger_cli.bench.push import push as measure_push
 from dledger_cli.bench.rounds import Tell
 from dledger_cli.bench.starting import measure_import
 from dledger_cli.bench.steady import steady as measure_steady
@@ -136,6 +137,45 @@ def consume(
     def measure(place: Arena, echo: str, tell: Tell) -> Coroutine[object, object, Report]:
         return measure_consume(
             place, echo, size_bytes=size, messages=messages, rounds=rounds, tell=tell
+        )
+
+    benchmark([measure], Place(directory, bootstrap, nodes), as_json=as_json, strict=strict)
+
+
+@app.command()
+def push(
+    size: SizeOption = 1024,
+    in_flight: InFlightOption = 512,
+    members: Annotated[
+        int, typer.Option("--members", min=1, max=64, help="Processes that work.")
+    ] = 2,
+    seconds: SecondsOption = 25.0,
+    rounds: RoundsOption = 5,
+    nodes: NodesOption = 3,
+    directory: DirectoryOption = None,
+    bootstrap: BootstrapOption = None,
+    as_json: JsonOption = False,
+    strict: StrictOption = False,
+) -> None:
+    """Messages a second that are sent, handled by a group's members, and committed.
+
+    Beside producing alone, in alternating halves of each round.
+
+    \b
+    Example:
+      dledger bench push --members 4
+    """
+
+    def measure(place: Arena, echo: str, tell: Tell) -> Coroutine[object, object, Report]:
+        return measure_push(
+            place,
+            echo,
+            size_bytes=size,
+            in_flight=in_flight,
+            members=members,
+            seconds=seconds,
+            rounds=rounds,
+            tell=tell,
         )
 
     benchmark([measure], Place(directory, bootstrap, nodes), as_json=as_json, strict=strict)

@@ -165,6 +165,20 @@ def test_a_fault_of_a_real_leader_loses_nothing(tmp_path: Path, fault: str) -> N
 
 
 @pytest.mark.slow
+def test_members_handle_and_commit_what_was_sent(tmp_path: Path) -> None:
+    """Two processes as members, one short round: everything is handled once, and committed."""
+    arguments = ["push", "--seconds", "1", "--rounds", "1", "--nodes", "1", "--json"]
+    result = runner.invoke(cli.app, [*arguments, "--dir", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    figures = {figure["name"]: figure["median"] for figure in facts["figures"]}
+    assert (figures["failed"], figures["handled_again"], figures["not_handled"]) == (0, 0, 0)
+    assert figures["worked_rate"] > 0
+    assert figures["worked_cpu_members"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
 def test_an_interrupted_benchmark_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
