@@ -220,6 +220,13 @@ CONSUMERS = (
         _READING,
     ),
     _mutant(
+        "late-word-on-an-old-session-counts",
+        _MEMBERSHIP,
+        "        if session != self.member.session:\n            return\n",
+        "",
+        _PUSH,
+    ),
+    _mutant(
         "commit-of-a-queue-that-went-is-silent",
         "dledger/client/members/reading.py",
         "                self._check_held(queue_id)\n",

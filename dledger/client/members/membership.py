@@ -397,14 +397,11 @@ class Membership:
     async def _commit_call(
         self, progress: Sequence[Progress], deadline_s: float | None
     ) -> ClientError | None:
+        session = self.member.session
         try:
             refused = await self._commit(progress, deadline_s)
-        except MemberReplaced as error:
-            self._end(error)
-            return error
-        except SessionEnded as error:
-            _log.warning("group %s: committing: %s: %s", self.identity.group, error.code, error)
-            self._on_session_over()
+        except (MemberReplaced, SessionEnded) as error:
+            self._on_no_session(session, error)
             return error
         except ClientError as error:
             _log.warning("group %s: committing: %s", self.identity.group, error.message)
@@ -460,6 +457,18 @@ class Membership:
             self._owner.on_withdrawn()
             if lost is not None or progress.release:
                 self._tell_lost([queue])
+
+    def _on_no_session(self, session: int, error: MemberReplaced | SessionEnded) -> None:
+        """A commit of that session was told that it is over, or somebody else's. Where the stream
+        has said so before, that is old news: this member has joined anew, and it may be itself by
+        whom it was replaced."""
+        _log.warning("group %s: committing: %s: %s", self.identity.group, error.code, error)
+        if session != self.member.session:
+            return
+        if isinstance(error, MemberReplaced):
+            self._end(error)
+        else:
+            self._on_session_over()
 
     def _on_session_over(self) -> None:
         """A commit was told so; the next stream says what it is now."""

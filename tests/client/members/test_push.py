@@ -348,6 +348,43 @@ async def test_ended_session_is_begun_anew_with_another_token() -> None:
 
 
 @async_test
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_late_word_on_a_session_that_is_over_is_old_news(*, is_there: bool) -> None:
+    """A commit is answered after the stream has told of the session's end, and the member has
+    joined anew: it is then the very process by which the old session was replaced, or it was
+    told of an end that it knows. It keeps what it holds."""
+    async with stocked(1, 10) as (group, client):
+        go_on, held = asyncio.Event(), asyncio.Event()
+        service = client.push_consumer("g", replace(PUSH, member="me"))
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            if message.queue_offset == 9:
+                await go_on.wait()
+
+        async def answer_late(method: str, _node: object, request: object) -> None:
+            if method != "CommitLeases" or held.is_set():
+                return
+            held.set()
+            (before,) = group.members.records["g"].sessions.values()
+            group.members.end_sessions("g")
+            sessions = group.members.records["g"].sessions
+            await until(lambda: any(s.token != before.token for s in sessions.values()))
+            await until(lambda: service.statistics().queues == 1)
+            if not is_there:
+                raise Refusal(wire_error(epb.SESSION_ENDED))
+
+        group.before.append(answer_late)
+        async with running(service) as run:
+            await until(held.is_set)
+            await until(lambda: group.members.finished("g", "t").frontier == 9)
+            assert not run.done()
+            assert service.statistics().lost == 1, "by the end of the session, and once"
+            go_on.set()
+        assert group.members.frontier("g", "t") == 10
+
+
+@async_test
 async def test_replaced_member_ends_by_name() -> None:
     """Another process is this member now; nothing more is handed out or committed here."""
     async with (
