@@ -33,6 +33,7 @@ ELSEWHERE = {
     "_FoundOut": "never leaves chaos.sim.node: it ends a start that is only tried",
     "StrategyUnknown": "never leaves broker.leader.groups: who joins is told by a BrokerError",
     "_LevelUnknown": "never leaves broker.state.machine: `apply` ends in front of it",
+    "HandlerFailed": "never leaves chaos.real.member: a handler fails on purpose",
     "OrdersBroken": "chaos.faults is loaded into nodes and knows nothing of chaos",
 }
 # Roots without `retriable` and `outcome`.

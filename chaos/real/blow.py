@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from chaos.real.arena import Arena
+from chaos.real.crew import Crew
 from chaos.real.scenario import Option
 from dledger.client import Client
 
@@ -16,7 +17,7 @@ class Blow:
     """One strike: whom it hits, with which options, under which label.
 
     `witness` reads what clients can read of the log's first so many bytes into the history, and
-    says in a few words how that ended.
+    says in a few words how that ended. `crew`: the members of consumer groups, if there are any.
     """
 
     arena: Arena
@@ -26,6 +27,7 @@ class Blow:
     options: Mapping[str, Option]
     chance: Random
     witness: Callable[[int], Awaitable[str]]
+    crew: Crew | None = None
 
     def number(self, name: str) -> float:
         """An option that is a number."""

@@ -1,9 +1,10 @@
 """`dledger chaos run`, `list` and `report`: faults on real processes, from the command line.
 
-`run` puts what it found into a fresh folder: `report.json`, `report.html`, `history.jsonl`, and
-the nodes' logs; their data only with --keep, or when something was found. Exit codes: 0 nothing
-was found; 1 an anomaly or a problem; 2 used wrongly (an unknown scenario, node or nemesis, a
-history cut short, a port in use); 3 the group never came to a leader; 130 interrupted.
+`run` puts what it found into a fresh folder: `report.json`, `report.html`, `history.jsonl`, the
+books of consumer groups' members, and the nodes' logs; their data only with --keep, or when
+something was found. Exit codes: 0 nothing was found; 1 an anomaly or a problem; 2 used wrongly (an
+unknown scenario, node or nemesis, a history cut short, a port in use); 3 the group never came to a
+leader; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from broker.local_group import LocalGroup, PortInUse
 from chaos.checkers.history import History, read_history
 from chaos.errors import OutputInTheWay, RunBroken
 from chaos.real.audited import GROUP_FOLDER, HISTORY_FILE, audited, audits
+from chaos.real.crew import BOOKS_FOLDER, read_deliveries
+from chaos.real.deliveries import check_deliveries
 from chaos.real.measure import FORMAT, anomaly_facts, event_count, power_cuts, report_facts
 from chaos.real.nemeses import NEMESES
 from chaos.real.page import page
@@ -204,9 +207,17 @@ def report(
     with told():
         facts = _read_facts(directory / REPORT_FILE)
         history = _read_whole(directory / HISTORY_FILE, facts["history_events"])
-        verdict = judge(history, power_cuts(facts))
-        facts |= anomaly_facts(verdict.anomalies)
-        facts["remarks"] += [each for each in verdict.remarks if each not in facts["remarks"]]
+        cuts = power_cuts(facts)
+        verdict = judge(history, cuts)
+        anomalies, remarks = verdict.anomalies, verdict.remarks
+        deliveries = read_deliveries(directory / BOOKS_FOLDER)
+        if deliveries is not None:
+            queues = facts["load"]["queues"]
+            delivered = check_deliveries(deliveries, history, queues, may_lose=bool(cuts))
+            anomalies, remarks = anomalies + delivered.anomalies, remarks + delivered.remarks
+            facts["deliveries"] = delivered.facts
+        facts |= anomaly_facts(anomalies)
+        facts["remarks"] += [each for each in remarks if each not in facts["remarks"]]
         facts["holds"] = not facts["anomalies"] and not facts["problems"]
         facts["counts"]["anomalies"] = sum(facts["anomaly_counts"].values())
         _write(directory, facts)
@@ -337,6 +348,7 @@ def _tidy(directory: Path, *, keep: bool) -> bool:
 def _remove(directory: Path) -> None:
     """Takes away what an unfinished run has made."""
     shutil.rmtree(directory / GROUP_FOLDER, ignore_errors=True)
+    shutil.rmtree(directory / BOOKS_FOLDER, ignore_errors=True)
     (directory / HISTORY_FILE).unlink(missing_ok=True)
     if directory.exists() and not any(directory.iterdir()):
         directory.rmdir()

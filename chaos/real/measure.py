@@ -103,6 +103,7 @@ def report_facts(finished: Finished) -> dict[str, Any]:
         "problems": finished.problems,
         "remarks": finished.remarks,
         "errors": finished.errors,
+        "deliveries": finished.deliveries,
         "latency_ms": asdict(spread)
         if (spread := Spread.of([each / 1000 for each in acks.latency_us]))
         else None,

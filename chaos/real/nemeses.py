@@ -14,6 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from chaos.real.absences import (
+    bring_back,
+    dismiss_member,
+    kill_member,
+    pause_member,
+    resume_member,
+)
 from chaos.real.blow import Act, Blow
 from chaos.real.churn import come_back, demote, leave, promote
 from chaos.real.damage import (
@@ -136,6 +143,18 @@ NEMESES: Final[dict[str, Nemesis]] = {
             start,
         ),
         Nemesis("pause", "SIGSTOP", "leader", _NONE, pause, resume, ends_leadership=True),
+        Nemesis("kill-member", "SIGKILL of a group's member", "", _NONE, kill_member, bring_back),
+        Nemesis(
+            "dismiss-member",
+            "SIGTERM of a group's member, which works off what it has and says goodbye",
+            "",
+            _NONE,
+            dismiss_member,
+            bring_back,
+        ),
+        Nemesis(
+            "pause-member", "SIGSTOP of a group's member", "", _NONE, pause_member, resume_member
+        ),
         Nemesis(
             "transfer",
             "hands leadership over",

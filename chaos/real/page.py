@@ -28,6 +28,11 @@ MEANINGS: Final = {
     "nonmonotonic-send": "a producer's later message lies before an earlier one",
     "phantom": "read, though it was never sent or was refused for good",
     "stale-read": "the end of a queue was read as lower than was known before",
+    "forgotten": "stored, and done by nobody of a group that is through",
+    "handled-unsent": "handled, and not in the log",
+    "handled-after-commit": "handled again after the group was known to have committed it",
+    "side-by-side": "two messages of a queue at work at once, in a group that works in order",
+    "out-of-turn": "begun, in a group that works in order, before the one in front of it was done",
     "not-linearizable": "no order of the operations explains what everybody was told",
 }
 

@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from broker.local_group import FlushName, LocalGroupError, NoAnswer, NodeDied
 from chaos.checkers.anomalies import Anomaly
@@ -31,6 +31,8 @@ from chaos.real.arena import Arena, ArenaOptions, arena
 from chaos.real.audited import GROUP_FOLDER, HISTORY_FILE
 from chaos.real.blow import Blow
 from chaos.real.clocks import WrongClocks
+from chaos.real.crew import BOOKS_FOLDER, Crew, crew, read_deliveries
+from chaos.real.deliveries import check_deliveries
 from chaos.real.nemeses import NEMESES, Nemesis
 from chaos.real.reading import Retained, missing_at_the_end, read_everything, read_start
 from chaos.real.replicas import compare_replicas
@@ -105,6 +107,7 @@ class Finished:
     errors: dict[str, int] = field(default_factory=dict)
     excused: list[Anomaly] = field(default_factory=list)  # what a weaker mode permits
     lost: int = 0  # acknowledged, and not in the last reading
+    deliveries: dict[str, Any] | None = None  # what consumer groups did, if there were any
     faults_began_us: int = 0
     healed_us: int = 0
     ended_us: int = 0
@@ -145,14 +148,17 @@ async def run_chaos(options: RunOptions, tell: Tell) -> Finished:
             tell(f"starting {options.nodes} nodes")
             await _start(made)
             history, now_us = History(sink=sink), Clock()
+            members = options.scenario.members
+            folder = options.directory / BOOKS_FOLDER
             async with (
                 watching(made.addresses, now_us) as watch,
                 Client.connect(made.client_addresses) as client,
+                crew(folder, made.client_addresses, members, options.seed) as hands,
             ):
                 workload = Workload(client, options.load, history, now_us, options.seed)
                 finished = Finished(options, made.addresses, history, workload.acknowledged)
                 finished.spans = watch.spans
-                run = Run(options, made, watch, client, workload, finished, now_us, tell)
+                run = Run(options, made, watch, client, hands, workload, finished, now_us, tell)
                 await run.perform()
             tell("comparing the replicas' bytes")
             await _compare(made, watch, finished)
@@ -196,6 +202,13 @@ def check(finished: Finished) -> None:
     verdict = judge(history, cuts)
     finished.anomalies, finished.excused = verdict.anomalies, verdict.excused
     finished.remarks += verdict.remarks
+    deliveries = read_deliveries(finished.options.directory / BOOKS_FOLDER)
+    if deliveries is not None:
+        queues = finished.options.load.queues
+        delivered = check_deliveries(deliveries, history, queues, may_lose=bool(cuts))
+        finished.anomalies += delivered.anomalies
+        finished.remarks += delivered.remarks
+        finished.deliveries = delivered.facts
 
 
 @dataclass(slots=True)
@@ -206,6 +219,7 @@ class Run:
     arena: Arena
     watch: Watch
     client: Client
+    crew: Crew
     workload: Workload
     finished: Finished
     now_us: Clock
@@ -225,16 +239,17 @@ class Run:
         await self.workload.prepare()
         self.workload.start()
         try:
-            async with self._guarded():
+            async with self._guarded(), self._crewed():
                 await asyncio.sleep(WARM_UP_S)
                 finished.faults_began_us = self.now_us()
                 await self._take_steps()
                 await self._heal_everything()
                 finished.healed_us = self.now_us()
                 await asyncio.sleep(AFTERMATH_S)
-            self.tell("letting the clients settle")
-            await self.workload.stop()
-            finished.ended_us = self.now_us()
+                self.tell("letting the clients settle")
+                await self.workload.stop()
+                finished.ended_us = self.now_us()
+                await self._dismiss()
             await self._read()
             await self._await_equal_replicas()
         finally:
@@ -292,6 +307,7 @@ class Run:
             {**nemesis.defaults(), **step.options},
             Random(self._chance.random()),
             self._witness,
+            self.crew,
         )
         hit = leader if self._deposes(nemesis, victims, leader) else None
         band = Band(step.label, step.nemesis, victims, self.now_us(), deposed=hit)
@@ -364,6 +380,34 @@ class Run:
         if not await self.watch.whole(RECOVERY_TIMEOUT_S):
             self._problem(f"the healed group wasn't whole within {RECOVERY_TIMEOUT_S:g} s")
 
+    # --- consumer groups ----------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _crewed(self) -> AsyncIterator[None]:
+        """Within it the members are at work, and what the brokers say of their groups is noted."""
+        if not self.options.scenario.members:
+            yield
+            return
+        self.crew.start_all()
+        watching_groups = asyncio.create_task(self.crew.watch(self.client))
+        try:
+            yield
+        finally:
+            watching_groups.cancel()
+            await asyncio.gather(watching_groups, return_exceptions=True)
+
+    async def _dismiss(self) -> None:
+        """The groups get through with everything; then their members go."""
+        if not self.options.scenario.members:
+            return
+        self.tell("letting the groups get through")
+        missing = await self.crew.drained(self.client, self.options.load.queues)
+        if missing:
+            self._problem(f"the groups didn't get through: {missing}")
+        for problem in await self.crew.dismiss():
+            self._problem(problem)
+        self.crew.save()
+
     # --- the end ------------------------------------------------------------------------------
 
     async def _read(self) -> None:
@@ -424,6 +468,8 @@ class Run:
                 self.arena.meant_to_be_down.add(node_id)
                 lines = self.arena.log_since(node_id).strip().splitlines()[-3:]
                 self._problem(f"{node_id} ended by itself; its log ends with: {' / '.join(lines)}")
+            for problem in self.crew.ended_by_themselves():
+                self._problem(problem)
             await asyncio.sleep(GUARD_EVERY_S)
 
 

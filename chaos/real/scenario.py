@@ -13,8 +13,9 @@
 A schedule is a generator of steps. It is run through once before anything is started, with the
 seed's random source, until the steps fill the run's time: so a node or a nemesis that doesn't
 exist is told at once, and the same seed gives the same schedule. What depends on the group's
-state (who leads) is decided when the step is taken. A file may also set `NODES`, `LOAD`, and
-`RETAIN_BYTES`: nodes let the front of a log go that is longer.
+state (who leads) is decided when the step is taken. A file may also set `NODES`, `LOAD`,
+`RETAIN_BYTES` (nodes let the front of a log go that is longer) and `MEMBERS` (so many push
+consumers in each of two consumer groups, one of them in order).
 
 This module knows steps, targets and files; what a nemesis does is `chaos.real.nemeses`'.
 """
@@ -35,6 +36,9 @@ from typing import Final
 
 from chaos.errors import ScenarioInvalid
 
+# Nemeses that strike members of consumer groups; for scenarios that have any.
+OF_MEMBERS: Final = frozenset({"kill-member", "dismiss-member", "pause-member"})
+MAX_MEMBERS: Final = 32
 ROLES: Final = ("leader", "follower", "one", "minority", "majority", "all")
 MAX_STEPS: Final = 100_000
 MAX_NODES: Final = 9
@@ -157,6 +161,7 @@ class Scenario:
     nodes: int = 3
     load: Load = Load()
     retain_bytes: int = 0  # of the log; 0: all of it
+    members: int = 0  # of each consumer group
 
 
 def node_ids(count: int) -> tuple[str, ...]:
@@ -187,6 +192,8 @@ def plan_steps(
     try:
         for step in scenario.schedule(plan):
             _check(step, plan, known, scenario.name)
+            if isinstance(step, Strike) and step.nemesis in OF_MEMBERS and not scenario.members:
+                raise ScenarioInvalid(scenario.name, f"{step.nemesis}: MEMBERS says there are none")
             if isinstance(step, Strike):
                 labels.add(step.label)
             elif isinstance(step, Heal) and step.label is not None and step.label not in labels:
@@ -322,8 +329,11 @@ def load_file(path: Path) -> Scenario:
     retain = getattr(module, "RETAIN_BYTES", 0)
     if type(retain) is not int or retain < 0:
         raise ScenarioInvalid(str(path), f"RETAIN_BYTES must be a number of bytes, not {retain!r}")
+    members = getattr(module, "MEMBERS", 0)
+    if type(members) is not int or not 0 <= members <= MAX_MEMBERS:
+        raise ScenarioInvalid(str(path), f"MEMBERS must be 0 to {MAX_MEMBERS}, not {members!r}")
     summary = (module.__doc__ or "").strip().partition("\n")[0].rstrip(".")
-    return Scenario(name, summary, schedule, nodes, load, retain)
+    return Scenario(name, summary, schedule, nodes, load, retain, members)
 
 
 def _wrong_load(load: Load) -> str | None:

@@ -62,6 +62,15 @@ def _account(facts: Mapping[str, Any]) -> Table:
         if spread is not None:
             figures = f"min / median / p99 / max of {spread['count']:,}"
             table.add_row(f"{title}, ms:\n{figures}", _of(spread))
+    for group in (facts.get("deliveries") or {}).get("groups", ()):
+        words = f"{group['done']:,} / {group['failed']:,} / {group['again']:,}"
+        name = f"group {group['name']}"
+        table.add_row(f"{name}:\nmessages done / failures / begun again", words)
+        spread = group["takeover_ms"]
+        if spread is not None:
+            figures = f"min / median / p99 / max of {spread['count']:,}"
+            title = f"{name}, a death to all queues at work"
+            table.add_row(f"{title}, ms:\n{figures}", _of(spread))
     table.add_row("duration", f"{facts['duration_s']:.1f} s")
     return table
 

@@ -126,6 +126,46 @@ def test_killed_leader_costs_nothing_and_the_report_says_so(
     assert "history.jsonl, line" in cut.stderr
 
 
+MEMBERS_AT_WORK = '''"""Members of two groups are killed, sent away and paused."""
+from chaos.real.scenario import Load, Plan, Steps, spell, wait
+
+MEMBERS = 2
+LOAD = Load(rate=100, producers=1, consumers=0, callers=0, queues=4)
+
+
+def schedule(plan: Plan) -> Steps:
+    yield wait(2)
+    yield from spell("kill-member", seconds=1)
+    yield from spell("dismiss-member", seconds=0.5)
+    yield from spell("pause-member", seconds=0.5)
+    yield wait(0.5)
+'''
+
+
+def test_what_members_did_is_judged_and_judged_again(tmp_path: Path, nothing_left: None) -> None:
+    """Every message is done by each group, whatever happens to members; a book in which a word is
+    missing is found out by the report that is drawn anew."""
+    scenario, out = tmp_path / "members.py", tmp_path / "out"
+    scenario.write_text(MEMBERS_AT_WORK, encoding="utf-8")
+    ran = chaos("run", str(scenario), "--seconds", "5", "--seed", "1", "--out", str(out), "--json")
+    assert ran.returncode == 0, ran.stderr
+    facts = json.loads(ran.stdout)
+    groups = facts["deliveries"]["groups"]
+    assert [group["done"] for group in groups] == 2 * [facts["sends"]["acknowledged"]]
+    assert {band["nemesis"] for band in facts["bands"]} == {
+        "kill-member",
+        "dismiss-member",
+        "pause-member",
+    }
+    assert told("report", str(out)).exit_code == 0
+    for book in (out / "members").glob("any-order-*.jsonl"):
+        lines = book.read_bytes().splitlines(keepends=True)
+        book.write_bytes(b"".join(line for line in lines if b'"p0-0-7"' not in line))
+    again = told("report", str(out), "--json")
+    assert again.exit_code == 1
+    assert [each["name"] for each in json.loads(again.stdout)["anomalies"]] == ["forgotten"]
+
+
 def test_power_cut_of_all_nodes_loses_what_async_flush_acknowledged(
     tmp_path: Path, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def test_packaged_scenarios_are_those_that_are_promised() -> None:
         "clocks",
         "networks",
         "years",
+        "delivery",
     }
     steps = [step for each in packaged() for step in planned(each, 3600)]
     assert {step.nemesis for step in steps if isinstance(step, Strike)} == set(NEMESES)

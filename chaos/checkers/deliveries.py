@@ -1,0 +1,254 @@
+"""What a consumer group's members did with messages, checked against what the log holds. Pure.
+
+    forgotten             stored, and the group got through without anybody being done with it
+    handled-unsent        handled, and not in the log
+    handled-after-commit  begun after the group's committed offset, as somebody had been told, had
+                          passed it, though it had been done and had never failed
+    side-by-side          in order: a second message of the queue begun while one was at work
+    out-of-turn           in order: begun before the one in front of it was done
+
+That a message is handled twice is none: a member that dies has done what it hadn't committed, and
+the next one does it again. These are counted.
+
+Moments are those of one machine's monotonic clock, so they compare between processes. A member that
+was paused (SIGSTOP) is excused for what it had begun, or was about to begin: nothing can stop a
+process between two of its instructions, and nobody promises that.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from chaos.checkers.anomalies import Anomaly
+
+ABOUT_TO_US: Final = 100_000  # after a pause: what was taken before it is begun by then
+SHOWN: Final = 20  # anomalies of one kind in one group; they are counted by the first words
+
+
+class Place(NamedTuple):
+    """Where a message is stored."""
+
+    queue_id: int
+    offset: int
+
+
+class How(StrEnum):
+    """What became of a message in a handler; open: its process didn't live to tell."""
+
+    DONE = "done"
+    FAILED = "failed"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """One call of a handler. `member`: its process; an open one ends where it begins."""
+
+    member: str
+    value: str
+    begun_us: int
+    ended_us: int
+    how: How
+
+
+class Told(NamedTuple):
+    """Somebody was told at `at_us`: the group has committed the queue up to `offset`."""
+
+    at_us: int
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All that is known of one consumer group.
+
+    Attributes:
+        pauses: by member's process, from when to when it stood still.
+    """
+
+    name: str
+    in_order: bool
+    handlings: Sequence[Handling]
+    told: Sequence[Told]
+    pauses: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+
+    def was_still(self, member: str, start_us: int, end_us: int) -> bool:
+        """Whether a pause of the member reaches into that time."""
+        return any(a <= end_us and start_us <= b for a, b in self.pauses.get(member, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Over all messages of a group. `again`: handlings begun after the message had been done."""
+
+    handled: int
+    done: int
+    failed: int
+    again: int
+
+
+def find_delivery_anomalies(group: Group, stored: Mapping[str, Place]) -> list[Anomaly]:
+    """What must not be; `stored` is all that the log holds, by value."""
+    handlings = sorted(group.handlings, key=lambda each: each.begun_us)
+    found = [
+        *_bounded(_forgotten(group, handlings, stored)),
+        *_bounded(_unsent(group, handlings, stored)),
+        *_bounded(_after_commit(group, handlings, stored)),
+    ]
+    if group.in_order:
+        found += _bounded(_side_by_side(group, handlings, stored))
+        found += _bounded(_out_of_turn(group, handlings, stored))
+    return found
+
+
+def count(group: Group) -> Counts:
+    """How often."""
+    done: set[str] = set()
+    again = 0
+    for each in sorted(group.handlings, key=lambda each: each.begun_us):
+        again += each.value in done
+        if each.how is How.DONE:
+            done.add(each.value)
+    failed = sum(each.how is How.FAILED for each in group.handlings)
+    return Counts(len(group.handlings), len(done), failed, again)
+
+
+def takeover_us(
+    group: Group, stored: Mapping[str, Place], member: str, died_us: int, within_us: int
+) -> int | None:
+    """From a member's death until the last of its queues was worked on by another one; None: it
+    had worked on none lately, or one of them was worked on by nobody within that time."""
+    queues = {
+        stored[each.value].queue_id
+        for each in group.handlings
+        if each.member == member
+        and died_us - within_us <= each.begun_us <= died_us
+        and each.value in stored
+    }
+    first: dict[int, int] = {}
+    for each in group.handlings:
+        if each.member != member and died_us < each.begun_us <= died_us + within_us:
+            place = stored.get(each.value)
+            if place is not None and place.queue_id in queues:
+                first[place.queue_id] = min(first.get(place.queue_id, each.begun_us), each.begun_us)
+    if not queues or len(first) < len(queues):
+        return None
+    return max(first.values()) - died_us
+
+
+def _bounded(found: Iterable[Anomaly]) -> Iterator[Anomaly]:
+    for number, anomaly in enumerate(found):
+        if number == SHOWN:
+            return
+        yield anomaly
+
+
+def _forgotten(
+    group: Group, handlings: Sequence[Handling], stored: Mapping[str, Place]
+) -> Iterator[Anomaly]:
+    done = {each.value for each in handlings if each.how is How.DONE}
+    for value, place in sorted(stored.items(), key=lambda item: item[1]):
+        if value not in done:
+            yield _anomaly(group, "forgotten", place, f"{value} was done by nobody")
+
+
+def _unsent(
+    group: Group, handlings: Sequence[Handling], stored: Mapping[str, Place]
+) -> Iterator[Anomaly]:
+    for each in handlings:
+        if each.value not in stored:
+            detail = f"{each.member} was given {each.value}, which the log doesn't hold"
+            yield Anomaly("handled-unsent", group.name, detail)
+
+
+def _after_commit(
+    group: Group, handlings: Sequence[Handling], stored: Mapping[str, Place]
+) -> Iterator[Anomaly]:
+    """Of messages that never failed: those that did move to queues of their own."""
+    passed = _Passed(group.told)
+    failed = {each.value for each in handlings if each.how is How.FAILED}
+    done: dict[str, int] = {}
+    for each in handlings:
+        place, was_done = stored.get(each.value), done.get(each.value)
+        if place is not None and was_done is not None and each.value not in failed:
+            known_us = passed.when(place)
+            still = group.was_still(each.member, each.begun_us - ABOUT_TO_US, each.begun_us)
+            if known_us is not None and was_done < each.begun_us > known_us and not still:
+                detail = (
+                    f"{each.member} began with {each.value} "
+                    f"{(each.begun_us - known_us) / 1000:,.1f} ms after it was known as committed"
+                )
+                yield _anomaly(group, "handled-after-commit", place, detail)
+        if each.how is How.DONE and was_done is None:
+            done[each.value] = each.ended_us
+
+
+class _Passed:
+    """When a place was first known as committed."""
+
+    def __init__(self, told: Iterable[Told]) -> None:
+        self._offsets: dict[int, list[int]] = defaultdict(list)  # ascending
+        self._at_us: dict[int, list[int]] = defaultdict(list)
+        for at_us, queue_id, offset in sorted(told):
+            if not self._offsets[queue_id] or offset > self._offsets[queue_id][-1]:
+                self._offsets[queue_id].append(offset)
+                self._at_us[queue_id].append(at_us)
+
+    def when(self, place: Place) -> int | None:
+        """None: never."""
+        at = bisect_left(self._offsets[place.queue_id], place.offset + 1)
+        moments = self._at_us[place.queue_id]
+        return moments[at] if at < len(moments) else None
+
+
+def _side_by_side(
+    group: Group, handlings: Sequence[Handling], stored: Mapping[str, Place]
+) -> Iterator[Anomaly]:
+    latest: dict[int, Handling] = {}
+    for each in handlings:
+        place = stored.get(each.value)
+        if place is None:
+            continue
+        before = latest.get(place.queue_id)
+        if before is not None and each.begun_us < before.ended_us:
+            still = group.was_still(before.member, before.begun_us, before.ended_us)
+            about = group.was_still(each.member, each.begun_us - ABOUT_TO_US, each.begun_us)
+            if not still and not about:
+                detail = (
+                    f"{each.member} began with {each.value} while {before.member} was at "
+                    f"{before.value}"
+                )
+                yield _anomaly(group, "side-by-side", place, detail)
+        if before is None or each.ended_us >= before.ended_us:
+            latest[place.queue_id] = each
+
+
+def _out_of_turn(
+    group: Group, handlings: Sequence[Handling], stored: Mapping[str, Place]
+) -> Iterator[Anomaly]:
+    """The first time that a message is begun with, the one in front of it has been done."""
+    in_front: dict[str, str] = {}
+    last: dict[int, str] = {}
+    for value, place in sorted(stored.items(), key=lambda item: item[1]):
+        if place.queue_id in last:
+            in_front[value] = last[place.queue_id]
+        last[place.queue_id] = value
+    done: dict[str, int] = {}
+    for each in handlings:
+        if each.how is How.DONE:
+            done[each.value] = min(each.ended_us, done.get(each.value, each.ended_us))
+    for each in handlings:
+        before = in_front.get(each.value)
+        if before is not None and done.get(before, each.begun_us + 1) > each.begun_us:
+            detail = f"{each.member} began with {each.value} before {before} was done"
+            yield _anomaly(group, "out-of-turn", stored[each.value], detail)
+
+
+def _anomaly(group: Group, name: str, place: Place, detail: str) -> Anomaly:
+    return Anomaly(name, f"{group.name}, queue {place.queue_id} offset {place.offset}", detail)

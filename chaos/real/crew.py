@@ -1,0 +1,359 @@
+"""The members of consumer groups under test: processes, what they wrote down, what became of it.
+
+    made      `start`        at work      each member has a process (`chaos.real.member`)
+    at work   `kill`, …      as struck    faults hit processes by number, never a name that moved on
+    at work   `drained`      through      the groups have committed everything that is stored
+    through   `dismiss`      over         SIGTERM, goodbye; then the books are read
+
+This owns those processes and their books; it signals no other process. A member that ends though
+nobody stopped it is a finding. What the books show is `chaos.checkers.deliveries`' matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from chaos.checkers.deliveries import Group, Handling, How, Told
+from chaos.errors import RunBroken
+from chaos.real.patience import Patience
+from chaos.real.workload import TOPIC
+from dledger.client import Client, ClientError
+from dledger.terminal.loops import uninterrupted
+
+GONE_TIMEOUT_S: Final = 45.0  # SIGTERM: handlers have 30 s to end, and commit
+ASK_EVERY_S: Final = 0.25
+ASK_DEADLINE_S: Final = 3.0
+POLL_S: Final = 0.05
+BOOKS_FOLDER: Final = "members"
+CREW_FILE: Final = "crew.json"
+GROUPS: Final = (("any-order", False), ("in-order", True))  # name, whether in order
+
+
+@dataclass(slots=True)
+class Process:
+    """One process of a member. `number`: which of the member's, from 1 on."""
+
+    group: str
+    member: str
+    number: int
+    popen: subprocess.Popen[bytes]
+    book: Path
+    begun_us: int
+    is_meant_to_end: bool = False
+    stopped_at_us: int | None = None  # by SIGSTOP, and not gone on since
+    pauses: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Member and number."""
+        return f"{self.member}#{self.number}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self.popen.poll() is None
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A member that was killed: which process, and when, by the machine's monotonic clock."""
+
+    group: str
+    process: str
+    at_us: int
+
+
+class Crew:
+    """All members of all groups; made by `crew`."""
+
+    def __init__(self, folder: Path, addresses: Sequence[str], members: int, seed: int) -> None:
+        self._folder = folder
+        self._addresses = ",".join(addresses)
+        self._seed = seed
+        self.names = {
+            name: [f"{name}-{number}" for number in range(1, members + 1)] for name, _ in GROUPS
+        }
+        self._processes: list[Process] = []
+        self._told: dict[str, list[Told]] = {name: [] for name, _ in GROUPS}
+        self._known: dict[str, dict[int, int]] = {name: {} for name, _ in GROUPS}
+        self.deaths: list[Death] = []
+        self.struck: dict[str, Process] = {}  # by a strike's label: whom it hit
+
+    # --- processes ----------------------------------------------------------------------------
+
+    def start_all(self) -> None:
+        """Every member has a process."""
+        for group, members in self.names.items():
+            for member in members:
+                self.start(group, member)
+
+    def start(self, group: str, member: str) -> None:
+        """A process for the member, unless it has one."""
+        if self.process_of(member) is not None:
+            return
+        number = 1 + sum(each.member == member for each in self._processes)
+        book = self._folder / f"{member}.{number}.jsonl"
+        words = [
+            *(self._addresses, group, member, "order" if dict(GROUPS)[group] else "any"),
+            *(TOPIC, str(book), f"{self._seed} {member} {number}"),
+        ]
+        with self._errors_of(book).open("wb") as errors:
+            popen = subprocess.Popen(
+                [sys.executable, "-P", "-m", "chaos.real.member", *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
+        self._processes.append(Process(group, member, number, popen, book, _now_us()))
+
+    def process_of(self, member: str) -> Process | None:
+        """The one that runs; None: there is none."""
+        found = [each for each in self._processes if each.member == member and each.is_running]
+        return found[-1] if found else None
+
+    def draw(self, chance: Random) -> Process | None:
+        """One that runs, and isn't paused; None: there is none."""
+        fit = [each for each in self._processes if each.is_running and each.stopped_at_us is None]
+        return chance.choice(fit) if fit else None
+
+    def kill(self, process: Process) -> None:
+        """SIGKILL."""
+        process.is_meant_to_end = True
+        self.resume(process)  # what was paused until now counts as paused
+        self.deaths.append(Death(process.group, process.name, _now_us()))
+        self._signal(process, signal.SIGKILL)
+
+    def terminate(self, process: Process) -> None:
+        """SIGTERM: it is asked to end."""
+        process.is_meant_to_end = True
+        self._signal(process, signal.SIGTERM)
+
+    def pause(self, process: Process) -> None:
+        """SIGSTOP."""
+        process.stopped_at_us = _now_us()
+        self._signal(process, signal.SIGSTOP)
+
+    def resume(self, process: Process) -> None:
+        """SIGCONT; nothing if it isn't paused."""
+        if process.stopped_at_us is not None:
+            self._signal(process, signal.SIGCONT)
+            process.pauses.append((process.stopped_at_us, _now_us()))
+            process.stopped_at_us = None
+
+    async def gone(self, process: Process) -> bool:
+        """Waits until it has ended; whether it has in time."""
+        deadline = time.monotonic() + GONE_TIMEOUT_S
+        while process.is_running and time.monotonic() < deadline:  # noqa: ASYNC110  a process
+            await asyncio.sleep(POLL_S)
+        return not process.is_running
+
+    def _signal(self, process: Process, number: signal.Signals) -> None:
+        if process.is_running:
+            os.kill(process.popen.pid, number)  # it isn't reaped, so the number is still its own
+
+    def ended_by_themselves(self) -> list[str]:
+        """What to say of processes that nobody stopped; each once."""
+        found: list[str] = []
+        for process in self._processes:
+            if not process.is_meant_to_end and not process.is_running:
+                process.is_meant_to_end = True
+                lines = self._errors_of(process.book).read_text(errors="replace").splitlines()[-2:]
+                code = process.popen.returncode
+                found.append(f"{process.name} ended by itself with {code}: {' / '.join(lines)}")
+        return found
+
+    @staticmethod
+    def _errors_of(book: Path) -> Path:
+        return book.with_suffix(".log")
+
+    # --- what the brokers say -----------------------------------------------------------------
+
+    async def watch(self, client: Client) -> None:
+        """Asks again and again how far the groups are, until it is cancelled."""
+        while True:
+            for group, _ in GROUPS:
+                try:
+                    await self._ask(client, group)
+                except ClientError:
+                    continue
+            await asyncio.sleep(ASK_EVERY_S)
+
+    async def _ask(self, client: Client, group: str) -> dict[int, int]:
+        offsets = await client.fetch_offsets(group, TOPIC, deadline_s=ASK_DEADLINE_S)
+        at_us = _now_us()
+        known = self._known[group]
+        for queue_id, offset in offsets.items():
+            if known.get(queue_id) != offset:
+                known[queue_id] = offset
+                self._told[group].append(Told(at_us, queue_id, offset))
+        return offsets
+
+    async def drained(self, client: Client, queues: int) -> str:
+        """Waits until the groups have committed everything that is stored; what is missing when
+        nothing has moved for too long, empty if nothing is."""
+        patience = Patience()
+        while True:
+            missing, reached = "", 0
+            try:
+                ends = [
+                    (await client.queue_offsets(TOPIC, each, deadline_s=ASK_DEADLINE_S)).max_offset
+                    for each in range(queues)
+                ]
+                for group, _ in GROUPS:
+                    offsets = await self._ask(client, group)
+                    reached += sum(offsets.values())
+                    left = sum(ends) - sum(offsets.values())
+                    if left:
+                        missing = f"{group} has {left:,} messages left to commit"
+            except ClientError as error:
+                missing = str(error)
+            if not missing or patience.is_over(reached):
+                return missing
+            await asyncio.sleep(ASK_EVERY_S)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def dismiss(self) -> list[str]:
+        """Everybody says goodbye and ends; what to say of those that don't, or end badly."""
+        running = [each for each in self._processes if each.is_running]
+        for process in running:
+            self.resume(process)
+            self.terminate(process)
+        found: list[str] = []
+        for process in running:
+            if not await self.gone(process):
+                found.append(f"{process.name} still runs {GONE_TIMEOUT_S:g} s after SIGTERM")
+            elif process.popen.returncode:
+                found.append(f"{process.name} ends with {process.popen.returncode}")
+        return found
+
+    def end(self) -> None:
+        """No process is left, whatever state it is in."""
+        for process in self._processes:
+            if process.is_running:
+                process.popen.kill()
+            process.popen.wait()
+            if process.popen.stdin is not None:
+                process.popen.stdin.close()
+
+    def save(self) -> None:
+        """What the books don't say lies beside them; the processes have ended."""
+        facts = {
+            "deaths": [asdict(death) for death in self.deaths],
+            "groups": [
+                {
+                    "name": name,
+                    "in_order": in_order,
+                    "told": self._told[name],
+                    "processes": [
+                        {"name": each.name, "book": each.book.name, "pauses": each.pauses}
+                        for each in self._processes
+                        if each.group == name
+                    ],
+                }
+                for name, in_order in GROUPS
+            ],
+        }
+        (self._folder / CREW_FILE).write_text(json.dumps(facts) + "\n", encoding="utf-8")
+
+
+@asynccontextmanager
+async def crew(
+    folder: Path, addresses: Sequence[str], members: int, seed: int
+) -> AsyncIterator[Crew]:
+    """So many members of each group, not started yet; none is left afterwards.
+
+    Args:
+        folder: gets the members' books; is made.
+        members: of each group; 0: there are no groups.
+    """
+    if members:
+        folder.mkdir()
+    made = Crew(folder, addresses, members, seed)
+    try:
+        yield made
+    finally:
+        with uninterrupted():
+            made.end()
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """What a run's members did, as their folder has it."""
+
+    groups: list[Group]
+    deaths: list[Death]
+
+
+def read_deliveries(folder: Path) -> Deliveries | None:
+    """What a run has left in its members' folder; None: it had no members, or didn't come to its
+    end.
+
+    Raises:
+        RunBroken: what lies there can't be read.
+    """
+    file = folder / CREW_FILE
+    if not file.exists():
+        return None
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+        groups = [_group(folder, each) for each in facts["groups"]]
+        return Deliveries(groups, [Death(**each) for each in facts["deaths"]])
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise RunBroken(file, f"is no account of members: {error}") from error
+
+
+def _group(folder: Path, facts: dict[str, Any]) -> Group:
+    processes = facts["processes"]
+    return Group(
+        facts["name"],
+        facts["in_order"],
+        [each for one in processes for each in _handlings(one["name"], folder / one["book"])],
+        [Told(*each) for each in facts["told"]],
+        {one["name"]: [(a, b) for a, b in one["pauses"]] for one in processes},
+    )
+
+
+def _handlings(process: str, book: Path) -> list[Handling]:
+    """What a process' book says. A line that was cut short by SIGKILL is none."""
+    begun: dict[str, int] = {}
+    found: list[Handling] = []
+
+    def close(value: str, ended_us: int, how: How) -> None:
+        found.append(Handling(process, value, begun.pop(value), ended_us, how))
+
+    for line in _lines(book):
+        us, what, value = int(line["us"]), str(line["what"]), str(line["value"])
+        if what == "begin":
+            if value in begun:
+                close(value, begun[value], How.OPEN)  # it was cancelled, and is tried again
+            begun[value] = us
+        else:
+            close(value, us, How(what))
+    for value, us in list(begun.items()):
+        close(value, us, How.OPEN)
+    return found
+
+
+def _lines(book: Path) -> Iterable[dict[str, Any]]:
+    if not book.exists():
+        return  # it was killed before it had begun
+    for line in book.read_bytes().split(b"\n")[:-1]:
+        yield json.loads(line)
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
