@@ -39,7 +39,7 @@ down: setup      ## stop it
 status: setup    ## who leads, terms, indexes
 	$(BIN)/dledger group status --dir $(RUN)
 
-demo: setup      ## the standard library through a group whose leader is killed twice (KEEP=1: keep its data)
+demo: setup      ## the standard library through a group whose leader is killed twice, and a consumer (KEEP=1: keep its data)
 	$(BIN)/python -m chaos.demo $(if $(KEEP),--keep)
 
 test: setup extras  ## every test (EXTRAS= leaves out what needs Spark)

@@ -6,6 +6,10 @@ SIGKILL while lines are under way, and is started again three seconds later; sen
 meanwhile. Then a consumer that has never met the sender reads the topic from its beginning, puts
 the files together and compares their SHA-256 with the originals'.
 
+Beside it two push consumers, a process each, work as a group; one of them is killed in the midst of
+it. The other gets through with everything: no line is forgotten, and what is handled twice had been
+handled by the dead one and not committed yet.
+
 The load is never slowed. Because a third of the lines may take less time than a restart, the
 sender stops before the second kill until the first node has caught up (a majority must survive
 each kill), and the kill waits until lines are being acknowledged again. A kill happens while half
@@ -36,6 +40,7 @@ from broker.local_group import LocalGroup, LocalGroupError
 from chaos.account import Received, Settlement, settle
 from chaos.corpus import Corpus, standard_library
 from chaos.demo_load import TOPIC, Kill, Killer, Load, say
+from chaos.demo_members import Handled, Members, members_of
 from chaos.errors import DemoFailed
 from dledger.client import (
     Client,
@@ -55,8 +60,15 @@ class Report:
 
     settlement: Settlement
     kills: tuple[Kill, ...]
+    handled: Handled
     send_duration_s: float
+    through_duration_s: float  # from the last acknowledgement until the group had committed all
     read_duration_s: float
+
+    @property
+    def flawless(self) -> bool:
+        """Whether every promise was kept."""
+        return self.settlement.flawless and self.handled.flawless
 
 
 async def run_demo(group: LocalGroup, corpus: Corpus, console: Console) -> Report:
@@ -70,28 +82,43 @@ async def run_demo(group: LocalGroup, corpus: Corpus, console: Console) -> Repor
         begun = time.monotonic()
         async with Client.connect(group.addresses) as client:
             await client.create_topic(TOPIC, queues=QUEUES)
-            async with client.producer(ProducerOptions(close_timeout_ms=1)) as producer:
-                load = Load(producer, corpus, progress)
-                kills = await _send_and_kill(load, Killer(group, client, load, progress.console))
-        sent_at = time.monotonic()
+            with members_of(group.directory, group.addresses, TOPIC) as members:
+                async with client.producer(ProducerOptions(close_timeout_ms=1)) as producer:
+                    load = Load(producer, corpus, progress)
+                    killer = Killer(group, client, load, progress.console)
+                    kills = await _send_and_kill(load, killer, members)
+                sent_at = time.monotonic()
+                await members.through(client)
+                through_at = time.monotonic()
+                await members.dismiss()
+                handled = members.account(load.sent)
+        reading_at = time.monotonic()
         received = await _read_everything(group.addresses, progress)
         read_at = time.monotonic()
     return Report(
         settle(corpus, load.sent, received),
         kills,
+        handled,
         sent_at - begun,
-        read_at - sent_at,
+        through_at - sent_at,
+        read_at - reading_at,
     )
 
 
-async def _send_and_kill(load: Load, killer: Killer) -> tuple[Kill, ...]:
+async def _send_and_kill(load: Load, killer: Killer, members: Members) -> tuple[Kill, ...]:
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(load.run())
             killing = tasks.create_task(killer.run())
+            tasks.create_task(_lose_one(load, members, killer.console))
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None  # the other task was cancelled because of it
     return tuple(killing.result())
+
+
+async def _lose_one(load: Load, members: Members, console: Console) -> None:
+    handled = await members.lose_one(load, load.total // 2)
+    say(console, f"killed one of two consumers, which had handled {handled:,} lines")
 
 
 async def _read_everything(addresses: list[str], progress: Progress) -> Received:
@@ -154,7 +181,13 @@ def show(report: Report, console: Console) -> None:
             "acknowledgement by the next leader",
             f"{kill.gap_ms:.0f} ms",
         )
+    handled = report.handled
+    table.add_row("lines handled by two consumers, one killed", f"{handled.lines:,}")
+    table.add_row("handled by nobody", f"{handled.forgotten:,}")
+    table.add_row("handled again, as the dead one hadn't committed", f"{handled.again:,}")
+    table.add_row("handled again for no reason", f"{handled.without_reason:,}")
     table.add_row("sending, kills and restarts", f"{report.send_duration_s:.1f} s")
+    table.add_row("until the consumers were through", f"{report.through_duration_s:.1f} s")
     table.add_row("reading", f"{report.read_duration_s:.1f} s")
     console.print(table)
 
@@ -230,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show(report, console)
     if options.keep:
         say(console, f"kept: make audit RUN={group.directory}")
-    return 0 if report.settlement.flawless else 1
+    return 0 if report.flawless else 1
 
 
 if __name__ == "__main__":

@@ -178,7 +178,7 @@ class Killer:
         self._group = group
         self._client = client
         self._load = load
-        self._console = console
+        self.console = console
 
     async def run(self) -> list[Kill]:
         """Both kills; true afterwards: every node is back and has caught up."""
@@ -199,14 +199,14 @@ class Killer:
         restart_at = killed_at + RESTART_DELAY_S
         gap_ms = await load.first_by_next(leader.address, killed_at)
         say(
-            self._console,
+            self.console,
             f"killed {leader.id}, the leader, at {acknowledged:,} acknowledged lines with "
             f"{under_way:,} under way; the next leader acknowledged after {gap_ms:.0f} ms",
         )
         await asyncio.sleep(restart_at - time.monotonic())
         await group.start(leader.id)
         await self._caught_up(leader.id)
-        say(self._console, f"{leader.id} is back and has caught up")
+        say(self.console, f"{leader.id} is back and has caught up")
         return Kill(leader.id, acknowledged, under_way, gap_ms)
 
     async def _caught_up(self, node_id: str) -> None:

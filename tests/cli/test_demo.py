@@ -68,6 +68,16 @@ def test_demo_loses_nothing_and_leaves_nothing(demo: subprocess.Popen[str], tmp_
     assert re.search(r"files identical .* 30 of 30 ", report)
     for count in ("failed", "unknown", "lost", "duplicated", "out of order"):
         assert re.search(rf"{count} +│ +0 ", report), report
+    for count in ("handled by nobody", "handled again for no reason"):
+        assert re.search(rf"{count} +│ +0 ", report), report
+    assert re.search(r"killed one of two consumers, which had handled [1-9]", report)
+    sent, handled = (
+        re.search(rf"{name} +│ +([0-9,]+) ", report)
+        for name in ("sent", "lines handled by two consumers, one killed")
+    )
+    assert sent is not None
+    assert handled is not None
+    assert sent[1] == handled[1]
     assert len(re.findall(r"^.*kill [12] \(n[123], [1-9][0-9,]* under way\)", report, re.M)) == 2
     assert not any(is_running(process) for process in processes)
     assert not folder.exists()

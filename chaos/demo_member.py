@@ -1,0 +1,41 @@
+"""A member of the demo's consumer group, in a process of its own: it writes down what it is given.
+
+    python -m chaos.demo_member ADDRESSES GROUP TOPIC BOOK
+
+The book gets one line for each message, by one call of the system, before the handler returns: what
+isn't there when the process is killed was not handled. It works until SIGTERM or the end of its
+standard input, so it can't outlive the demo.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from chaos.account import FILE_PROPERTY, LINE_PROPERTY
+from dledger.client import Client, Message
+from dledger.terminal.loops import run
+
+
+async def work(addresses: str, group: str, topic: str, book: str) -> None:
+    """Until it is asked to go.
+
+    Raises:
+        ClientError: the group won't have this member.
+    """
+    descriptor = os.open(book, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    async with Client.connect(addresses) as client:
+        consumer = client.push_consumer(group)
+
+        @consumer.on(topic)
+        async def write_down(message: Message) -> None:
+            file, number = message.properties[FILE_PROPERTY], message.properties[LINE_PROPERTY]
+            os.write(descriptor, f"{file}\t{number}\n".encode())
+
+        asyncio.get_running_loop().add_reader(sys.stdin, consumer.stop)
+        await consumer.run()
+
+
+if __name__ == "__main__":
+    run(work(*sys.argv[1:]))
