@@ -30,6 +30,7 @@ from broker.roster import members_of
 from broker.scrubbing import Scrubber
 from broker.services.audit import Audit, AuditedLog, AuditedPlace
 from broker.services.cluster import Cluster, Members, NodeStatus
+from broker.services.consumers import Consumers, Held
 from broker.services.gate import Gate
 from broker.services.groups import Groups
 from broker.services.messages import UNTIMED, HoldTimes, Lookups, Pulls, Sends, SendTimings
@@ -119,6 +120,12 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
         lookups=Lookups(gate, reader, committed, soundness),
         offsets=Offsets(gate, reader, commands, parts.machine, soundness),
         groups=Groups(gate, commands, parts.machine, parts.groups),
+        consumers=Consumers(
+            gate,
+            Held(parts.machine, parts.groups, reader, soundness),
+            commands,
+            surrounds.turns,
+        ),
         topics=Topics(gate, reader, commands, parts.machine),
         cluster=Cluster(
             config.broker_group,

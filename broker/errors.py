@@ -46,6 +46,8 @@ class ErrorCode(Enum):
     MEMBER_REPLACED = auto()  # another process has joined as this member
     LEASE_LOST = auto()  # the queue isn't held by that epoch
     STRATEGY_UNKNOWN = auto()  # the leader has no strategy of that name
+    GROUP_NOT_FOUND = auto()  # nobody ever joined or committed
+    GROUP_EXISTS = auto()
     INTERNAL = auto()
 
 
@@ -90,6 +92,8 @@ TRAITS: dict[ErrorCode, Traits] = {
     ErrorCode.MEMBER_REPLACED: _FOR_GOOD,
     ErrorCode.LEASE_LOST: _FOR_GOOD,
     ErrorCode.STRATEGY_UNKNOWN: _FOR_GOOD,
+    ErrorCode.GROUP_NOT_FOUND: _FOR_GOOD,
+    ErrorCode.GROUP_EXISTS: _FOR_GOOD,
     ErrorCode.INTERNAL: Traits(is_retriable=False, outcome=Outcome.MAY_HAVE_HAPPENED),
 }
 

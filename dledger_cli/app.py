@@ -129,6 +129,12 @@ def _consume() -> typer.Typer:
     return program_of(consume)
 
 
+def _consumers() -> typer.Typer:
+    from dledger_cli.consumers import app as program
+
+    return program
+
+
 def _query() -> typer.Typer:
     from dledger_cli.query import app as program
 
@@ -169,9 +175,10 @@ PROGRAMS: Final = {
     "group": Program("Start, look at, disturb and stop groups.", _group),
     "member": Program("Take members in, let them go, let them vote.", _member),
     "node": Program("Run one node until SIGTERM or Ctrl-C.", _node),
-    "topic": Program("Create, list, describe and delete topics.", _topic),
+    "topic": Program("Create, change, list, describe and delete topics.", _topic),
     "produce": Program("Send lines as messages; wait until all are stored.", _produce),
     "consume": Program("Write a topic's messages, a line each, as they come.", _consume),
+    "consumers": Program("Look at consumer groups, move them, copy them.", _consumers),
     "query": Program("Find messages.", _query),
     "audit": Program("Prove that the replicas agree, and read the log as data.", _audit),
     "log": Program("Verify one member's log, show what lies in it, repair it.", _log),

@@ -6,11 +6,14 @@ rule is the record's own; the group judges again, and alone says which topics th
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Final
 
 import typer
 
 from dledger.records.record import TOPIC_PATTERN
+
+GROUP_PATTERN: Final = re.compile(r"[A-Za-z0-9_%-]{1,255}")
 
 
 def checked_topic(name: str) -> str:
@@ -21,6 +24,17 @@ def checked_topic(name: str) -> str:
     """
     if not TOPIC_PATTERN.fullmatch(name):
         raise typer.BadParameter(f"{name[:80]!r} isn't 1 to 127 characters of A-Z a-z 0-9 _ % -")
+    return name
+
+
+def checked_consumer_group(name: str) -> str:
+    """The name, which a consumer group can have.
+
+    Raises:
+        typer.BadParameter: it can't.
+    """
+    if not GROUP_PATTERN.fullmatch(name):
+        raise typer.BadParameter(f"{name[:80]!r} isn't 1 to 255 characters of A-Z a-z 0-9 _ % -")
     return name
 
 

@@ -19,6 +19,7 @@ from broker.state.registration import Registration
 from broker.state.topics import TopicRef
 from dledger.core.types import EntryKind
 from dledger.wire.commands_pb2 import (
+    CloneGroupCommand,
     Command,
     CommitLeasesCommand,
     CommitOffsetsCommand,
@@ -30,6 +31,7 @@ from dledger.wire.commands_pb2 import (
     GrantLeasesCommand,
     GroupSettings,
     JoinGroupCommand,
+    MoveGroupCommand,
     MoveLogStartCommand,
     MoveQueueStartsCommand,
     QueueChoice,
@@ -99,6 +101,16 @@ class QueueDone(NamedTuple):
     frontier: int
     finished: tuple[int, ...]
     is_released: bool
+
+
+class GroupMove(NamedTuple):
+    """Where a group is to go on in queues of a topic: `offsets` by queue id. `is_forward`: nothing
+    that is finished comes again."""
+
+    group: str
+    topic: TopicRef
+    offsets: tuple[tuple[int, int], ...]
+    is_forward: bool
 
 
 class TopicDone(NamedTuple):
@@ -252,6 +264,24 @@ class Commands:
         """Proposes that groups are forgotten that nobody used for so long."""
         command = ForgetGroupsCommand(groups=names, unused_ms=unused_ms)
         return self._submitter.submit(Command(forget_groups=command))
+
+    # --- administration of groups -------------------------------------------------------------
+
+    def move_group(self, wanted: GroupMove) -> Awaitable[Refusal | None]:
+        """Proposes where a group goes on."""
+        command = MoveGroupCommand(
+            group=wanted.group,
+            topic=wanted.topic.name,
+            incarnation=wanted.topic.incarnation,
+            queues=[QueueStart(queue_id=q, offset=o) for q, o in wanted.offsets],
+            forward=wanted.is_forward,
+        )
+        return self._submitter.submit(Command(move_group=command))
+
+    def clone_group(self, source: str, target: str) -> Awaitable[Refusal | None]:
+        """Proposes that a group that nobody knows has committed what another one has."""
+        command = CloneGroupCommand(source=source, target=target)
+        return self._submitter.submit(Command(clone_group=command))
 
     # --- units --------------------------------------------------------------------------------
 

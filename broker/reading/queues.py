@@ -140,6 +140,16 @@ class QueueReader:
             middle = (low + high) // 2
         return low
 
+    def stored_at(self, topic: TopicRef, queue_id: int, offset: int) -> int:
+        """When the message there was stored.
+
+        Raises:
+            BrokerError: see `check_offset`; NOT_READY where the ConsumeQueue is wrong.
+            CorruptionFound: the log has rotted.
+        """
+        self.check_offset(topic, queue_id, offset)
+        return self._stored_at(self.topic(topic), queue_id, offset)
+
     def _stored_at(self, topic: TopicState, queue_id: int, offset: int) -> int:
         """When the message there was stored; one that is void has its time as well."""
         record, _, voids = _finish(self._prove(topic, queue_id, offset, 1, 1))

@@ -7,8 +7,11 @@ from typing import assert_never
 from broker.errors import BrokerError, ErrorCode, replaced
 from broker.state.groups import Groups
 from broker.state.refusals import (
+    GroupBroadcasts,
     GroupDiffers,
+    GroupExists,
     GroupHasMembers,
+    GroupUnknown,
     KeyTaken,
     LeaseLost,
     LeaseMoved,
@@ -109,7 +112,10 @@ def _group_refused(
     | TooManyGroups
     | TooManySessions
     | TooManyVersions
-    | SessionUnknown,
+    | SessionUnknown
+    | GroupUnknown
+    | GroupExists
+    | GroupBroadcasts,
 ) -> BrokerError:
     match refusal:
         case GroupDiffers(group, what, version):
@@ -130,6 +136,13 @@ def _group_refused(
             return BrokerError(ErrorCode.LIMIT_REACHED, text)
         case SessionUnknown(session):
             return BrokerError(ErrorCode.SESSION_ENDED, f"session {session} is over")
+        case GroupUnknown(group):
+            return group_not_found(group)
+        case GroupExists(group):
+            return BrokerError(ErrorCode.GROUP_EXISTS, f"consumer group {group!r} exists")
+        case GroupBroadcasts(group):
+            text = f"group {group!r} broadcasts: its members keep their offsets themselves"
+            return BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         case _:
             assert_never(refusal)
 
@@ -157,6 +170,11 @@ def queue_refused(why: QueueRefusal) -> BrokerError:
             return BrokerError(ErrorCode.INTERNAL, f"the session doesn't want topic {topic!r}")
         case _:
             return refused(why)
+
+
+def group_not_found(group: str) -> BrokerError:
+    """Nobody ever joined the group, or committed for it; or it is forgotten."""
+    return BrokerError(ErrorCode.GROUP_NOT_FOUND, f"consumer group {group!r} does not exist")
 
 
 def session_ended(groups: Groups, group: str, member: str, session: int) -> BrokerError:

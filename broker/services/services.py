@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from broker.services.audit import Audit
 from broker.services.cluster import Cluster
+from broker.services.consumers import Consumers
 from broker.services.groups import Groups
 from broker.services.messages import Lookups, Pulls, Sends
 from broker.services.offsets import Offsets
@@ -25,6 +26,7 @@ class Services:
     lookups: Lookups
     offsets: Offsets
     groups: Groups
+    consumers: Consumers
     topics: Topics
     cluster: Cluster
     audit: Audit

@@ -15,6 +15,7 @@ is refused, whatever it believes to hold. No lease ends by itself.
     any                       either by another epoch or session    unchanged  (refused: LeaseLost)
     held by s                 s is over                             free
     any                       its group commits without a lease     nothing finished above that
+    any                       its group is moved there              free; finished as it is told
     any                       its topic is deleted, or its group
                               is forgotten                          nothing is known
 
@@ -122,6 +123,10 @@ class Leases:
         """Of the topics in which any group has started."""
         return list(self._topics)
 
+    def held_count(self, session: int) -> int:
+        """How many queues the session holds."""
+        return len(self._held.get(session, ()))
+
     @property
     def lease_count(self) -> int:
         """Queues that somebody holds."""
@@ -181,6 +186,12 @@ class Leases:
     def release(self, place: Place) -> None:
         """Nobody holds the queue; `refusal_of` was asked before."""
         self._put(place, Lease(finished=self.of(place).finished))
+
+    def move(self, place: Place, finished: Ranges) -> None:
+        """Nobody holds the queue, and these are its finished ranges: of those before, not more. A
+        queue in which the group hasn't started has neither."""
+        if self.started(place.group, place.incarnation):
+            self._put(place, Lease(finished=finished))
 
     def on_session_ended(self, session: int) -> None:
         """What it held is free."""

@@ -23,6 +23,7 @@ from broker.state.snapshot import Section, pack, single_record
 from dledger.core.errors import InvariantViolation
 from dledger.level import (
     COMPOUND_LEVEL,
+    DELIVERY_LEVEL,
     FIRST_LEVEL,
     GROUPS_LEVEL,
     LOG_START_LEVEL,
@@ -50,6 +51,8 @@ COMMAND_LEVELS: Final = {
     "grant_leases": GROUPS_LEVEL,
     "commit_leases": GROUPS_LEVEL,
     "forget_groups": GROUPS_LEVEL,
+    "move_group": DELIVERY_LEVEL,
+    "clone_group": DELIVERY_LEVEL,
 }
 
 

@@ -29,6 +29,7 @@ with it).
     settle units         outcomes: the log says which units were refused; only in a unit
     join, end, grant,
     commit, forget       groups, leases, offsets (`broker.state.consuming`; ADR 55)
+    move, clone group    the same (`broker.state.moving`; ADR 61)
     raise level          level; stops in front of one that this program doesn't know (ADR 23)
     no-op, configuration nothing
     anything else        nothing: void, and told
@@ -73,6 +74,7 @@ from broker.state.level import COMMAND_LEVELS, Level
 from broker.state.listening import Listener, Nobody
 from broker.state.lived_time import LivedTime
 from broker.state.log_start import RetiredThrough
+from broker.state.moving import Moving
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.outcomes import Outcomes
 from broker.state.producers import Producers
@@ -209,6 +211,9 @@ class StateMachine:
         self._derived_through = derived_through
         self._listener: Listener = Nobody()
         self._consuming = Consuming(
+            self.groups, self.leases, self.offsets, self._meant, self._on_group_changed
+        )
+        self._moving = Moving(
             self.groups, self.leases, self.offsets, self._meant, self._on_group_changed
         )
 
@@ -418,6 +423,10 @@ class StateMachine:
             case "forget_groups":
                 self._consuming.forget(command.forget_groups, self._now())
                 return None
+            case "move_group":
+                return self._moving.move(command.move_group, self._now())
+            case "clone_group":
+                return self._moving.clone(command.clone_group, self._now())
             case _:
                 return self._void(header.index, Malformed("an unknown command, or none"))
 

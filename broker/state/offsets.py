@@ -9,6 +9,7 @@ queues end, and when a topic is gone.
     at p                commit of o ≤ p             at p: a late commit changes nothing
     at p                reset to o                  at o
     any                 commit beyond the end       unchanged      (refused: OffsetOutOfRange)
+    nothing committed   made of another group       what that has  (refused: TooMuchProgress)
     any                 its topic is deleted        nothing committed
     any                 its group is forgotten      nothing committed
 
@@ -129,6 +130,22 @@ class Offsets:
                 after[queue_id] = offset
         self._put(command.topic, command.group, after, is_new=before is None)
         return None
+
+    def clone(self, source: str, target: str) -> TooMuchProgress | None:
+        """The target, which has committed nothing, has committed what the source has; or why not.
+        Looks at all topics."""
+        found = [
+            (topic, groups[source]) for topic, groups in self._topics.items() if source in groups
+        ]
+        if self._progress_count + len(found) > self.max_progress:
+            return TooMuchProgress(self.max_progress)
+        for topic, offsets in found:
+            self._put(topic, target, offsets, is_new=True)
+        return None
+
+    def topic_count(self, group: str) -> int:
+        """In how many topics the group has committed."""
+        return self._topic_counts.get(group, 0)
 
     def on_topic_deleted(self, topic: str) -> None:
         """Nothing is committed in the topic any more."""

@@ -267,6 +267,27 @@ class TooManyRanges:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupUnknown:
+    """Nobody ever joined the group, or committed anything for it; or it is forgotten."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupExists:
+    """Somebody has joined the group, or committed for it."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBroadcasts:
+    """The group's members keep their offsets themselves."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class QueueRefused:
     """A queue in which a command took no effect, and why."""
 
@@ -321,6 +342,9 @@ Refusal = (
     | TooManyVersions
     | SessionUnknown
     | PartlyRefused
+    | GroupUnknown
+    | GroupExists
+    | GroupBroadcasts
 )
 BatchRefusal = (
     TopicNotFound

@@ -7,6 +7,7 @@ a change of the code that moves it is noticed. `rules` holds them, a module a ro
 
 from __future__ import annotations
 
+from chaos.mutants.rules.administration import ADMINISTRATION
 from chaos.mutants.rules.audits import AUDITS
 from chaos.mutants.rules.backups import BACKUPS
 from chaos.mutants.rules.beginnings import BEGINNINGS
@@ -60,6 +61,7 @@ MUTANTS = (
     *BACKUPS,
     *RETENTION,
     *GROUPS,
+    *ADMINISTRATION,
     *SEALS,
     *UPKEEP,
     *REPAIRS,

@@ -2,7 +2,7 @@
 are. Used at a run's end, beside a state machine that applies the log again an entry at a time.
 
     a queue's lease changes     by a grant that names the epoch it has, by its holder's release or
-                                end, with its topic, with its group
+                                end, by a move of its group, with its topic, with its group
     its progress grows          by its epoch's commits and by nobody else's, and never shrinks but
                                 by a commit without a lease, in a group without sessions
     its start                   is there before its first lease, and never changes
@@ -27,10 +27,18 @@ Seat = tuple[str, int, int]  # group, incarnation, queue id
 
 
 @dataclass(slots=True)
+class Due:
+    """What a group was to work on: from `begin` on, by leases granted after entry `since`."""
+
+    begin: int
+    since: int = 0
+
+
+@dataclass(slots=True)
 class _Seat:
     session: int
     epoch: int
-    start: int
+    due: Due
     finished: set[int] = field(default_factory=set)
 
 
@@ -40,12 +48,12 @@ class LeaseModel:
     def __init__(self, machine: StateMachine) -> None:
         self._machine = machine
         self._seats: dict[Seat, _Seat] = {}
-        self.commits = self.refused = self.grants = self.taken = 0
+        self.commits = self.refused = self.grants = self.taken = self.moves = 0
 
-    def starts(self, group: str) -> dict[tuple[int, int], int]:
-        """Where the group started, by (incarnation, queue id)."""
+    def due(self, group: str) -> dict[tuple[int, int], Due]:
+        """What the group was to work on, by (incarnation, queue id)."""
         return {
-            (incarnation, queue_id): seat.start
+            (incarnation, queue_id): seat.due
             for (name, incarnation, queue_id), seat in self._seats.items()
             if name == group
         }
@@ -70,6 +78,8 @@ class LeaseModel:
                 self._commit(command.commit_leases, index)
             case "commit_offsets":
                 self._commit_simply(command.commit_offsets)
+            case "move_group":
+                self._move(command.move_group, index)
             case "delete_topic" | "forget_groups":
                 self._drop_what_is_gone()
             case "join_group" | "end_sessions":
@@ -96,7 +106,7 @@ class LeaseModel:
                     if grant.queue_id not in committed:
                         raise Defect("lease", f"{key} was granted by entry {index} without a start")
                     start = committed[grant.queue_id]
-                    seat = self._seats[key] = _Seat(0, 0, start, set(range(start)))
+                    seat = self._seats[key] = _Seat(0, 0, Due(start), set(range(start)))
                 if grant.former_epoch == seat.epoch and self._may_hold(
                     command.group, grant.session
                 ):
@@ -139,6 +149,30 @@ class LeaseModel:
             seat = self._seats.get((command.group, topic.incarnation, each.queue_id))
             if seat is not None:
                 seat.finished = set(range(committed[each.queue_id]))
+
+    def _move(self, command: pb.MoveGroupCommand, index: int) -> None:
+        """All of its queues, or none if one of them doesn't reach so far."""
+        state = self._topic(command.topic, command.incarnation)
+        if state is None:
+            return
+        ends = state.next_offsets
+        if any(
+            each.queue_id >= len(ends) or each.offset > ends[each.queue_id]
+            for each in command.queues
+        ):
+            return
+        for each in command.queues:
+            seat = self._seats.get((command.group, command.incarnation, each.queue_id))
+            if seat is None:
+                continue  # it will begin where it is then
+            self.moves += 1
+            seat.session = seat.epoch = 0
+            if command.forward:
+                seat.finished |= set(range(each.offset))
+                seat.due.begin = max(seat.due.begin, each.offset)
+            else:
+                seat.finished = set(range(each.offset))
+                seat.due = Due(each.offset, index)
 
     def _drop_what_is_gone(self) -> None:
         there = {topic.incarnation for topic in self._machine.topics.values()}

@@ -11,7 +11,7 @@ every message from the group's start on was, by somebody.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
@@ -67,9 +67,15 @@ class Crew:
     is_orderly: bool = False
     start: cpb.StartFrom = cpb.START_FIRST
     strategy: str = ""
-    done: dict[Queue, set[int]] = field(default_factory=dict)
+    done: dict[Queue, dict[int, int]] = field(default_factory=dict)  # offset -> the newest epoch
     said: dict[int, Said] = field(default_factory=dict)  # by session
     is_drained: Callable[[], bool] = lambda: True
+
+    def work(self, queue: Queue, offsets: Iterable[int], epoch: int) -> None:
+        """These were worked on, or need not be, by that lease."""
+        done = self.done.setdefault(queue, {})
+        for offset in offsets:
+            done[offset] = max(epoch, done.get(offset, 0))
 
     def settings(self, *topics: str) -> cpb.GroupSettings:
         return cpb.GroupSettings(
@@ -382,12 +388,12 @@ class Member(Client):
                 if not self.shared.moves_start:
                     raise Defect("stale refusal", f"{self.name} at {held.position}: {part.error}")
                 gone = range(held.position, max(held.position, part.error.valid.min_offset))
-                self._crew.done.setdefault(queue, set()).update(gone)
+                self._crew.work(queue, gone, held.epoch)
                 held.skip_to(part.error.valid.min_offset)
             return
         for _ in range(part.void_count):  # nobody reads those
             held.finished.add(held.position)
-            self._crew.done.setdefault(queue, set()).add(held.position)
+            self._crew.work(queue, [held.position], held.epoch)
             held.position += 1
         held.advance()
         for record in decode_records(part.records):
@@ -397,7 +403,7 @@ class Member(Client):
             held.position += 1
             if offset >= held.frontier and offset not in held.finished:
                 held.unfinished.add(offset)
-                self._crew.done.setdefault(queue, set()).add(offset)
+                self._crew.work(queue, [offset], held.epoch)
             held.advance()
 
     async def _commit(self, queues: list[Queue], *, release: bool = False) -> None:

@@ -22,6 +22,7 @@ from broker.config import BrokerConfig, NodeConfig, RaftConfig, RetentionConfig,
 from broker.doors.grpc.bounds import SERVER_GRACE_S
 from broker.doors.grpc.broker import BrokerDoor
 from broker.doors.grpc.cluster import wire_view
+from broker.doors.grpc.consumers import ConsumersDoor
 from broker.doors.grpc.epochs import heed_epoch
 from broker.doors.grpc.groups import GroupsDoor
 from broker.ending import ending_of
@@ -167,6 +168,7 @@ class Life:
     links: Links
     door: BrokerDoor
     groups_door: GroupsDoor
+    consumers_door: ConsumersDoor
     turns: CountedTurns
     is_stopping: bool = False
     is_judged: bool = False
@@ -489,6 +491,7 @@ class SimNode:
             made[0],
             BrokerDoor(replica.services),
             GroupsDoor(replica.services),
+            ConsumersDoor(replica.services),
             turns,
         )
         report = replica.log.recovery
@@ -899,7 +902,9 @@ class SimNode:
         handler = (
             self._write_unit
             if method == WRITE_UNIT
-            else getattr(life.door, method, None) or getattr(life.groups_door, method)
+            else getattr(life.door, method, None)
+            or getattr(life.groups_door, method, None)
+            or getattr(life.consumers_door, method)
         )
         self._calls += 1
         number = self._calls

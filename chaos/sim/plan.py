@@ -219,6 +219,7 @@ class Plan:
     racers: int = 0
     unit_writers: int = 0
     crews: tuple[int, ...] = ()  # members of each consumer group
+    overseers: int = 0  # of crews
     upgraded: bool = False  # whoever starts again does so with a release of the next level
     weather: Weather = FAIR
     tuning: Tuning = SMALL
@@ -274,7 +275,7 @@ def draw_plan(
     if churn:
         plan = _with_moves(_with_altered_logs(_with_priorities(_with_churn(plan, nodes))))
     plan = replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
-    return _with_crews(_with_unit_writers(plan))
+    return _with_overseers(_with_crews(_with_unit_writers(plan)))
 
 
 def _with_snapshots(plan: Plan) -> Plan:
@@ -438,6 +439,12 @@ def _with_crews(plan: Plan) -> Plan:
     if chance.random() >= CREWS_SHARE:
         return plan
     return replace(plan, crews=chance.choice(((2,), (3,), (1, 2), (2, 3), (3, 3))))
+
+
+def _with_overseers(plan: Plan) -> Plan:
+    """Half of the crews are moved back and forth while they work."""
+    is_overseen = plan.random("overseers").random() < 0.5
+    return replace(plan, overseers=int(is_overseen)) if plan.crews else plan
 
 
 def _with_crowds(plan: Plan) -> Plan:

@@ -27,6 +27,7 @@ from chaos.sim.lease_model import LeaseModel
 from chaos.sim.members import Crew, Member
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.node import Defect, Life, SimNode
+from chaos.sim.overseer import Overseer
 from chaos.sim.plan import Fault, Plan
 from chaos.sim.producers import LifeSpan, Producer
 from chaos.sim.racers import Racer, Track
@@ -46,6 +47,7 @@ TOLD_US = 1_700_000  # within which what a disk holds is told and written down, 
 PREFERRED_US = 15_000_000  # within which a preferred member leads that is well
 READ_US = 20_000_000  # within which everything has been read
 TOPIC = "orders"
+OVERSEER_S = 0.8  # between two things that one does
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def run_plan(plan: Plan, at_rest: Callable[[World], None] | None = None) -> Repo
     )
 
 
-AnyClient = Producer | Consumer | Doubter | Administrator | Racer | UnitWriter | Member
+AnyClient = Producer | Consumer | Doubter | Administrator | Racer | UnitWriter | Member | Overseer
 
 
 class _Run:
@@ -225,6 +227,9 @@ class _Run:
             chance = plan.random("administrator")
             clients.append(Administrator("administrator", shared, chance, interval_s))
         clients += self._make_members()
+        for i in range(plan.overseers):
+            name, groups = f"overseer-{i}", list(self.world.crews)
+            clients.append(Overseer(name, shared, plan.random(name), groups, OVERSEER_S))
         track = Track()
         for i in range(plan.racers):
             name = f"racer-{i}"
@@ -272,19 +277,17 @@ class _Run:
         return False
 
     def _check_crews(self, model: LeaseModel | None) -> None:
-        """Every message from a group's start on was worked on by somebody."""
+        """Every message from where a group was to go on was worked on by somebody since."""
         for crew in self.world.crews.values():
-            for (incarnation, queue_id), start in (
-                model.starts(crew.group) if model else {}
-            ).items():
+            for (incarnation, queue_id), due in (model.due(crew.group) if model else {}).items():
                 name, end = self._queue(incarnation, queue_id)
-                done = crew.done.get((name, incarnation, queue_id), set())
-                missing = set(range(start, end)) - done
+                done = crew.done.get((name, incarnation, queue_id), {})
+                missing = [at for at in range(due.begin, end) if done.get(at, 0) <= due.since]
                 if missing:
                     raise Defect(
                         "message forgotten",
                         f"{crew.group} is through with {name}/{queue_id}, and nobody has seen "
-                        f"{sorted(missing)[:5]}",
+                        f"{missing[:5]} since entry {due.since}",
                     )
 
     def _queue(self, incarnation: int, queue_id: int) -> tuple[str, int]:

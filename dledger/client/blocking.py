@@ -26,6 +26,7 @@ from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
 from dledger.client.blocking_consumer import BlockingConsumer
+from dledger.client.blocking_groups import BlockingConsumerGroups
 from dledger.client.blocking_producer import BlockingProducer, on_loops_thread
 from dledger.client.blocking_push import BlockingPushConsumer
 from dledger.client.client import Client, warn_unclosed
@@ -52,7 +53,13 @@ from dledger.client.results import (
     TopicInfo,
 )
 
-__all__ = ["BlockingClient", "BlockingConsumer", "BlockingProducer", "BlockingPushConsumer"]
+__all__ = [
+    "BlockingClient",
+    "BlockingConsumer",
+    "BlockingConsumerGroups",
+    "BlockingProducer",
+    "BlockingPushConsumer",
+]
 
 Answer = TypeVar("Answer")
 
@@ -304,6 +311,11 @@ class BlockingClient:
                 deadline_s=deadline_s,
             )
         )
+
+    @property
+    def consumer_groups(self) -> BlockingConsumerGroups:
+        """See `Client.consumer_groups`."""
+        return BlockingConsumerGroups(self._client.consumer_groups, self._call)
 
     def leader(self, *, deadline_s: float | None = None) -> LeaderInfo:
         """See `Client.leader`."""

@@ -32,6 +32,7 @@ from dledger.client.errors import (
     SendsFailed,
 )
 from dledger.client.failed_sends import closed_together
+from dledger.client.groups import ConsumerGroups
 from dledger.client.members.attendance import Attendance
 from dledger.client.members.push import PushConsumer
 from dledger.client.members.reading import MemberReading
@@ -605,6 +606,11 @@ class Client:
             self._consumers.remove(consumer)
 
     # --- administration -----------------------------------------------------------------------
+
+    @property
+    def consumer_groups(self) -> ConsumerGroups:
+        """Which consumer groups there are, how far they are, where they go on."""
+        return ConsumerGroups(lambda: self._broker_group)
 
     async def leader(self, *, deadline_s: float | None = None) -> LeaderInfo:
         """The leader, once one serves.

@@ -45,6 +45,8 @@ have been refused *may have happened*.
     ├── MemberReplaced       another process is this member now
     ├── LeaseLost            the queue is held by another member, or was meanwhile
     ├── UnknownStrategy      the leader doesn't know the group's strategy
+    ├── GroupNotFound        nobody ever joined that consumer group, or committed for it
+    ├── GroupExists
     └── OffsetsFileUnusable  a broadcast group's offsets can't be read or kept
 
 Three facts are common to all: `code` (the wire's name for it), `retriable` (the same call may
@@ -421,6 +423,18 @@ class UnknownStrategy(ClientError):
     code = "STRATEGY_UNKNOWN"
 
 
+class GroupNotFound(ClientError):
+    """Nobody ever joined the consumer group, or committed for it; or it is forgotten."""
+
+    code = "GROUP_NOT_FOUND"
+
+
+class GroupExists(ClientError):
+    """Somebody has joined the consumer group, or committed for it."""
+
+    code = "GROUP_EXISTS"
+
+
 class OffsetsFileUnusable(ClientError):
     """The file with a broadcast group's offsets is another process's, no such file, or can't be
     written."""
@@ -458,6 +472,8 @@ _BY_CODE: Final[dict[int, type[ClientError]]] = {
     pb.MEMBER_REPLACED: MemberReplaced,
     pb.LEASE_LOST: LeaseLost,
     pb.STRATEGY_UNKNOWN: UnknownStrategy,
+    pb.GROUP_NOT_FOUND: GroupNotFound,
+    pb.GROUP_EXISTS: GroupExists,
 }
 
 

@@ -17,7 +17,7 @@ START_LAST: StartFrom
 START_TIME: StartFrom
 
 class Command(_message.Message):
-    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts", "join_group", "end_sessions", "grant_leases", "commit_leases", "forget_groups", "settle_units")
+    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts", "join_group", "end_sessions", "grant_leases", "commit_leases", "forget_groups", "settle_units", "move_group", "clone_group")
     CREATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     DELETE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,8 @@ class Command(_message.Message):
     COMMIT_LEASES_FIELD_NUMBER: _ClassVar[int]
     FORGET_GROUPS_FIELD_NUMBER: _ClassVar[int]
     SETTLE_UNITS_FIELD_NUMBER: _ClassVar[int]
+    MOVE_GROUP_FIELD_NUMBER: _ClassVar[int]
+    CLONE_GROUP_FIELD_NUMBER: _ClassVar[int]
     create_topic: CreateTopicCommand
     delete_topic: DeleteTopicCommand
     commit_offsets: CommitOffsetsCommand
@@ -48,7 +50,9 @@ class Command(_message.Message):
     commit_leases: CommitLeasesCommand
     forget_groups: ForgetGroupsCommand
     settle_units: SettleUnitsCommand
-    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ..., join_group: _Optional[_Union[JoinGroupCommand, _Mapping]] = ..., end_sessions: _Optional[_Union[EndSessionsCommand, _Mapping]] = ..., grant_leases: _Optional[_Union[GrantLeasesCommand, _Mapping]] = ..., commit_leases: _Optional[_Union[CommitLeasesCommand, _Mapping]] = ..., forget_groups: _Optional[_Union[ForgetGroupsCommand, _Mapping]] = ..., settle_units: _Optional[_Union[SettleUnitsCommand, _Mapping]] = ...) -> None: ...
+    move_group: MoveGroupCommand
+    clone_group: CloneGroupCommand
+    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ..., join_group: _Optional[_Union[JoinGroupCommand, _Mapping]] = ..., end_sessions: _Optional[_Union[EndSessionsCommand, _Mapping]] = ..., grant_leases: _Optional[_Union[GrantLeasesCommand, _Mapping]] = ..., commit_leases: _Optional[_Union[CommitLeasesCommand, _Mapping]] = ..., forget_groups: _Optional[_Union[ForgetGroupsCommand, _Mapping]] = ..., settle_units: _Optional[_Union[SettleUnitsCommand, _Mapping]] = ..., move_group: _Optional[_Union[MoveGroupCommand, _Mapping]] = ..., clone_group: _Optional[_Union[CloneGroupCommand, _Mapping]] = ...) -> None: ...
 
 class SettleUnitsCommand(_message.Message):
     __slots__ = ("through", "refused")
@@ -279,3 +283,25 @@ class ForgetGroupsCommand(_message.Message):
     groups: _containers.RepeatedScalarFieldContainer[str]
     unused_ms: int
     def __init__(self, groups: _Optional[_Iterable[str]] = ..., unused_ms: _Optional[int] = ...) -> None: ...
+
+class MoveGroupCommand(_message.Message):
+    __slots__ = ("group", "topic", "incarnation", "queues", "forward")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    incarnation: int
+    queues: _containers.RepeatedCompositeFieldContainer[QueueStart]
+    forward: bool
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueStart, _Mapping]]] = ..., forward: _Optional[bool] = ...) -> None: ...
+
+class CloneGroupCommand(_message.Message):
+    __slots__ = ("source", "target")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    target: str
+    def __init__(self, source: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...

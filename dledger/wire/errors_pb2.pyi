@@ -38,6 +38,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MEMBER_REPLACED: _ClassVar[ErrorCode]
     LEASE_LOST: _ClassVar[ErrorCode]
     STRATEGY_UNKNOWN: _ClassVar[ErrorCode]
+    GROUP_NOT_FOUND: _ClassVar[ErrorCode]
+    GROUP_EXISTS: _ClassVar[ErrorCode]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -74,6 +76,8 @@ SESSION_ENDED: ErrorCode
 MEMBER_REPLACED: ErrorCode
 LEASE_LOST: ErrorCode
 STRATEGY_UNKNOWN: ErrorCode
+GROUP_NOT_FOUND: ErrorCode
+GROUP_EXISTS: ErrorCode
 OUTCOME_UNSPECIFIED: Outcome
 DID_NOT_HAPPEN: Outcome
 MAY_HAVE_HAPPENED: Outcome

@@ -9,20 +9,24 @@ from broker.state.groups import OWN_SECTIONS as GROUP_SECTIONS
 from broker.state.groups import Groups
 from broker.state.leases import OWN_SECTIONS as LEASE_SECTIONS
 from broker.state.leases import Lease, Leases, Place, runs_of
+from broker.state.moving import Moving
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.refusals import Refusal, TopicNotFound, TopicReplaced
 from broker.state.snapshot import Section
 from broker.state.topics import TopicRef, Topics, TopicState
 from dledger.wire.commands_pb2 import (
+    CloneGroupCommand,
     CommitLeasesCommand,
     EndSessionsCommand,
     ForgetGroupsCommand,
     GrantLeasesCommand,
     GroupSettings,
     JoinGroupCommand,
+    MoveGroupCommand,
     QueueChoice,
     QueueGrant,
     QueueProgress,
+    QueueStart,
     TopicGrants,
     TopicProgress,
 )
@@ -34,14 +38,22 @@ END = 40  # of each queue
 class Owners:
     """Topics, groups, leases and offsets as the machine has them, and one command after another."""
 
-    def __init__(self, groups: Groups | None = None, leases: Leases | None = None) -> None:
+    def __init__(
+        self,
+        groups: Groups | None = None,
+        leases: Leases | None = None,
+        offsets: Offsets | None = None,
+    ) -> None:
         self.topics = Topics()
-        self.offsets = Offsets()
+        self.offsets = Offsets() if offsets is None else offsets
         self.groups = Groups() if groups is None else groups
         self.leases = Leases() if leases is None else leases
         self.index = self.lived_ms = 0
         self.changed: list[str] = []
         self.consuming = Consuming(
+            self.groups, self.leases, self.offsets, self.meant, self.changed.append
+        )
+        self.moving = Moving(
             self.groups, self.leases, self.offsets, self.meant, self.changed.append
         )
 
@@ -158,6 +170,26 @@ class Owners:
         """A commit without a lease."""
         commit = OffsetCommit(group, "t", ((queue_id, offset),), is_reset=reset)
         return self.consuming.commit_offsets(commit, self.topics["t"], self.at())
+
+    def move(
+        self,
+        *offsets: tuple[int, int],
+        forward: bool = False,
+        group: str = "g",
+        incarnation: int = 0,
+    ) -> Refusal | None:
+        """A move of (queue id, offset) each."""
+        command = MoveGroupCommand(
+            group=group,
+            topic="t",
+            incarnation=incarnation or self.topics["t"].incarnation,
+            queues=[QueueStart(queue_id=queue_id, offset=offset) for queue_id, offset in offsets],
+            forward=forward,
+        )
+        return self.moving.move(command, self.at())
+
+    def clone(self, source: str, target: str) -> Refusal | None:
+        return self.moving.clone(CloneGroupCommand(source=source, target=target), self.at())
 
     def forget(self, *groups: str, unused_ms: int) -> None:
         command = ForgetGroupsCommand(groups=groups, unused_ms=unused_ms)

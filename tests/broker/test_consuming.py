@@ -16,6 +16,7 @@ from broker.state.leases import FREE, MAX_RANGES, Lease, Leases, ranges_of, runs
 from broker.state.refusals import (
     GroupDiffers,
     GroupHasMembers,
+    GroupUnknown,
     LeaseLost,
     LeaseMoved,
     Malformed,
@@ -535,6 +536,38 @@ class Anything(RuleBasedStateMachine):
     def simply(self, group: str, queue_id: int, offset: int, reset: bool) -> None:
         refusal = self.owners.simply(offset, queue_id=queue_id, reset=reset, group=group)
         assert (refusal is None) == (not self.owners.groups.members(group))
+
+    @rule(group=groups, queue_id=queues, offset=st.integers(0, END), forward=st.booleans())
+    def move(self, group: str, queue_id: int, offset: int, forward: bool) -> None:
+        owners = self.owners
+        before, others = self.finished(group, queue_id), self.rest_of(group, queue_id)
+        refusal = owners.move((queue_id, offset), forward=forward, group=group)
+        assert self.rest_of(group, queue_id) == others
+        if owners.groups.get(group) is None:
+            assert refusal == GroupUnknown(group)
+            return
+        assert refusal is None
+        assert owners.lease(queue_id, group).epoch == 0
+        wanted_ = set(range(offset))
+        assert self.finished(group, queue_id) == (wanted_ | before if forward else wanted_)
+
+    def rest_of(self, group: str, queue_id: int) -> list[object]:
+        """What a move of the queue has nothing to do with."""
+        return [
+            (self.finished(each, at), self.owners.lease(at, each))
+            for each in "gh"
+            for at in range(QUEUES)
+            if (each, at) != (group, queue_id)
+        ]
+
+    @rule(source=groups, name=st.sampled_from("ghi"))
+    def clone(self, source: str, name: str) -> None:
+        owners = self.owners
+        is_new, has = owners.groups.get(name) is None, owners.offsets.has(source)
+        refusal = owners.clone(source, name)
+        assert (refusal is None) == (is_new and has)
+        if refusal is None:
+            assert owners.offsets.of(name, "t") == owners.offsets.of(source, "t")
 
     @rule(later=st.integers(0, 600), group=groups)
     def forget(self, later: int, group: str) -> None:

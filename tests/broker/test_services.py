@@ -84,6 +84,7 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
         lambda a: a == (QueueOffset(0, 2),),
     ),
     "offsets.fetch": (lambda s: s.offsets.fetch("g", TopicRef("t")), lambda a: a == ()),
+    "consumers.list": (lambda s: s.consumers.list(), lambda a: (a.groups, a.following) == ((), "")),
     "topics.create": (
         lambda s: s.topics.create("u", if_not_exists=False),
         lambda a: (a.name, a.queue_count) == ("u", 4),
@@ -122,10 +123,12 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
     ),
 }
 # These are asked with what another answer gave, or of a later level: see below,
-# tests/broker/test_topic_retention.py and tests/broker/test_keeper.py.
+# tests/broker/test_topic_retention.py, tests/broker/test_keeper.py and
+# tests/broker/test_consumers.py.
 ELSEWHERE = {
     *("lookups.by_id", "cluster.replace_disk", "cluster.change_members"),
     *("topics.retain", "groups.attend", "groups.commit"),
+    *("consumers.describe", "consumers.progress", "consumers.move", "consumers.clone"),
 }
 # These are the node's to call, or another service's, and no questions.
 NOT_ASKED = {

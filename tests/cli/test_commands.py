@@ -36,6 +36,11 @@ COMMANDS = [
     ["topic", "delete"],
     ["produce"],
     ["consume"],
+    ["consumers", "list"],
+    ["consumers", "describe"],
+    ["consumers", "reset-offset"],
+    ["consumers", "skip"],
+    ["consumers", "clone"],
     ["query", "id"],
     ["query", "offset"],
     ["version"],
@@ -95,6 +100,21 @@ def test_help_lists_every_command() -> None:
             for name in ("", "a b", "a/b", "../x", "a" * 128)
         ),
         ["query", "offset", "a b", "0", "0"],
+        ["consumers", "describe", "a b"],
+        ["consumers", "describe", ""],
+        ["consumers", "describe", "g", "--interval", "-1"],
+        ["consumers", "describe", "g", "--interval", "nan"],
+        ["consumers", "describe", "g", "--interval", "inf"],
+        ["consumers", "reset-offset", "g", "t"],
+        *(
+            ["consumers", "reset-offset", "g", "t", "--to", to]
+            for to in ("", "middle", "-1", "1.5", "2026-01-31", "2026-13-01T00:00:00Z", "٣")
+        ),
+        ["consumers", "reset-offset", "g", "t", "--to", "first", "--queue", "-1"],
+        ["consumers", "skip", "g", "t"],
+        ["consumers", "skip", "g", "t", "--count", "0"],
+        ["consumers", "skip", "g", "t", "--count", "1", "--all"],
+        ["consumers", "clone", "g"],
         ["query", "offset", "t", "x", "0"],
         *([*command, "--nonsense"] for command in COMMANDS),
         *([*command, "one", "two", "three", "four"] for command in COMMANDS),

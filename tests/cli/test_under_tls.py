@@ -158,7 +158,12 @@ TABLE: dict[str, list[str]] = {
     "group doctor": ["--json"],
     "topic describe": ["t"],
     "produce": ["t", "--input", "{lines}", "--json"],
-    "consume": ["t", "--max", "2", "--from", "first", "--output", "{out}"],
+    "consume": ["t", "--max", "2", "--group", "readers", "--output", "{out}"],
+    "consumers list": ["--json"],
+    "consumers clone": ["readers", "copy", "--json"],
+    "consumers describe": ["copy", "--interval", "0", "--json"],
+    "consumers reset-offset": ["copy", "t", "--to", "first", "--json"],
+    "consumers skip": ["copy", "t", "--all", "--json"],
     "query offset": ["t", "0", "0", "--json"],
     "query id": ["{message_id}"],
     "audit replicas": ["--over", "grpc", "--json", "--processes", "1"],
@@ -209,6 +214,7 @@ def test_every_command_works_under_tls(machines: Machines, tmp_path: Path) -> No
         elif name == "query offset":
             words["message_id"] = json.loads(said[name])["message_id"]
     assert len(json.loads(said["group status"])["nodes"]) == 3
+    assert json.loads(said["consumers skip"]) == [{"queue_id": 0, "before": 0, "offset": 2}]
     assert json.loads(said["group doctor"])["asked"] == list(NAMES)
     assert (tmp_path / "out").read_bytes() == b"one\ntwo\n"
     audited = json.loads(said["audit replicas"])

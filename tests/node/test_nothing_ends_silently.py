@@ -318,6 +318,7 @@ PLACES: Final = {
     "broker/scrubbing.py: start": ENDS,
     "broker/leader/units.py: _settle": AGAIN,
     "broker/services/attendance.py: join": ONE_CALL,
+    "broker/services/consumers.py: move": ONE_CALL,
     "broker/ticker.py: start": ENDS,
     "broker/ticker.py: _on_due": ENDS,
     "broker/turns.py: later": GUARDED,

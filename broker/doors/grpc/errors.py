@@ -48,6 +48,8 @@ STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.MEMBER_REPLACED: _S.FAILED_PRECONDITION,
     ErrorCode.LEASE_LOST: _S.FAILED_PRECONDITION,
     ErrorCode.STRATEGY_UNKNOWN: _S.FAILED_PRECONDITION,
+    ErrorCode.GROUP_NOT_FOUND: _S.NOT_FOUND,
+    ErrorCode.GROUP_EXISTS: _S.ALREADY_EXISTS,
     ErrorCode.INTERNAL: _S.INTERNAL,
 }
 # Both have the same names on either side; one that the wire lacks fails at import.

@@ -137,23 +137,31 @@ def _wish(join: pb.Join) -> JoinWish:
 
 
 def _settings(wire: cpb.GroupSettings) -> Settings:
-    try:
-        start = Start(wire.start)
-    except ValueError as error:
-        text = f"a group can't start at {int(wire.start)}"
-        raise BrokerError(ErrorCode.INVALID_ARGUMENT, text) from error
     return Settings(
         wire.version,
         wire.broadcast,
         wire.orderly,
         wire.strategy,
-        start,
+        start_of(wire.start),
         wire.start_time_ms,
         tuple(wire.topics),
     )
 
 
-def _wire_settings(settings: Settings) -> cpb.GroupSettings:
+def start_of(wire: cpb.StartFrom) -> Start:
+    """Where a group starts.
+
+    Raises:
+        BrokerError: INVALID_ARGUMENT, of a later program.
+    """
+    try:
+        return Start(wire)
+    except ValueError as error:
+        text = f"a group can't start at {int(wire)}"
+        raise BrokerError(ErrorCode.INVALID_ARGUMENT, text) from error
+
+
+def wire_settings(settings: Settings) -> cpb.GroupSettings:
     return cpb.GroupSettings(
         version=settings.version,
         broadcast=settings.is_broadcast,
@@ -175,7 +183,7 @@ def _wire_update(update: Update) -> pb.AttendResponse:
                 session_ms=update.session_ms,
                 release_ms=update.release_ms,
                 return_within_ms=update.return_within_ms,
-                settings=_wire_settings(update.settings),
+                settings=wire_settings(update.settings),
             )
             return pb.AttendResponse(joined=joined)
         case HeartbeatAnswered(number, return_within_ms):

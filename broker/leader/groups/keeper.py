@@ -272,6 +272,14 @@ class GroupKeeper:
         """Sessions whose end is proposed: whether it takes effect isn't known yet."""
         return self._ends.under_way
 
+    def expires_ms(self, session: int) -> int:
+        """In how long the session ends if nothing is heard of it; 0: nothing is known of it."""
+        return self._presence.left(session) * self.pace.tick_ms
+
+    def is_attached(self, session: int) -> bool:
+        """Whether a stream of it is here."""
+        return session in self._attached
+
     def is_asked(self, place: Place, epoch: int) -> bool:
         """Whether the holder by that epoch is to give the queue back."""
         kept = self._kept.get(place.group)
@@ -491,6 +499,11 @@ class GroupKeeper:
         attendee = self._attached.get(session)
         if attendee is not None:
             attendee.look(session)
+
+    def tell_all(self, name: str) -> None:
+        """Something may have changed for each member of the group."""
+        for session in self._kept[name].attached if name in self._kept else ():
+            self.tell(session)
 
     # --- what is over ---------------------------------------------------------------------------
 

@@ -37,6 +37,10 @@ class Presence:
     def __len__(self) -> int:
         return len(self._until)
 
+    def left(self, session: int) -> int:
+        """In how many ticks the session is due, 0 where it is, or isn't known."""
+        return max(0, self._until.get(session, 0) - self.now)
+
     def on_tick(self, *, is_late: bool) -> None:
         """One more tick was run."""
         self.now += 1

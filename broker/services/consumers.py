@@ -1,0 +1,406 @@
+"""What who looks after consumer groups asks: which there are, how far they are, go on elsewhere.
+
+Pictures are of the applied state, and of what only a leader knows of its members: so of a leader,
+confirmed (ReadIndex). A group may have ten thousand members and tens of thousands of queues:
+answers are pages, and what one takes is given to the event loop in turns. A page is as of some
+moment while it was made; between two queues of it anything may have changed.
+
+Commands go through the log, and are judged there (`broker.state.moving`): what is found here is
+where *first*, *last* or a time is, no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from heapq import nsmallest
+from typing import Final, NamedTuple
+
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.commands import Commands, GroupMove
+from broker.leader.groups.keeper import GroupKeeper
+from broker.reading.queues import QueueReader
+from broker.services.gate import Gate
+from broker.services.refused import group_not_found, refused
+from broker.services.soundness import Soundness
+from broker.state.groups import MAX_GROUP_BYTES, Group, Settings
+from broker.state.leases import Place, Ranges
+from broker.state.machine import StateMachine
+from broker.state.refusals import Refusal
+from broker.state.topics import TopicRef, TopicState
+from dledger.level import DELIVERY_LEVEL
+from dledger.ports import Turns
+from dledger.records.record import TOPIC_PATTERN
+
+PAGE_GROUPS: Final = 1_000
+PAGE_MEMBERS: Final = 1_000
+PAGE_QUEUES: Final = 1_024
+# Nothing is told of the time then: the message has gone meanwhile, or is being got back.
+_UNTOLD: Final = frozenset({ErrorCode.NOT_READY, ErrorCode.OFFSET_OUT_OF_RANGE})
+
+
+# --- what is told ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """A group. `created` 0 and no settings: it has only ever committed offsets. `unused_ms`: lived
+    time since it was used last, 0 with members."""
+
+    name: str
+    created: int
+    unused_ms: int
+    member_count: int
+    topic_count: int
+    settings: Settings | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPage:
+    """Some groups, by name; `following` is where the next page begins, empty behind the last."""
+
+    groups: tuple[GroupSummary, ...]
+    following: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPicture:
+    """A member. `is_attached`: its stream is here; `expires_ms`: in how long its session ends if
+    nothing is heard of it."""
+
+    member: str
+    session: int
+    version: int
+    queue_count: int
+    is_attached: bool
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPicture:
+    """A group and some of its members, by name; `following` as of `GroupPage`."""
+
+    group: GroupSummary
+    members: tuple[MemberPicture, ...]
+    following: str
+
+
+class QueueAt(NamedTuple):
+    """A queue by its topic's name."""
+
+    topic: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePicture:
+    """How far a group is in a queue.
+
+    Attributes:
+        frontier: everything before it is finished; None: nothing is committed.
+        finished_count: messages above the frontier that are finished, in so many runs.
+        unfinished_count: of those that are there.
+        session: who holds it, by which epoch; 0 both: nobody.
+        oldest_unfinished_ms: when that was stored; 0: everything is finished, or it can't be told.
+    """
+
+    at: QueueAt
+    incarnation: int
+    min_offset: int
+    max_offset: int
+    frontier: int | None
+    finished_count: int
+    finished_runs: int
+    unfinished_count: int
+    session: int
+    epoch: int
+    is_asked: bool
+    oldest_unfinished_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressPage:
+    """Some queues, by topic and id; `following` None behind the last."""
+
+    queues: tuple[QueuePicture, ...]
+    following: QueueAt | None
+
+
+# --- what is wished ----------------------------------------------------------------------------
+
+
+class To(Enum):
+    """Where a group is to go on. With a number: the offset; the time in ms; how many unfinished
+    messages are passed over, 0: all that are there."""
+
+    FIRST = auto()
+    LAST = auto()
+    TIME = auto()
+    OFFSET = auto()
+    SKIP = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class MoveWish:
+    """Who is to go on where; no queues: in all of the topic."""
+
+    group: str
+    topic: TopicRef
+    queue_ids: tuple[int, ...]
+    to: To
+    number: int = 0
+
+
+class MovedQueue(NamedTuple):
+    """A queue in which a group goes on at `offset`; None before: it had committed nothing."""
+
+    queue_id: int
+    before: int | None
+    offset: int
+
+
+# --- the service -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What there is to look at."""
+
+    state: StateMachine
+    keeper: GroupKeeper
+    reader: QueueReader
+    soundness: Soundness
+
+
+class Consumers:
+    """Tells of consumer groups, and moves them."""
+
+    def __init__(self, gate: Gate, held: Held, commands: Commands, turns: Turns) -> None:
+        self._gate = gate
+        self._state = held.state
+        self._keeper = held.keeper
+        self._reader = held.reader
+        self._soundness = held.soundness
+        self._commands = commands
+        self._turns = turns
+
+    async def list(self, after: str = "") -> GroupPage:
+        """The first groups, by name, behind the name `after`.
+
+        Raises:
+            BrokerError: NOT_LEADER, NOT_READY.
+        """
+        await self._gate.confirm()
+        behind = (group.name for group in self._state.groups if group.name > after)
+        names = nsmallest(PAGE_GROUPS + 1, behind)
+        page = tuple(self._summary(self._group(name)) for name in names[:PAGE_GROUPS])
+        return GroupPage(page, page[-1].name if len(names) > PAGE_GROUPS else "")
+
+    async def describe(self, group: str, after: str = "") -> GroupPicture:
+        """The group, and its first members, by name, behind the member `after`.
+
+        Raises:
+            BrokerError: GROUP_NOT_FOUND, NOT_LEADER, NOT_READY.
+        """
+        await self._gate.confirm()
+        found = self._group(group)
+        names = nsmallest(PAGE_MEMBERS + 1, (name for name in found.members if name > after))
+        members: list[MemberPicture] = []
+        for name in names[:PAGE_MEMBERS]:
+            session = found.members[name]
+            members.append(
+                MemberPicture(
+                    name,
+                    session.session,
+                    session.version,
+                    self._state.leases.held_count(session.session),
+                    self._keeper.is_attached(session.session),
+                    self._keeper.expires_ms(session.session),
+                )
+            )
+        following = names[PAGE_MEMBERS - 1] if len(names) > PAGE_MEMBERS else ""
+        return GroupPicture(self._summary(found), tuple(members), following)
+
+    def _group(self, name: str) -> Group:
+        group = self._state.groups.get(name)
+        if group is None:
+            raise group_not_found(name)
+        return group
+
+    def _summary(self, group: Group) -> GroupSummary:
+        settings = group.settings if group.created else None
+        topics = len(settings.topics) if settings else self._state.offsets.topic_count(group.name)
+        unused_ms = 0 if group.members else self._state.lived_time.lived_ms - group.used_ms
+        return GroupSummary(
+            group.name, group.created, unused_ms, len(group.members), topics, settings
+        )
+
+    # --- progress -----------------------------------------------------------------------------
+
+    async def progress(self, group: str, start: QueueAt | None = None) -> ProgressPage:
+        """How far the group is in the queues of its topics, and of those in which it has committed,
+        from `start` on: `PAGE_QUEUES` at most.
+
+        Raises:
+            BrokerError: GROUP_NOT_FOUND, NOT_LEADER, NOT_READY.
+        """
+        await self._gate.confirm()
+        found: list[QueuePicture] = []
+        is_enough = self._turns.share()
+        for topic, queue_id in self._queues(self._group(group), start or QueueAt("", 0)):
+            if len(found) == PAGE_QUEUES:
+                return ProgressPage(tuple(found), QueueAt(topic.name, queue_id))
+            if is_enough():
+                await self._turns.pause()
+                self._gate.check_serving()
+                is_enough = self._turns.share()
+            if self._state.topics.get(topic.name) is topic:  # not deleted meanwhile
+                found.append(self._picture(group, topic, queue_id))
+        return ProgressPage(tuple(found), None)
+
+    def _queues(self, group: Group, start: QueueAt) -> Iterator[tuple[TopicState, int]]:
+        """The group's, in order."""
+        offsets = self._state.offsets
+        names = {topic for topic in offsets.topics() if group.name in offsets.groups(topic)}
+        if group.created:
+            names |= set(group.settings.topics)
+        for name in sorted(name for name in names if name >= start.topic):
+            topic = self._state.topics.get(name)
+            if topic is not None:
+                first = start.queue_id if name == start.topic else 0
+                for queue_id in range(first, len(topic.next_offsets)):
+                    yield topic, queue_id
+
+    def _picture(self, group: str, topic: TopicState, queue_id: int) -> QueuePicture:
+        ref = TopicRef(topic.name, topic.incarnation)
+        low, high = self._reader.bounds(ref, queue_id)
+        frontier = self._state.offsets.of(group, topic.name).get(queue_id)
+        place = Place(group, topic.incarnation, queue_id)
+        lease = self._state.leases.of(place)
+        first = max(frontier or 0, low)
+        oldest = after_unfinished(first, lease.finished, 0)
+        return QueuePicture(
+            QueueAt(topic.name, queue_id),
+            topic.incarnation,
+            low,
+            high,
+            frontier,
+            sum(end - begin for begin, end in lease.finished),
+            len(lease.finished),
+            high - first - sum(end - max(b, first) for b, end in lease.finished if end > first),
+            lease.session,
+            lease.epoch,
+            bool(lease.epoch) and self._keeper.is_asked(place, lease.epoch),
+            self._stored_ms(ref, queue_id, oldest) if oldest < high else 0,
+        )
+
+    def _stored_ms(self, topic: TopicRef, queue_id: int, offset: int) -> int:
+        try:
+            return self._soundness.read(lambda: self._reader.stored_at(topic, queue_id, offset))
+        except BrokerError as error:
+            if error.code not in _UNTOLD:
+                raise
+            return 0
+
+    # --- commands -----------------------------------------------------------------------------
+
+    async def move(self, wish: MoveWish) -> tuple[MovedQueue, ...]:
+        """Where the group goes on now. Of the queues named all are moved, or none.
+
+        Raises:
+            BrokerError: GROUP_NOT_FOUND, TOPIC_NOT_FOUND, TOPIC_REPLACED, QUEUE_NOT_FOUND,
+                OFFSET_OUT_OF_RANGE, INVALID_ARGUMENT; NOT_READY, not every member knows how yet;
+                whatever a command meets on its way into the log.
+        """
+        self._check_known()
+        await self._gate.confirm()
+        self._group(wish.group)
+        state = self._reader.topic(wish.topic)
+        topic = TopicRef(state.name, state.incarnation)
+        if len(set(wish.queue_ids)) < len(wish.queue_ids):
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, "a queue is named twice")
+        moved: list[MovedQueue] = []
+        is_enough = self._turns.share()
+        for queue_id in wish.queue_ids or range(len(state.next_offsets)):
+            if is_enough():
+                await self._turns.pause()
+                is_enough = self._turns.share()
+            moved.append(self._target(wish, topic, queue_id))
+        offsets = tuple((each.queue_id, each.offset) for each in moved)
+        move = GroupMove(wish.group, topic, offsets, is_forward=wish.to is To.SKIP)
+        self._gate.check_writable()
+        proposed = asyncio.ensure_future(self._commands.move_group(move))
+        # Also if who asked is gone by then: who held those queues has lost them.
+        proposed.add_done_callback(lambda done: self._moved(wish.group, done))
+        refusal = await asyncio.shield(proposed)
+        if refusal is not None:
+            raise refused(refusal)
+        return tuple(moved)
+
+    def _moved(self, group: str, done: asyncio.Future[Refusal | None]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self._keeper.tell_all(group)
+
+    def _target(self, wish: MoveWish, topic: TopicRef, queue_id: int) -> MovedQueue:
+        low, high = self._reader.bounds(topic, queue_id)
+        before = self._state.offsets.of(wish.group, topic.name).get(queue_id)
+        match wish.to:
+            case To.FIRST:
+                offset = low
+            case To.LAST:
+                offset = high
+            case To.TIME:
+                offset = self._soundness.read(
+                    lambda: self._reader.offset_by_time(topic, queue_id, wish.number)
+                )
+            case To.OFFSET:
+                self._reader.check_offset(topic, queue_id, wish.number)
+                offset = wish.number
+            case To.SKIP:
+                lease = self._state.leases.of(Place(wish.group, topic.incarnation, queue_id))
+                first = max(before or 0, low)
+                skipped = after_unfinished(first, lease.finished, wish.number)
+                offset = min(skipped, high) if wish.number else high
+        return MovedQueue(queue_id, before, offset)
+
+    async def clone(self, source: str, target: str) -> int:
+        """The target has committed what the source has; in how many topics.
+
+        Raises:
+            BrokerError: GROUP_NOT_FOUND, GROUP_EXISTS, LIMIT_REACHED, INVALID_ARGUMENT; NOT_READY,
+                not every member knows how yet; whatever a command meets on its way into the log.
+        """
+        self._check_known()
+        if not TOPIC_PATTERN.fullmatch(target) or len(target) > MAX_GROUP_BYTES:
+            text = (
+                f"consumer group name {target[:300]!r}: 1 to {MAX_GROUP_BYTES} of A-Z a-z 0-9 _ % -"
+            )
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        self._gate.check_writable()
+        refusal = await self._commands.clone_group(source, target)
+        if refusal is not None:
+            raise refused(refusal)
+        return self._state.offsets.topic_count(target)
+
+    def _check_known(self) -> None:
+        self._gate.check_writable()
+        level = self._state.level.current
+        if level < DELIVERY_LEVEL:
+            text = f"level {level} is in use: not every member knows how to move groups yet"
+            raise BrokerError(ErrorCode.NOT_READY, text)
+
+
+def after_unfinished(first: int, finished: Ranges, count: int) -> int:
+    """The first unfinished offset behind `count` unfinished ones from `first` on; how far the queue
+    goes isn't looked at."""
+    at = first
+    for begin, end in finished:
+        if end <= at:
+            continue
+        if begin > at + count:
+            break
+        count -= max(begin - at, 0)
+        at = end
+    return at + count

@@ -1,0 +1,119 @@
+"""Defects in what is done to consumer groups from outside
+(docs/adr/0061-administration-of-consumer-groups.md)."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_STATE = ("tests/broker/test_moving.py",)
+_SERVICE = ("tests/broker/test_consumers.py",)
+_MOVING = "broker/state/moving.py"
+_CONSUMERS = "broker/services/consumers.py"
+_LEADER_ASKS = "a leader looks before it proposes"
+_TOLD_LATE = "whoever isn't told is refused by its epoch"
+
+ADMINISTRATION = (
+    Mutant(
+        "move-leaves-the-lease",
+        _MOVING,
+        "            self._leases.move(place, finished)\n",
+        "            if self._leases.started(*place[:2]):\n"
+        "                self._leases.progress(place, finished)\n",
+        tests=_STATE,
+    ),
+    Mutant(
+        "move-keeps-what-was-finished",
+        _MOVING,
+        "            frontier, finished = offset, NOTHING\n",
+        "            frontier, finished = united(offset, self._leases.of(place).finished, ())\n",
+        tests=_STATE,
+    ),
+    Mutant(
+        "move-never-goes-back",
+        _MOVING,
+        "topic.name, tuple(frontiers), is_reset=True)\n",
+        "topic.name, tuple(frontiers), is_reset=False)\n",
+        tests=_STATE,
+    ),
+    Mutant(
+        "skip-goes-back",
+        _MOVING,
+        "            if command.forward:\n",
+        "            if False:\n",
+        tests=_STATE,
+    ),
+    Mutant(
+        "move-not-told-to-the-keeper",
+        _MOVING,
+        "        self._changed(command.group)\n",
+        "",
+        masked="simulated members come back, which has their group looked at",
+        tests=_STATE,
+    ),
+    Mutant(
+        "moved-group-not-used",
+        _MOVING,
+        "        self._groups.use(command.group, at.lived_ms)\n",
+        "",
+        masked="simulated groups live for less than it takes to be forgotten",
+        tests=_STATE,
+    ),
+    Mutant(
+        "move-makes-groups",
+        _MOVING,
+        "        if group is None:\n            return GroupUnknown(command.group)\n",
+        "        if group is None:\n"
+        "            self._groups.use(command.group, at.lived_ms)\n"
+        "            return self.move(command, at)\n",
+        masked=_LEADER_ASKS,
+        tests=_STATE,
+    ),
+    Mutant(
+        "broadcasters-moved",
+        _MOVING,
+        "        if group.created and group.settings.is_broadcast:\n",
+        "        if False:\n",
+        masked="no simulated group broadcasts",
+        tests=_STATE,
+    ),
+    Mutant(
+        "clone-over-a-group",
+        _MOVING,
+        "        if self._groups.get(command.target) is not None:\n",
+        "        if False:\n",
+        masked="who works on clones is nobody",
+        tests=_STATE,
+    ),
+    Mutant(
+        "clones-unbounded",
+        "broker/state/offsets.py",
+        "        if self._progress_count + len(found) > self.max_progress:\n",
+        "        if False:\n",
+        masked="no simulated group comes near the bound",
+        tests=_STATE,
+    ),
+    Mutant(
+        "former-holder-not-told",
+        _CONSUMERS,
+        "            self._keeper.tell_all(group)\n",
+        "            pass\n",
+        masked=_TOLD_LATE,
+        tests=_SERVICE,
+    ),
+    Mutant(
+        "moved-before-the-level-is-in-use",
+        _CONSUMERS,
+        "        if level < DELIVERY_LEVEL:\n",
+        "        if False:\n",
+        masked="such a command is void",
+        tests=_SERVICE,
+    ),
+    Mutant(
+        "page-of-a-deleted-topic",
+        _CONSUMERS,
+        "            if self._state.topics.get(topic.name) is topic:  # not deleted meanwhile\n",
+        "            if True:\n",
+        masked="simulated crews' topic stays",
+        tests=_SERVICE,
+    ),
+)
