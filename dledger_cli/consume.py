@@ -1,9 +1,11 @@
 """`dledger consume`: messages become lines of a file or of standard output.
 
-An offset is committed only for what was handed to the system, once a second and at the end: a
-run that dies prints some messages again the next time and skips none. The writer's pace is the
-consumer's pace; between them lies no more than the client's prefetch. A body that can't be
-decompressed is told on standard error, left out, and seen in the exit code: the others go on.
+With a group it is a member of it, and shares the topic's queues with the others. An offset is
+committed only for what was handed to the system, once a second, when a queue goes to another
+member, and at the end: a run that dies prints some messages again the next time and skips none. The
+writer's pace is the consumer's pace; between them lies no more than the client's prefetch. A body
+that can't be decompressed is told on standard error, left out, and seen in the exit code: the
+others go on.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,6 +28,7 @@ from dledger.client import (
     Client,
     CodecMissing,
     ConsumerOptions,
+    LeaseLost,
     Message,
     PullConsumer,
     StartFrom,
@@ -74,9 +76,9 @@ class Gone(StrEnum):
     LAST = "last"
 
     @property
-    def options(self) -> ConsumerOptions:
-        """The client's way to say so."""
-        return ConsumerOptions(when_gone=WhenGone[self.name])
+    def what(self) -> WhenGone:
+        """The client's name for it."""
+        return WhenGone[self.name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,26 @@ class Job:
     as_json: bool
     raw: bool
     when_gone: Gone
+
+    def consumer(self, client: Client) -> PullConsumer:
+        """Who reads: a member of the group, or with none whoever."""
+        if self.group is None:
+            return client.pull_consumer(
+                self.topic,
+                start=self.start,
+                queues=ALL,
+                idle_timeout_s=self.idle_timeout_s,
+                options=ConsumerOptions(when_gone=self.when_gone.what),
+            )
+        return client.pull_consumer(
+            self.topic,
+            group=self.group,
+            start=self.start,
+            idle_timeout_s=self.idle_timeout_s,
+            options=ConsumerOptions(
+                when_gone=self.when_gone.what, commit_every_s=COMMIT_INTERVAL_S
+            ),
+        )
 
     def line(self, message: Message) -> bytes:
         """What is written for a message."""
@@ -124,12 +146,15 @@ class Unreadable:
 
 
 GroupOption = Annotated[
-    str | None, typer.Option("--group", help="Consumer group whose offsets are committed.")
+    str | None,
+    typer.Option("--group", help="Consumer group to be a member of: its members share the queues."),
 ]
 FromOption = Annotated[
     From | None,
     typer.Option(
-        "--from", help="Where to begin.", show_default="committed with --group, else first"
+        "--from",
+        help="Where to begin; with --group, where the group begins that hasn't read the topic yet.",
+        show_default="first; the group's place with --group",
     ),
 ]
 MaxOption = Annotated[
@@ -172,13 +197,16 @@ def consume(
 ) -> None:
     """Write a topic's messages, a line each, as they come.
 
-    With --group the group's offsets are committed as it goes. A group without a committed
-    offset begins at the first message. With --json a line is an object; a body that isn't UTF-8
-    is in base64 then, and body_encoding says so. Ctrl-C commits what was written and ends with
-    130; a reader that goes away (| head) ends it with 0. Messages that had gone and were passed
-    over (--when-gone) are counted on standard error. A compressed body that can't be read is
-    left out and told, and the exit code is 1 then; with --json it is there as stored, with
-    body_error.
+    With --group it is a member of that consumer group: several of them share the topic's queues,
+    and what was written is committed as it goes, when a queue goes to another one, and at the end.
+    All members name the same topic and the same --from. A group that has read goes on where it was;
+    dledger consumers reset-offset sends it elsewhere.
+
+    With --json a line is an object; a body that isn't UTF-8 is in base64 then, and body_encoding
+    says so. Ctrl-C and SIGTERM commit what was written, give the queues back, and end with 130; a
+    reader that goes away (| head) ends it with 0. Messages that had gone and were passed over
+    (--when-gone) are counted on standard error. A compressed body that can't be read is left out
+    and told, and the exit code is 1 then; with --json it is there as stored, with body_error.
 
     \b
     Examples:
@@ -214,83 +242,70 @@ async def _consume(addresses: list[str], descriptor: int, job: Job, unreadable: 
     """Writes what there is; whether it was interrupted."""
     async with connect(addresses) as client:
         name = STANDARD_OUTPUT if job.output == STANDARD_STREAM else job.output
-        writing = Writing(client, job, ByteWriter(descriptor, name), unreadable)
-        try:
-            with progress_bar("messages") as progress:
-                interrupted = await finished_or_interrupted(writing.run(progress))
-        except BrokenPipeError:
-            interrupted = False
-        await writing.commit()
+        consumer = job.consumer(client)
+        writing = Writing(consumer, job, ByteWriter(descriptor, name), unreadable)
+        async with consumer:
+            try:
+                with progress_bar("messages") as progress:
+                    interrupted = await finished_or_interrupted(writing.run(progress))
+            except BrokenPipeError:
+                interrupted = False
+            if job.group is not None:
+                await writing.commit()
     if writing.skipped:
         print(f"{writing.skipped} messages had gone and were passed over", file=sys.stderr)
     return interrupted
 
 
 class Writing:
-    """One run: writes messages and keeps count of what may be committed."""
+    """One run: writes messages, and says which may be committed."""
 
     def __init__(
-        self, client: Client, job: Job, writer: ByteWriter, unreadable: Unreadable
+        self, consumer: PullConsumer, job: Job, writer: ByteWriter, unreadable: Unreadable
     ) -> None:
-        self._client = client
+        self._consumer = consumer
         self._job = job
         self._writer = writer
-        self._consumer: PullConsumer | None = None
         self._unreadable = unreadable
         self._written = 0
-        self._next_offsets: dict[int, int] = {}  # per queue, one past what was written
-        self._committed: dict[int, int] = {}
-        self._next_commit_s = time.monotonic() + COMMIT_INTERVAL_S
+        self._last: Message | None = None  # of those that were wanted, if more came with it
 
     @property
     def skipped(self) -> int:
         """How many messages had gone, or were passed over with those."""
-        return 0 if self._consumer is None else sum(self._consumer.skipped.values())
+        return sum(self._consumer.skipped.values())
 
     async def run(self, progress: Progress) -> None:
-        """Writes until the limit, the idle timeout, or for ever.
+        """Writes until the limit, the idle timeout, or for ever. A batch is finished when the next
+        one is asked for.
 
         Raises:
             BrokenPipeError: nobody reads the output any more.
             ClientError: the group can't be read from.
         """
-        job = self._job
-        task = progress.add_task(job.topic, total=job.limit)
-        consumer = self._consumer = self._client.pull_consumer(
-            job.topic,
-            group=job.group,
-            start=job.start,
-            queues=ALL,
-            idle_timeout_s=job.idle_timeout_s,
-            options=job.when_gone.options,
-        )
-        async with consumer:
-            async for batch in consumer.batches():
-                await self._write(batch)
-                progress.update(task, completed=self._written)
-                if self._written == job.limit:
-                    return
-                if time.monotonic() >= self._next_commit_s:
-                    await self.commit()
+        task = progress.add_task(self._job.topic, total=self._job.limit)
+        async for batch in self._consumer.batches():
+            await self._write(batch)
+            progress.update(task, completed=self._written)
+            if self._written == self._job.limit:
+                return
 
     async def _write(self, batch: Sequence[Message]) -> None:
-        if self._job.limit is not None:
-            batch = batch[: self._job.limit - self._written]
+        limit = self._job.limit
+        if limit is not None:
+            batch = batch[: limit - self._written]
         lines = (self._unreadable.line(self._job, message) for message in batch)
         await self._writer.write(b"".join(lines))
         self._written += len(batch)
-        for message in batch:
-            self._next_offsets[message.queue_id] = message.queue_offset + 1
+        if self._written == limit:
+            self._last = batch[-1]
 
     async def commit(self) -> None:
-        """The group's offsets stand behind what was written."""
-        self._next_commit_s = time.monotonic() + COMMIT_INTERVAL_S
-        if self._job.group is None:
-            return
-        if self._consumer is not None and self.skipped:
-            await self._consumer.commit()  # what was passed over is behind it for good
-        if self._next_offsets == self._committed:
-            return
-        offsets = dict(self._next_offsets)
-        await self._client.commit_offsets(self._job.group, self._job.topic, offsets)
-        self._committed = offsets
+        """The group's offsets stand behind what was written. A queue that went to another member
+        meanwhile is told: some of its messages are written there as well."""
+        try:
+            if self._last is not None:
+                await self._consumer.commit(self._last)
+            await self._consumer.commit()
+        except LeaseLost as error:
+            complain(error.message)
