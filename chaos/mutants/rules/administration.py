@@ -19,6 +19,7 @@ ADMINISTRATION = (
         "            self._leases.move(place, finished)\n",
         "            if self._leases.started(*place[:2]):\n"
         "                self._leases.progress(place, finished)\n",
+        seed=4,
         tests=_STATE,
     ),
     Mutant(
@@ -26,6 +27,7 @@ ADMINISTRATION = (
         _MOVING,
         "            frontier, finished = offset, NOTHING\n",
         "            frontier, finished = united(offset, self._leases.of(place).finished, ())\n",
+        seed=33,
         tests=_STATE,
     ),
     Mutant(
@@ -33,6 +35,7 @@ ADMINISTRATION = (
         _MOVING,
         "topic.name, tuple(frontiers), is_reset=True)\n",
         "topic.name, tuple(frontiers), is_reset=False)\n",
+        seed=4,
         tests=_STATE,
     ),
     Mutant(
@@ -40,6 +43,7 @@ ADMINISTRATION = (
         _MOVING,
         "            if command.forward:\n",
         "            if False:\n",
+        seed=40,
         tests=_STATE,
     ),
     Mutant(
