@@ -183,7 +183,7 @@ CHANGES = {
 }
 # What a group that is well refuses: that it is reached shows in the refusal.
 LAST_RESORT = "member recover"
-ALIKE = ("bench produce", "bench consume", "bench e2e", *CHANGES)
+ALIKE = ("bench produce", "bench consume", "bench push", "bench e2e", *CHANGES)
 
 
 def test_table_has_every_command_that_dials() -> None:
