@@ -10,6 +10,7 @@ why, is one value.
     grant leases    offsets, where the group has no start yet, then leases
     commit leases   offsets (the frontier), then leases (what is finished above it)
     forget groups   groups, then offsets and leases
+    (a recovery)    groups, then leases: all sessions are over
     commit offsets  offsets, if the group has no session; nothing finished above them is left
 """
 
@@ -96,7 +97,16 @@ class Consuming:
 
     def end(self, command: EndSessionsCommand, at: At) -> None:
         """The sessions are over, and what they held is free."""
-        for session in command.sessions:
+        self._end(command.sessions, at)
+
+    def on_recovered(self, at: At) -> None:
+        """The group of brokers goes on from a survivor's log, which may end before what members
+        were given: all sessions are over. Frontiers and finished ranges stay, as they are of this
+        log and within its queues."""
+        self._end(self._groups.sessions(), at)
+
+    def _end(self, sessions: Iterable[int], at: At) -> None:
+        for session in sessions:
             ended = self._groups.end(session, at.lived_ms)
             if ended is not None:
                 self._leases.on_session_ended(session)

@@ -187,6 +187,10 @@ class Groups:
         """The session, if it isn't over."""
         return self._sessions.get(session)
 
+    def sessions(self) -> tuple[int, ...]:
+        """Those that aren't over, in the order in which they began."""
+        return tuple(self._sessions)
+
     def __iter__(self) -> Iterator[Group]:
         return iter(self._groups.values())
 

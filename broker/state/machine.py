@@ -31,7 +31,8 @@ with it).
     commit, forget       groups, leases, offsets (`broker.state.consuming`; ADR 55)
     move, clone group    the same (`broker.state.moving`; ADR 61)
     raise level          level; stops in front of one that this program doesn't know (ADR 23)
-    no-op, configuration nothing
+    configuration        nothing; the sessions of all groups end if it was forced (ADR 52)
+    no-op                nothing
     anything else        nothing: void, and told
 
 Each of them moves `lived_time` on. The files come first in every entry: if the disk is full,
@@ -78,6 +79,7 @@ from broker.state.moving import Moving
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.outcomes import Outcomes
 from broker.state.producers import Producers
+from broker.state.recovered import begins_epoch
 from broker.state.refusals import BatchRefusal, Malformed, Refusal, TopicNotFound, TopicReplaced
 from broker.state.registration import (
     EPOCH_SIZE,
@@ -93,7 +95,13 @@ from broker.state.topics import TopicRef, Topics, TopicState
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
 from dledger.errors import ApplyPaused, ApplyStopped
-from dledger.level import COMPOUND_LEVEL, FIRST_LEVEL, GROUPS_LEVEL, KNOWN_LEVEL
+from dledger.level import (
+    COMPOUND_LEVEL,
+    DELIVERY_LEVEL,
+    FIRST_LEVEL,
+    GROUPS_LEVEL,
+    KNOWN_LEVEL,
+)
 from dledger.ports import never_enough
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header, preamble_of
 from dledger.records.errors import FormatError
@@ -268,6 +276,8 @@ class StateMachine:
                 body = frames[at + HEADER_SIZE : at + header.total_size]
                 refusal = self._apply_command(header, body)
                 self._listener.command_applied(header.index, refusal)
+            elif header.kind == EntryKind.CONFIGURATION:
+                self._apply_configuration(header, frames[at + HEADER_SIZE : at + header.total_size])
         except _LevelUnknown as error:
             self._go_back(before)
             raise ApplyStopped(self.applied_index, error.level, self._known_level) from error
@@ -277,6 +287,10 @@ class StateMachine:
             raise
         except InvariantViolation as error:
             raise InvariantViolation(f"entry {header.index}: {error}") from error
+
+    def _apply_configuration(self, header: EntryHeader, body: bytes) -> None:
+        if self.level.current >= DELIVERY_LEVEL and begins_epoch(header.index, body):
+            self._consuming.on_recovered(self._now())
 
     def _go_back(self, before: tuple[int, int, int]) -> None:
         """An entry of which nothing has happened isn't applied, and wasn't lived."""

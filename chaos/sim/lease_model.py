@@ -19,9 +19,12 @@ from broker.state.compound import Judged
 from broker.state.machine import StateMachine
 from broker.state.topics import TopicState
 from chaos.sim.node import Defect
+from dledger.codec import decode_configuration
 from dledger.core.types import EntryKind
+from dledger.level import DELIVERY_LEVEL
 from dledger.reading.entry import HEADER_SIZE, EntryHeader
 from dledger.wire import commands_pb2 as pb
+from dledger.wire.raft_pb2 import Configuration
 
 Seat = tuple[str, int, int]  # group, incarnation, queue id
 
@@ -69,6 +72,17 @@ class LeaseModel:
                 self._follow(command, header.index)
         if header.kind == EntryKind.COMMAND:
             self._follow(pb.Command.FromString(frame[HEADER_SIZE:]), header.index)
+        elif header.kind == EntryKind.CONFIGURATION and self._is_forced(header, frame):
+            for seat in self._seats.values():
+                seat.session = seat.epoch = 0
+            self._compare(header.index)
+
+    def _is_forced(self, header: EntryHeader, frame: bytes) -> bool:
+        """Whether a recovery by force has ended all sessions."""
+        configuration = Configuration.FromString(frame[HEADER_SIZE:])
+        recovery = decode_configuration(configuration).epoch.last
+        is_forced = recovery is not None and recovery.index == header.index
+        return is_forced and self._machine.level.current >= DELIVERY_LEVEL
 
     def _follow(self, command: pb.Command, index: int) -> None:
         match command.WhichOneof("body"):

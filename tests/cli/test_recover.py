@@ -200,25 +200,55 @@ def test_one_of_three_goes_on_grows_again_and_an_old_one_comes_back(
     assert found == sorted(found, key=int)
     missing = [body for body in load.acknowledged if body not in set(found)]
     assert set(missing) <= set(load.acknowledged[lost_from - 2 : lost_from + 2]), missing
+    _make_anew(struck, tmp_path / "backup", found, facts["index"])
+
+
+def _make_anew(struck: Struck, folder: Path, found: list[bytes], forced: int) -> None:
+    """The recovered group's backup holds the forced entry, and what is made of it everything."""
+    taken = struck.command("group", "backup", str(folder), "--bootstrap", struck.bootstrap)
+    assert taken.returncode == 0, taken.stderr
+    verified = struck.command("log", "dump", "--data", str(folder), "--json")
+    assert verified.returncode == 0, verified.stderr
+    entries = [json.loads(line) for line in verified.stdout.splitlines()]
+    (kind,) = (each["kind"] for each in entries if each.get("index") == forced)
+    assert kind == "configuration"
+    config = _beside(struck, folder.parent / "new", {"broker_group": "anew", "node_id": "m1"})
+    made = struck.command("group", "restore", str(folder), "--config", str(config))
+    assert made.returncode == 0, made.stderr
+    address = load_config(config).listen
+    struck.start(config)
+    struck.until(address, "it doesn't serve", serving=True)
+    with BlockingClient.connect(address) as client:
+        consumer = client.pull_consumer("t", start=StartFrom.FIRST, idle_timeout_s=3)
+        assert [message.body for message in consumer] == found
 
 
 def _put_back(struck: Struck, kept: Path) -> str:
     """n1's old disk runs again, on a machine of its own; its address."""
+    file = _beside(struck, kept.parent / "old", {"data_directory": kept})
+    struck.start(file)
+    return load_config(file).listen
+
+
+def _beside(struck: Struck, home: Path, changes: dict[str, Any]) -> Path:
+    """The configuration of one more node, in a folder of its own, as n1's with `changes`; its
+    file."""
     config = load_config(struck.folder / "n1" / "node.toml")
     port, metrics = free_ports(2)
-    home, address = kept.parent / "old", f"127.0.0.1:{port}"
+    address = f"127.0.0.1:{port}"
     home.mkdir()
+    name = changes.get("node_id", "n1")
     changed = config.model_copy(
         update={
-            "data_directory": kept,
+            "data_directory": home / "data",
             "listen": address,
             "metrics_listen": f"127.0.0.1:{metrics}",
-            "peers": {**config.peers, "n1": address},
+            "peers": {**config.peers, "n1": address} if name == "n1" else {name: address},
+            **changes,
         }
     )
     (home / "node.toml").write_text(dump_toml(changed, home), encoding="utf-8")
-    struck.start(home / "node.toml")
-    return address
+    return home / "node.toml"
 
 
 def test_the_longest_log_goes_on_and_nobody_while_a_majority_is_there(struck: Struck) -> None:

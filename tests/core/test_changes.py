@@ -11,8 +11,9 @@ import pytest
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.changes import Change, NewMember, check_alone, check_enough, is_so, planned
 from broker.leader.membership import Membership
-from dledger.codec import decode_configuration, encode_configuration
+from dledger.codec import configuration_bytes, decode_configuration, encode_configuration
 from dledger.core import Raft
+from dledger.core.group_epoch import GroupEpoch, Recovery
 from dledger.core.types import Configuration, DiskId, Index, NodeId, Proposed
 from dledger.peers import PeerLink
 from dledger.wire import raft_pb2
@@ -256,6 +257,34 @@ def test_configurations_of_level_1_have_the_bytes_that_they_had() -> None:
         names(A, B), learners=names(C), disks=((A, DISK[A]),), addresses=((A, "h:7001"),)
     )
     assert encode_configuration(found).SerializeToString(deterministic=True) == BEFORE_LEVEL_2
+
+
+FORCED = bytes.fromhex(
+    "0a0143"  # voters: C alone
+    + "22" + "1d" + "0a0143" + "1210" + "43" * 16 + "1a06" + "683a3730" + "3033"  # C, disk, address
+    + "3a" + "66"  # the epoch
+    + "0a10" + "61" * 16 + "0a10" + "62" * 16  # two recoveries, the first one first
+    + "12" + "40"  # the last one:
+    + "0a0143" + "1080d095ffbc31" + "188b8040" + "202a" + "2828"  # who, when, in which entry
+    + "3215" + "0a0141" + "1210" + "41" * 16  # A given up, with its disk
+    + "3215" + "0a0142" + "1210" + "42" * 16  # B
+)  # fmt: skip
+
+
+def test_a_forced_configuration_has_these_bytes() -> None:
+    """Put together by hand from raft.proto: what a recovery writes is read for as long as the log
+    is there, by every release from level 7 on (ADR 52)."""
+    forced = Configuration(
+        names(C),
+        disks=((C, DISK[C]),),
+        addresses=((C, "h:7003"),),
+        epoch=GroupEpoch(
+            (b"a" * 16, b"b" * 16),
+            Recovery("C", 1_700_000_000_000, (1 << 20) + 11, 42, 40, ((A, DISK[A]), (B, DISK[B]))),
+        ),
+    )
+    assert configuration_bytes(forced).hex() == FORCED.hex()
+    assert decode_configuration(raft_pb2.Configuration.FromString(FORCED)) == forced
 
 
 def test_configurations_of_level_2_travel_whole() -> None:

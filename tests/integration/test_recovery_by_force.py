@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ import pytest
 from broker.config import NodeConfig
 from broker.last_resort import check, hear
 from broker.leader.epochs import EpochName
-from dledger.client import Client, ClientOptions, ProducerOptions
+from broker.leader.groups.pace import Pace
+from broker.ports import Rhythm
+from dledger.client import Client, ClientOptions, Message, ProducerOptions, PushOptions
 from dledger.client.connection import PULL, WhenDeposed
 from dledger.client.errors import ClientError
 from dledger.client.group_epoch import epoch_in
@@ -289,3 +292,72 @@ async def test_members_that_run_are_asked_before_anybody_is_given_up(tmp_path: P
             check(survivor, (), (heard,))
     finally:
         await group.close()
+
+
+PACE = Pace(heartbeat_ms=500, session_ms=6_000, return_ms=1_000)
+
+
+async def _send_to_the_group(client: Client, *bodies: bytes) -> None:
+    """To queue 0, in this order; the last one is acknowledged."""
+    async with client.producer(ProducerOptions()) as producer:
+        for body in bodies:
+            await producer.send("t", body, queue_id=0)
+
+
+@async_test
+async def test_a_member_that_had_read_beyond_the_survivors_end_is_set_back(tmp_path: Path) -> None:
+    """It has finished, and committed, offsets that are filled again with other messages: it is
+    handed these, as its session is over and the log says where its group goes on."""
+    configs = make_configs(tmp_path)
+    group = Group(configs, rhythm=Rhythm(groups=PACE))
+    found: list[bytes] = []
+    options = ClientOptions(deadline_s=2 * WAIT_S)
+    try:
+        await group.start()
+        await group.at_its_level()
+        await group.create_topic()
+        addresses = ",".join(config.listen for config in configs)
+        async with Client.connect(addresses, options=options) as client:
+            service = client.push_consumer("g", PushOptions(hold_ms=500, commit_every_s=0.05))
+
+            @service.on("t")
+            async def handle(message: Message) -> None:
+                found.append(message.body)
+
+            running = asyncio.create_task(service.run())
+            try:
+                early, late = ([b"%s %d" % (word, n) for n in range(9)] for word in (b"a", b"b"))
+                await _send_to_the_group(client, *early)
+                await until(lambda: set(found) == set(early), "the first ones aren't handled")
+                await group.applied_everywhere()
+                await until(lambda: _committed(group, "n3") == 9, "the survivor hasn't heard of it")
+                if (await group.leader()).config.node_id == "n3":
+                    await group.stop("n3")
+                    await group.leader()
+                else:
+                    await group.stop("n3")
+                await _send_to_the_group(client, *late)
+                await until(lambda: set(late) <= set(found), "the next ones aren't handled")
+                leader = (await group.leader()).config.node_id
+                await until(lambda: _committed(group, leader) == 18, "they aren't committed")
+                for name in ("n1", "n2"):
+                    await group.stop(name)
+                recovered(group.configs["n3"])
+                await group.start("n3")
+                assert _committed(group, "n3") == 9
+                again = [b"c %d" % n for n in range(12)]
+                await _send_to_the_group(client, *again)
+                await until(lambda: set(again) <= set(found), f"{found[18:]} is all that came")
+                await until(lambda: _committed(group, "n3") == 21, "it doesn't commit")
+                assert Counter(found) == Counter([*early, *late, *again])
+            finally:
+                service.stop()
+                await asyncio.wait([running])
+            running.result()
+    finally:
+        await group.close()
+
+
+def _committed(group: Group, node: str) -> int:
+    """How far group g is with queue 0, by what that node has applied."""
+    return group.nodes[node].machine.offsets.of("g", "t").get(0, 0)

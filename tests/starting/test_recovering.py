@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from broker.config import NodeConfig
 from chaos.forming import form_disks
 from dledger.codec import configuration_bytes
-from dledger.core.group_epoch import MAX_RECOVERIES, GroupEpoch, Recovery
+from dledger.core.group_epoch import FIRST_EPOCH, MAX_RECOVERIES, GroupEpoch, Recovery
 from dledger.core.types import (
     Configuration,
     DiskId,
@@ -23,6 +24,7 @@ from dledger.core.types import (
     Term,
 )
 from dledger.reading.entry import EPOCH_TERM_GAP
+from store.backup import Backup, write_backup
 from store.commitlog import CommitLogOptions
 from store.directory import DataDirectory, DirectoryState, Identity
 from store.doubt import DoubtNote
@@ -40,6 +42,7 @@ from store.starting.recovering import (
     identity_at,
     survivor_of,
 )
+from store.starting.restoring import restore
 from store.worker import InlineWorker
 from tests.store.faulty_files import SimulatedDisk
 
@@ -97,12 +100,12 @@ def formed(root: Path, files: FileSystem, entries: int = ENTRIES) -> Site:
     return site
 
 
-def append(site: Site, configuration: Configuration) -> None:
+def append(site: Site, configuration: Configuration, term: int = 4) -> None:
     """The log's last entry is that configuration."""
     with opened_at(site) as opened:
         index = opened.log.last_index + 1
         body = configuration_bytes(configuration)
-        opened.log.append(EntryKind.CONFIGURATION, index, Term(4), 5000, 0, body)
+        opened.log.append(EntryKind.CONFIGURATION, index, Term(term), 5000, 0, body)
         opened.log.submit(1)
 
 
@@ -354,3 +357,66 @@ def test_the_next_recovery_goes_on_from_the_last(tmp_path: Path) -> None:
     assert done.epoch.recoveries == (b"e" * 16, RECOVERY_ID)
     check_done(site, shown, done.term)
     assert DiskId(shown.disk_id) == members_of(site).disk_of(NodeId("n3"))
+
+
+# --- a recovered group's backup ------------------------------------------------------------------
+
+
+def backup_of(site: Site, folder: Path) -> Backup:
+    """The directory's log as a backup has it, of the bytes that lie there."""
+    shutil.copytree(site.path / "commitlog", folder / "commitlog")
+    with opened_at(site) as opened:
+        log = opened.log
+        backup = Backup(
+            broker_group=GROUP,
+            node_id=site.identity.node_id,
+            segment_size_bytes=SEGMENT,
+            first_index=log.first_index,
+            last_index=log.last_index,
+            last_term=log.last_term,
+            last_digest=log.last_digest,
+            end_offset=log.end_offset,
+            taken_ms=NOW_MS,
+        )
+    write_backup(OsFiles(), folder, backup)
+    return backup
+
+
+@pytest.mark.parametrize("with_it", [True, False], ids=["all of it", "before the recovery"])
+def test_a_recovered_groups_backup_is_restored(tmp_path: Path, with_it: bool) -> None:
+    """To the byte, with the forced entry in it or without; what is made of it is another group in
+    its first epoch, which can be recovered in its turn."""
+    site = formed(tmp_path, OsFiles())
+    done = recovered(site, examine(site.path, site.identity, site.files))
+    backup = backup_of(site, tmp_path / "backup")
+    assert (backup.last_index, backup.last_term) == (done.index, done.term)
+    through = done.index if with_it else done.index - 1
+    new = Site(
+        tmp_path / "m1",
+        Identity("new", "m1", SEGMENT),
+        OsFiles(),
+        site.options,
+        workers=InlineWorker,
+    )
+    restored = restore(tmp_path / "backup", new, "127.0.0.1:7009", through)
+    assert restored.last_index == through
+    assert judge(new.path).starts
+    with opened_at(site) as old, opened_at(new) as opened:
+        log = opened.log
+        assert log.last_index == through + 1
+        assert log.read(1, through) == old.log.read(1, through)
+        assert log.last_term == old.log.header_at(through).term + 1
+        *before, (index, made) = opened.summary.configurations
+        assert (done.epoch in [each.epoch for _, each in before]) is with_it
+        assert (index, made.epoch) == (through + 1, FIRST_EPOCH)
+        assert made.members() == {NodeId("m1")}
+        two = replace(
+            made,
+            voters=frozenset({NodeId("m1"), NodeId("m2")}),
+            disks=(*made.disks, (NodeId("m2"), DiskId(b"2" * 16))),
+        )
+    append(new, two, restored.term)
+    shown = examine(new.path, new.identity, new.files)
+    again = recovered(new, shown)
+    assert again.epoch.recoveries == (RECOVERY_ID,)
+    assert again.term == shown.term + EPOCH_TERM_GAP
