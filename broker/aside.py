@@ -10,27 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import structlog
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.registry import Collector
 
 from broker.assembly import audit_of
 from broker.config import NodeConfig
 from broker.doors.grpc.door import Entrance
 from broker.doors.grpc.standby import aside_door
 from broker.local_group.status import OUT_OF_SERVICE_ROLE
-from broker.metrics import LABELS
 from broker.picture import program_version
+from broker.quiet_metrics import Gauge, serve_gauges
 from broker.recovery import open_directory
-from dledger.addresses import split_address
-from dledger.endpoint import Endpoint
-from dledger.listening import why_not_listening
 from dledger.reading.log_start import start_noted
 from dledger.wire.cluster_pb2 import Divergence as WireDivergence
 from dledger.wire.cluster_pb2 import NodeHealth, NodeStatus, PeerStatus
@@ -74,7 +67,7 @@ class Aside:
             audit = audit_of(config, _KeptLog(told, config.data_directory))
             door = aside_door(str(out), lambda: self._status(told, disk_id), audit)
             async with contextlib.AsyncExitStack() as open_things:
-                self._open_metrics(open_things, told)
+                serve_gauges(open_things, config, lambda: _gauges(told))
                 open_things.push_async_callback(door.close)
                 await door.open(self._entrances())
                 await self._mark(told)
@@ -118,22 +111,6 @@ class Aside:
             health=NodeHealth(disk_id=disk_id),
         )
 
-    def _open_metrics(self, open_things: contextlib.AsyncExitStack, told: Divergence) -> None:
-        config = self._config
-        if config.metrics_listen is None:
-            return
-        registry = CollectorRegistry()
-        registry.register(_AsideCollector(config, told))
-        endpoint = Endpoint(lambda: (CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry)))
-        try:
-            endpoint.open(*split_address(config.metrics_listen))
-        except OSError as error:
-            reason = why_not_listening(config.metrics_listen) or str(error)
-            raise OSError(
-                f"can't listen on {config.metrics_listen} for metrics: {reason}"
-            ) from error
-        open_things.push_async_callback(asyncio.to_thread, endpoint.close)
-
 
 def wire_divergence(told: Divergence) -> WireDivergence:
     """What a node's status says of it."""
@@ -170,20 +147,12 @@ class _KeptLog:
         return self._told.committed_offset
 
 
-class _AsideCollector(Collector):
-    def __init__(self, config: NodeConfig, told: Divergence) -> None:
-        self._values = [config.broker_group, config.node_id]
-        self._told = told
-
-    def collect(self) -> Iterator[Metric]:
-        for name, text, value in (
-            ("out_of_service", "1 if this node's log isn't the group's: it takes no part.", 1),
-            (
-                "differs_at_entry",
-                "Out of service: the first entry that differs.",
-                self._told.differing_index,
-            ),
-        ):
-            gauge = GaugeMetricFamily(f"dledger_{name}", text, labels=list(LABELS))
-            gauge.add_metric(self._values, value)
-            yield gauge
+def _gauges(told: Divergence) -> tuple[Gauge, ...]:
+    return (
+        Gauge("out_of_service", "1 if this node's log isn't the group's: it takes no part.", 1),
+        Gauge(
+            "differs_at_entry",
+            "Out of service: the first entry that differs.",
+            told.differing_index,
+        ),
+    )

@@ -17,6 +17,7 @@ from broker.doors.grpc.standby import refilling_door
 from broker.local_group.status import REFILLING_ROLE
 from broker.picture import program_version
 from broker.ports import ReplicaPorts
+from broker.quiet_metrics import Gauge, serve_gauges
 from broker.refilling import Refilling
 from dledger.wire.cluster_pb2 import NodeHealth, NodeStatus, PeerStatus
 from store.errors import GapFound
@@ -50,6 +51,7 @@ class HoledNode:
         door = refilling_door(str(found), lambda: self._status(refilling))
         async with contextlib.AsyncExitStack() as open_things:
             open_things.push_async_callback(refilling.close)
+            serve_gauges(open_things, self._config, lambda: _gauges(refilling))
             open_things.push_async_callback(door.close)
             await door.open(self._entrances)
             return await self._filled(refilling)
@@ -85,3 +87,15 @@ class HoledNode:
             log_damages=refilling.statistics().gaps,
             health=NodeHealth(disk_id=holed.directory.disk.disk_id),
         )
+
+
+def _gauges(refilling: Refilling) -> tuple[Gauge, ...]:
+    """In the endpoint's thread: a frozen picture of a list's length."""
+    return (
+        Gauge("refilling", "1 while the node gets back from peers what a start found rotten.", 1),
+        Gauge(
+            "log_damages",
+            "Places of the log that have rotted and aren't repaired yet.",
+            refilling.statistics().gaps,
+        ),
+    )

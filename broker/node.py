@@ -411,9 +411,18 @@ async def _run(
     machine = machine or this_machine()
     standby = Standby(config, machine.files, lambda: entrances(config, tls_of(config)))
     aside = Aside(config, machine.files, lambda: entrances(config, tls_of(config)))
-    node = Node(config, machine)
+    node, is_asked = Node(config, machine), False
+
+    def another() -> Node:
+        """The next one. Whoever was asked to stop while the one before ended stops, too."""
+        made = Node(config, machine)
+        if is_asked:
+            made.ask_to_stop()
+        return made
 
     def ask_to_stop() -> None:
+        nonlocal is_asked
+        is_asked = True
         standby.ask_to_stop()
         aside.ask_to_stop()
         node.ask_to_stop()
@@ -430,10 +439,10 @@ async def _run(
             try:
                 await node.start()
             except GapFound as found:
-                node = Node(config, machine)
+                node = another()
                 if not await node.refill(found):
                     return int(ExitCode.DONE)
-                node = Node(config, machine)
+                node = another()
                 continue
             # What was made up to here lives as long as the node: the collector need not look again.
             gc.collect()
@@ -445,7 +454,7 @@ async def _run(
             if not node.is_to_be_reopened:
                 return code
             gc.unfreeze()
-            node = Node(config, machine)
+            node = another()
     except OutOfService as out:
         await aside.until_stopped(out)
         return int(ExitCode.DONE)

@@ -82,8 +82,9 @@ class Refilling:
         self._asking = Asking(self.transport.links, self.transport.send_request)
 
     def statistics(self) -> RefillStatistics:
-        """A frozen picture, as of now."""
-        return RefillStatistics(len(self._left), str(self._left[0]) if self._left else "")
+        """A frozen picture, as of now; in any thread."""
+        left = tuple(self._left)
+        return RefillStatistics(len(left), str(left[0]) if left else "")
 
     @property
     def holed(self) -> Holed:

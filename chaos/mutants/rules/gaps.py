@@ -8,7 +8,18 @@ from chaos.mutants.mutant import Mutant
 _STORE = ("tests/store/test_gaps.py",)
 _FAIR = "no member of a run makes up a whole entry that fits where it is asked for"
 
+_NODES = ("tests/integration/test_refilling.py",)
+_PROCESS = "processes and their signals are not under the simulator"
+
 GAPS = (
+    Mutant(
+        "stop-forgotten-from-one-life-to-the-next",
+        "broker/node.py",
+        "        if is_asked:\n            made.ask_to_stop()\n",
+        "",
+        masked=_PROCESS,
+        tests=_NODES,
+    ),
     Mutant(
         "start-refuses-what-it-could-ask-for",
         "store/recovery.py",
