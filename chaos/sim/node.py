@@ -282,6 +282,9 @@ class SimNode:
         self.is_returned = False  # it runs on one of those
         self.was_given_up = False  # its group was recovered without it
         self.has_lied = False  # of what its disk holds
+        self.is_put_back = False  # to a program that is older than its log
+        self.was_put_back = False  # once: what it noted then is of before that log's end
+        self.is_kept_down = False  # nobody starts it
         self.sync_us = plan.tuning.sync_us
         self.drift = 1.0
         self.wall_offset_ms = 0
@@ -368,9 +371,9 @@ class SimNode:
 
     @property
     def known_level(self) -> int:
-        """Of formats and commands, to the program that runs: none is ever put back, and whoever is
-        taken in has the newest."""
-        is_newer = self.boots > 1 or self.number >= self._plan.nodes
+        """Of formats and commands, to the program that runs: whoever is taken in has the newest,
+        and only one that `is_put_back` has an older one again."""
+        is_newer = (self.boots > 1 or self.number >= self._plan.nodes) and not self.is_put_back
         return NEWER_LEVEL if self._plan.upgraded and is_newer else KNOWN_LEVEL
 
     @property
@@ -398,7 +401,7 @@ class SimNode:
         if self.life is not None or self.refill is not None or self.is_ruined:
             return
         self.disk.power_on()
-        if self.is_spare or (self.is_past and self.is_taken_away()):
+        if self.is_spare or self.is_kept_down or (self.is_past and self.is_taken_away()):
             return
         self._let_rot_pass()
         self.boots += 1

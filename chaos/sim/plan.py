@@ -154,6 +154,8 @@ MEMBER_PACE = Pace(
     forget_ms=1_000,
 )
 UPGRADED_SHARE = 0.25
+ONE_AWAY_SHARE = 0.3  # of the seeds
+ONE_AWAY_UPGRADED_SHARE = 0.8  # of those that are upgraded: there is more to find
 SPEECH_SHARE = 0.25  # of the seeds
 SPOKEN_SHARE = 0.15  # of the faults of such a seed
 
@@ -221,6 +223,7 @@ class Plan:
     crews: tuple[int, ...] = ()  # members of each consumer group
     overseers: int = 0  # of crews
     upgraded: bool = False  # whoever starts again does so with a release of the next level
+    one_away: bool = False  # when all is at rest a voter goes, and the others have to serve
     weather: Weather = FAIR
     tuning: Tuning = SMALL
     faults: tuple[FaultEvent, ...] = field(default=())
@@ -274,7 +277,10 @@ def draw_plan(
     plan = _with_log_rot(_with_snapshots(plan))
     if churn:
         plan = _with_moves(_with_altered_logs(_with_priorities(_with_churn(plan, nodes))))
-    plan = replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
+    upgraded = plan.random("upgraded").random() < UPGRADED_SHARE
+    share = ONE_AWAY_UPGRADED_SHARE if upgraded else ONE_AWAY_SHARE
+    one_away = plan.random("one-away/drawn").random() < share
+    plan = replace(plan, upgraded=upgraded, one_away=one_away)
     return _with_overseers(_with_crews(_with_unit_writers(plan)))
 
 

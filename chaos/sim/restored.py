@@ -33,8 +33,8 @@ def check_start(node: SimNode, archive: Archive | None) -> None:
         Defect: see the module.
     """
     life = node.life
-    if life is None or node.spoiled:
-        return
+    if life is None or node.spoiled or node.is_put_back:
+        return  # an older program makes nothing of a newer one's snapshots
     used = life.replica.snapshots.statistics().index
     node.restored_starts += used > 0
     node.disk.is_observed = True
@@ -56,7 +56,7 @@ def _check_files(node: SimNode, life: Life, used: int, archive: Archive | None) 
         if index > source.noted():
             if archive is not None and index in archive.bases:
                 continue  # got from a peer, and not needed any more
-            if not node.disk.failures:  # what a sync has lost is noted nowhere
+            if not (node.disk.failures or node.was_put_back):  # a lost sync is noted nowhere
                 raise Defect("snapshot beyond the note", f"{node.name}'s of entry {index}")
             continue
         try:

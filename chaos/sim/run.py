@@ -27,6 +27,7 @@ from chaos.sim.lease_model import LeaseModel
 from chaos.sim.members import Crew, Member
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.node import Defect, Life, SimNode
+from chaos.sim.one_away import OneAway
 from chaos.sim.overseer import Overseer
 from chaos.sim.plan import Fault, Plan
 from chaos.sim.producers import LifeSpan, Producer
@@ -79,6 +80,7 @@ class Report:
     ruined: int
     repaired_bytes: int
     refills: int
+    away: tuple[str, ...] | None  # what made it hard when a voter was away; None: none was
     transcript: tuple[Line, ...]
 
 
@@ -109,6 +111,7 @@ def run_plan(plan: Plan, at_rest: Callable[[World], None] | None = None) -> Repo
         ruined=sum(node.is_ruined for node in world.nodes.values()),
         repaired_bytes=sum(node.repaired_bytes for node in world.nodes.values()),
         refills=sum(node.refills for node in world.nodes.values()),
+        away=run.away,
         transcript=tuple(world.transcript),
     )
 
@@ -128,6 +131,7 @@ class _Run:
         self.nemesis = Nemesis(self.world)
         self.units = UnitBook()
         self._tasks: list[asyncio.Task[None]] = []
+        self.away: tuple[str, ...] | None = None
         self._others: list[asyncio.Task[None]] = []  # of those that aren't members of groups
 
     def to_the_end(self) -> Failure | None:
@@ -176,9 +180,20 @@ class _Run:
         self._advance(world.now_us + TOLD_US)
         self._check_preference()
         self.nemesis.copies.check_told()
+        if plan.one_away:
+            self._take_one_away()
         self._check()
         if self._at_rest is not None:
             self._at_rest(self.world)
+
+    def _take_one_away(self) -> None:
+        """Any voter may go; then all is whole again."""
+        one_away = OneAway(self.world, self.shared, self._spawn)
+        if not one_away.go_through():
+            return
+        self.away = one_away.found
+        if not self._advance(self.world.now_us + PEACE_US, until_rest=True):
+            raise Defect("no progress", f"after one was away: {self._what_is_missing()}")
 
     def _check_preference(self) -> None:
         """Who is preferred, votes and is well is handed leadership within its time, and keeps it:

@@ -79,6 +79,20 @@ def test_run_asks_this_process_and_machine_nothing(monkeypatch: pytest.MonkeyPat
     assert [report.failure for report in reports] == [None] * 4
 
 
+def test_a_voter_goes_and_whoever_is_left_serves() -> None:
+    """Also beside one whose program is older than the log, one that lags, and both."""
+    found: set[str] = set()
+    for seed in range(3, 9):
+        plan = draw_plan(seed, duration_ms=400, rate=10, nodes=3, churn=False)
+        report = run_plan(replace(plan, faults=(), upgraded=True, one_away=True))
+        assert report.failure is None
+        assert report.away is not None
+        found.update(report.away)
+        if {"older", "lagging"} <= {*report.away}:
+            found.add("both")
+    assert found == {"older", "lagging", "asked", "both"}
+
+
 def test_same_seed_is_the_same_run() -> None:
     """The trace depends on the seed and on nothing else, Python's hashing included."""
     here = run_plan(draw_plan(42, duration_ms=SHORT_MS)).trace
@@ -302,6 +316,7 @@ def fake_report(plan: Plan, *, fails: bool) -> Report:
         ruined=0,
         repaired_bytes=0,
         refills=0,
+        away=None,
         transcript=(),
     )
 

@@ -1,0 +1,269 @@
+"""After the peace: any one voter goes, and whoever is left serves within a bound, writes included.
+
+    all at rest ─▶ (all are upgraded, one is put back) ─▶ (one is down, and misses what is written)
+    ─▶ (it is back, just now) ─▶ a voter goes, asked to or not ─▶ somebody serves a write
+    ─▶ everything is whole again, and at rest
+
+It is no fault among others: while faults meet each other nobody can say who has to serve. Here one
+voter of three or more is away and the others run, reach each other and have room, so the group's
+promise holds whole. Two things that aren't faults make it hard, one at a time or both: a member
+whose program is older than the log, which takes entries and can't apply them (ADR 23), and one that
+lags. What must then not happen is that who can't serve keeps, or is given, what the other could do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, Final
+
+from chaos.sim.clients import Administrator, Shared
+from chaos.sim.node import NEWER_LEVEL, Defect, Life, SimNode
+from chaos.sim.world import World
+from dledger.core.progress import PeerState
+from dledger.core.types import Configuration
+
+SERVES_US: Final = 8_000_000  # within which a write is answered; an election takes 0.3 s at most
+SETTLES_US: Final = 600_000  # for whom was put back: as long as two elections
+MISSED: Final = 12  # writes, at most, that who lags hasn't seen
+OLDER_SHARE: Final = 0.75  # of the groups in which one can be put back
+LAGGING_SHARE: Final = 0.5
+LEADER_SHARE: Final = 0.6  # of who goes
+SLOW_SHARE: Final = 0.5  # of those who lag: by their disk, as long as it lasts
+SLOW_SYNC_US: Final = 20_000
+
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
+
+
+class OneAway:
+    """One such round, on a world at rest."""
+
+    def __init__(self, world: World, shared: Shared, spawn: Spawn) -> None:
+        self._world = world
+        self._spawn = spawn
+        self._chance: Random = world.plan.random("one-away")
+        self._writer = Administrator("afterwards", shared, world.plan.random("afterwards"), 1.0)
+        self._begun = self._written = 0  # topics that are to be made, and were: one write each
+        self._tried = 0
+        self.was_older = self.was_lagging = self.was_asked = False
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """What the round was about."""
+        flags = {"older": self.was_older, "lagging": self.was_lagging, "asked": self.was_asked}
+        return tuple(name for name, is_so in flags.items() if is_so)
+
+    def go_through(self) -> bool:
+        """Does it; False where the group isn't one of three voters or more that all run.
+
+        Raises:
+            Defect: nobody serves.
+        """
+        leader = self._serving()
+        if leader is None or leader.life is None:
+            return False
+        configuration = leader.life.core.configuration
+        members = [self._world.nodes[name] for name in sorted(configuration.members())]
+        voters = [node for node in members if node.name in configuration.voters]
+        if len(voters) < 3 or not _is_whole(configuration, members):
+            return False
+        if self._world.plan.upgraded:
+            leader = self._upgrade(members)
+        victim, older, lagging = self._roles(leader, voters)
+        if older is not None:
+            self._put_back(older)
+        if lagging is not None:
+            self._let_lag(lagging)
+        term = leader.life.core.term if leader.life is not None else 0
+        is_heir = self._take(victim, lagging)
+        self._write("nobody serves", self._tell(victim, older, lagging))
+        if is_heir and older is not None and older.name in self._leaders_since(term):
+            raise Defect("goodbye to who can't serve", self._tell(victim, older, lagging))
+        if lagging is not None:
+            lagging.sync_us = self._world.plan.tuning.sync_us
+        for node in (victim, older):
+            if node is not None:
+                self._restore(node)
+        return True
+
+    # --- who ---------------------------------------------------------------------------------
+
+    def _roles(
+        self, leader: SimNode, voters: list[SimNode]
+    ) -> tuple[SimNode, SimNode | None, SimNode | None]:
+        """Who goes, who is older, who lags; another one each."""
+        chance = self._chance
+        others = [node for node in voters if node is not leader]
+        chance.shuffle(others)
+        older = lagging = None
+        if self._can_be_older(voters) and chance.random() < OLDER_SHARE:
+            older = others.pop()
+        if others and chance.random() < LAGGING_SHARE:
+            lagging = others.pop()
+        left = [node for node in voters if node not in (older, lagging)]
+        victim = leader if chance.random() < LEADER_SHARE else chance.choice(left)
+        return victim, older, lagging
+
+    def _can_be_older(self, voters: list[SimNode]) -> bool:
+        """Whether the log has what the older program doesn't know, in a place that it can stop in
+        front of: it restores no snapshot of behind that."""
+        lives = [node.life for node in voters if node.life is not None]
+        return all(
+            life.replica.machine.level.current == NEWER_LEVEL and life.replica.log.first_index == 1
+            for life in lives
+        )
+
+    def _tell(self, victim: SimNode, older: SimNode | None, lagging: SimNode | None) -> str:
+        words = [f"{victim.name} is away"]
+        words += [f"{older.name} can't apply the log"] if older else []
+        words += [f"{lagging.name} lagged"] if lagging else []
+        return ", ".join(words)
+
+    # --- what --------------------------------------------------------------------------------
+
+    def _upgrade(self, members: list[SimNode]) -> SimNode:
+        """The last ones have the newer program, so its level is in use; who serves then."""
+        for node in members:
+            if node.identity.level < NEWER_LEVEL:
+                node.kill("is upgraded")
+                node.boot()
+                self._pass(SETTLES_US)
+
+        def is_raised() -> bool:
+            lives = [node.life for node in members]
+            levels = {life.replica.machine.level.current for life in lives if life is not None}
+            return levels == {NEWER_LEVEL} and self._serving() is not None
+
+        if not self._until(SERVES_US, is_raised):
+            raise Defect("level not raised", self._states())
+        leader = self._serving()
+        assert leader is not None
+        return leader
+
+    def _put_back(self, node: SimNode) -> None:
+        self.was_older = True
+        node.kill("is put back to an older program")
+        node.is_put_back = node.was_put_back = True
+        node.boot()
+        self._pass(SETTLES_US)
+        life = node.life
+        if life is None or not life.replica.driver.statistics().apply_stopped:
+            raise Defect("older program", f"{node.name} applies what it doesn't know")
+
+    def _let_lag(self, node: SimNode) -> None:
+        """It is back when the others have written what it misses, and has no time for it."""
+        self.was_lagging = True
+        node.is_kept_down = True
+        node.kill("is away for a while")
+        for _ in range(self._chance.randint(1, MISSED)):
+            self._write("nobody serves", f"{node.name} is away")
+        node.is_kept_down = False
+        if self._chance.random() < SLOW_SHARE:
+            node.sync_us = SLOW_SYNC_US
+        node.boot()
+        self._pass(self._chance.choice((0, 30_000, 200_000, 400_000, 800_000)))
+
+    def _take(self, node: SimNode, lagging: SimNode | None) -> bool:
+        """It goes; whether it leads, was asked to, and could hand over to who lags."""
+        self.was_asked = self._chance.random() < 0.5
+        node.is_kept_down = True
+        if self.was_asked:
+            for _ in range(self._chance.randrange(6)):  # under way while it says goodbye
+                self._begin_write()
+            self._pass(self._chance.randrange(20_000))
+            self._world.log("operator", f"asks {node.name} to stop")
+            is_heir = lagging is not None and _could_take_over(lagging, node.life)
+            node.stop()
+            return is_heir
+        elif self._chance.random() < 0.5:
+            node.kill("is gone")
+        else:
+            node.cut_power("is gone, with its machine")
+        return False
+
+    def _restore(self, node: SimNode) -> None:
+        """It runs again, with the program that it had."""
+        if node.is_put_back:
+            node.kill("is given its program again")
+        node.is_kept_down = node.is_put_back = False
+        node.boot()  # one that is stopping yet is started by whoever supervises it
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def _write(self, check: str, detail: str) -> None:
+        """One write more is answered, in time, and those that were under way.
+
+        Raises:
+            Defect: one isn't.
+        """
+        self._begin_write()
+        if not self._until(SERVES_US, lambda: self._written >= self._begun):
+            raise Defect(check, f"{detail}; {self._states()}")
+
+    def _begin_write(self) -> None:
+        self._begun += 1
+        self._spawn(self._write_one())
+
+    async def _write_one(self) -> None:
+        """Another name each time: what became of an attempt without an answer nobody knows."""
+        while True:
+            self._tried += 1
+            done = await self._writer.create(f"afterwards-{self._tried}", 1)
+            if done.is_ok:
+                self._written += 1
+                return
+            await self._writer.back_off()
+
+    # --- how it runs -------------------------------------------------------------------------
+
+    def _serving(self) -> SimNode | None:
+        nodes = self._world.nodes.values()
+        return next((node for node in nodes if _serves(node.life)), None)
+
+    def _leaders_since(self, term: int) -> set[str]:
+        """Who was elected after that term."""
+        leaders = self._world.watch.checker.leaders
+        return {str(name) for each, name in leaders.items() if each > term}
+
+    def _pass(self, time_us: int) -> None:
+        self._world.timeline.run(self._world.now_us + time_us)
+
+    def _until(self, within_us: int, holds: Callable[[], bool]) -> bool:
+        return self._world.timeline.run(self._world.now_us + within_us, holds)
+
+    def _states(self) -> str:
+        return "; ".join(
+            f"{node.name}: down"
+            if node.life is None
+            else f"{node.name}: {node.life.core.role.value} of term {node.life.core.term}, last "
+            f"{node.life.core.last_index}, applied {node.life.replica.driver.applied_index}, "
+            f"serving {_serves(node.life)}"
+            for node in self._world.nodes.values()
+        )
+
+
+def _could_take_over(node: SimNode, leader: Life | None) -> bool:
+    """Whether `leader` knows the node as one that it streams to, and that lacks one append at most:
+    it is sent that before it is told to lead."""
+    if leader is None or not _serves(leader):
+        return False
+    log, core = leader.replica.log, leader.core
+    known = core.statistics().peers.get(node.name)
+    if known is None or known.state != PeerState.REPLICATE.value or known.is_short_of_space:
+        return False
+    missing = log.last_index - known.match_index
+    if not missing:
+        return True
+    size = log.end_offset - log.position_of(known.match_index + 1)
+    raft = node.config.raft
+    return missing <= raft.max_append_entries and size <= raft.max_append_bytes
+
+
+def _serves(life: Life | None) -> bool:
+    return life is not None and life.replica.leadership.serving
+
+
+def _is_whole(configuration: Configuration, members: list[SimNode]) -> bool:
+    """Whether nothing is under way, and all members run."""
+    is_still = configuration.voters_outgoing or configuration.learners - configuration.observers
+    return not is_still and all(node.is_running and not node.is_harmed for node in members)
