@@ -19,7 +19,7 @@ from broker.reading.proof import Place, plausible, proven
 from broker.state.machine import StateMachine
 from broker.state.topics import MAX_QUEUES, TopicRef, TopicState
 from dledger.records import layout
-from dledger.records.record import DecodedRecord
+from dledger.records.record import DecodedRecord, decode_records
 from store.errors import OutOfRange
 from store.voiding import is_void, leading_voids
 
@@ -111,6 +111,19 @@ class QueueReader:
         start = self._machine.topic_retention.start_of(state.incarnation, queue_id)
         held = self._queues.min_offset(state.folder, queue_id)
         return max(start, held), state.next_offsets[queue_id]
+
+    def let_go_of(self, physical_offset: int, record: bytes) -> str:
+        """Why the record at that place is read no more: its topic has let go of it, though the log
+        holds it yet; empty: it hasn't, or the topic of that record is gone."""
+        (found,) = decode_records(record)
+        state = self._machine.topics.get(found.topic)
+        if state is None or physical_offset < self._created_at(state):
+            return ""
+        low, _ = self.bounds(TopicRef(found.topic), found.queue_id)
+        if found.queue_offset >= low:
+            return ""
+        place = f"{found.topic}/{found.queue_id}"
+        return f"the message was offset {found.queue_offset} of {place}, which begins at {low} now"
 
     def check_offset(self, topic: TopicRef, queue_id: int, offset: int) -> None:
         """Offsets from the minimum to one past the last are pullable.

@@ -312,7 +312,8 @@ class Lookups:
         self._records = records
 
     async def by_id(self, message_id: str) -> bytes:
-        """The record that a message id (32 hex digits) names.
+        """The record that a message id (32 hex digits) names; of a topic that is there, one that
+        can be read at its offset, too.
 
         Raises:
             BrokerError: MESSAGE_NOT_FOUND, INVALID_ARGUMENT, NOT_LEADER, NOT_READY.
@@ -326,11 +327,13 @@ class Lookups:
                 f"message id {message_id[:64]!r}: 32 hex digits are expected",
             ) from error
         record = self._record_at(physical_offset)
-        if record is None:
+        if record is None or self._reader.let_go_of(physical_offset, record):
             await self._gate.confirm()  # Only then may it be said that there is none.
             record = self._record_at(physical_offset)
         if record is None:
             raise BrokerError(ErrorCode.MESSAGE_NOT_FOUND, f"no message has the id {message_id}")
+        if gone := self._reader.let_go_of(physical_offset, record):
+            raise BrokerError(ErrorCode.MESSAGE_NOT_FOUND, gone)
         return record
 
     async def by_position(self, topic: TopicRef, queue_id: int, offset: int) -> bytes:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.errors import BrokerError, ErrorCode
+from broker.leader.batches import Batch
 from broker.leader.commands import Commands
 from broker.leader.topic_retention import (
     QUEUES_A_LOOK,
@@ -27,6 +28,7 @@ from broker.state.topic_retention import MAX_RETENTION_MS, SECTION, Keeping, Top
 from broker.state.topics import TopicRef
 from dledger.core.errors import InvariantViolation
 from dledger.level import KNOWN_LEVEL, LOG_START_LEVEL, TOPIC_RETENTION_LEVEL
+from dledger.records.record import decode_records, message_id
 from dledger.wire.commands_pb2 import (
     Command,
     DeleteTopicCommand,
@@ -37,6 +39,8 @@ from dledger.wire.commands_pb2 import (
     RetainTopicCommand,
 )
 from tests.broker.leader import Bench, NoQueues, batch
+from tests.broker.test_append import placed
+from tests.broker.test_services import ADDRESS
 
 HOUR_MS = 3_600_000
 
@@ -397,3 +401,41 @@ def test_without_wishes_nothing_is_measured() -> None:
 
     bench = filled()
     looks(bench, retention_of(bench), now)
+
+
+# --- by id --------------------------------------------------------------------------------------
+
+
+def test_an_id_finds_what_can_be_read_at_its_offset_and_nothing_else() -> None:
+    """What the topic has let go of is told so, though the log holds it yet; one made anew in its
+    name has let go of nothing."""
+    bench = filled()
+    more = where(bench, batch(4, b"e"))
+    first = where(bench, batch(0, b"f", queue_id=1))
+
+    def by_id(physical_offset: int) -> bytes:
+        lookups = bench.node.replica.services.lookups
+        found = bench.world.run(bench.node, lookups.by_id(message_id(ADDRESS, physical_offset)))
+        return decode_records(found)[0].body
+
+    assert by_id(more) == b"e"
+    bench.submit(move("t", (0, 4)))
+    assert (by_id(more), by_id(first)) == (b"e", b"f")
+    bench.submit(move("t", (0, 5)))
+    with pytest.raises(BrokerError, match="was offset 4 of t/0, which begins at 5 now") as refused:
+        by_id(more)
+    assert refused.value.code is ErrorCode.MESSAGE_NOT_FOUND
+    assert by_id(first) == b"f"
+    bench.submit(Command(delete_topic=DeleteTopicCommand(name="t")))
+    bench.topic("t")
+    bench.send(batch(0, *[b"new"] * 6))
+    bench.commit()
+    bench.submit(move("t", (0, 6)))
+    assert by_id(more) == b"e", "of the topic before, which is in the log as long as that is"
+
+
+def where(bench: Bench, sent: Batch) -> int:
+    """Where the batch begins in the log."""
+    answer = bench.send(sent)
+    bench.commit()
+    return placed(answer).base_physical_offset

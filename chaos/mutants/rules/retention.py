@@ -21,6 +21,22 @@ def _mutant(name: str, old: str, new: str) -> Mutant:
 
 
 RETENTION = (
+    Mutant(
+        "id-finds-what-its-topic-has-let-go-of",
+        "broker/services/messages.py",
+        "        if gone := self._reader.let_go_of(physical_offset, record):\n",
+        "        if gone := '':\n",
+        masked=_WISHED,
+        tests=_WISHES,
+    ),
+    Mutant(
+        "id-of-a-topic-before-is-denied-by-the-one-after",
+        "broker/reading/queues.py",
+        "        if state is None or physical_offset < self._created_at(state):\n",
+        "        if state is None:\n",
+        masked=_WISHED,
+        tests=_WISHES,
+    ),
     _mutant(
         "retention-by-the-age-of-what-is-kept",
         "age_ms = measured.lived_ms - (end.append_time_ms - measured.begin_time_ms)",
