@@ -48,6 +48,8 @@ class ErrorCode(Enum):
     STRATEGY_UNKNOWN = auto()  # the leader has no strategy of that name
     GROUP_NOT_FOUND = auto()  # nobody ever joined or committed
     GROUP_EXISTS = auto()
+    GROUP_STYLED = auto()  # the group is used in another way
+    RECEIPT_SUPERSEDED = auto()  # the message isn't in that hand any more
     INTERNAL = auto()
 
 
@@ -94,6 +96,8 @@ TRAITS: dict[ErrorCode, Traits] = {
     ErrorCode.STRATEGY_UNKNOWN: _FOR_GOOD,
     ErrorCode.GROUP_NOT_FOUND: _FOR_GOOD,
     ErrorCode.GROUP_EXISTS: _FOR_GOOD,
+    ErrorCode.GROUP_STYLED: _FOR_GOOD,
+    ErrorCode.RECEIPT_SUPERSEDED: _FOR_GOOD,
     ErrorCode.INTERNAL: Traits(is_retriable=False, outcome=Outcome.MAY_HAVE_HAPPENED),
 }
 

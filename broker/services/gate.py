@@ -28,6 +28,8 @@ ABSENCES: Final = frozenset(
         ErrorCode.SESSION_ENDED,
         ErrorCode.MEMBER_REPLACED,
         ErrorCode.LEASE_LOST,
+        ErrorCode.GROUP_STYLED,
+        ErrorCode.RECEIPT_SUPERSEDED,
     }
 )
 

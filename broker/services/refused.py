@@ -12,6 +12,8 @@ from broker.state.refusals import (
     GroupExists,
     GroupHasMembers,
     GroupUnknown,
+    GroupStyled,
+    HandoutSuperseded,
     KeyTaken,
     LeaseLost,
     LeaseMoved,
@@ -30,7 +32,9 @@ from broker.state.refusals import (
     RetentionOutOfRange,
     SessionUnknown,
     StartMissing,
+    StillHidden,
     TooManyGroups,
+    TooManyHandedOut,
     TooManyProducers,
     TooManyQueues,
     TooManyRanges,
@@ -102,6 +106,10 @@ def refused(refusal: Refusal) -> BrokerError:
             return BrokerError(ErrorCode.INTERNAL, f"the leader's entry is void: {why}")
         case PartlyRefused(queues):
             return queue_refused(queues[0].why)
+        case QueueNotFound() | StartMissing():
+            return queue_refused(refusal)
+        case GroupStyled() | HandoutSuperseded() | StillHidden() | TooManyHandedOut():
+            return _delivery_refused(refusal)
         case _:
             return _group_refused(refusal)
 
@@ -143,6 +151,27 @@ def _group_refused(
         case GroupBroadcasts(group):
             text = f"group {group!r} broadcasts: its members keep their offsets themselves"
             return BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        case _:
+            assert_never(refusal)
+
+
+def _delivery_refused(
+    refusal: GroupStyled | HandoutSuperseded | StillHidden | TooManyHandedOut,
+) -> BrokerError:
+    match refusal:
+        case GroupStyled(group, is_delivered):
+            others = "gets single messages" if is_delivered else "has members that hold queues"
+            text = f"group {group!r} {others}: it isn't used in two ways until it is forgotten"
+            return BrokerError(ErrorCode.GROUP_STYLED, text)
+        case HandoutSuperseded(queue_id, offset):
+            text = f"offset {offset} of queue {queue_id} isn't in the hand that was named any more"
+            return BrokerError(ErrorCode.RECEIPT_SUPERSEDED, text)
+        case StillHidden(queue_id, offset):
+            text = f"offset {offset} of queue {queue_id} is hidden: somebody is at work on it"
+            return BrokerError(ErrorCode.INTERNAL, text)
+        case TooManyHandedOut(limit):
+            text = f"{limit:,} messages are handed out and unfinished, the limit"
+            return BrokerError(ErrorCode.LIMIT_REACHED, text)
         case _:
             assert_never(refusal)
 

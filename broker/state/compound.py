@@ -19,12 +19,17 @@ from typing import Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
+from broker.state.deliveries import Deliveries
+from broker.state.delivering import Moment, Plan, planned
 from broker.state.groups import Groups
+from broker.state.level import COMMAND_LEVELS, Level
+from broker.state.lived_time import LivedTime
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.outcomes import Outcomes, RefusedUnit, Settlement
 from broker.state.refusals import (
     BatchRefusal,
     GroupHasMembers,
+    GroupStyled,
     KeyTaken,
     Malformed,
     Refusal,
@@ -35,7 +40,12 @@ from broker.state.topics import Topics, TopicState
 from dledger.reading.compound import UnitSpan, as_entry, unit_spans
 from dledger.reading.entry import EntryHeader, preamble_of
 from dledger.records.errors import FormatError
-from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, SettleUnitsCommand
+from dledger.wire.commands_pb2 import (
+    Command,
+    CommitOffsetsCommand,
+    DeliverCommand,
+    SettleUnitsCommand,
+)
 from store.dispatch import units_for_entry
 from store.errors import DivergenceFound
 from store.voiding import voided
@@ -64,6 +74,9 @@ def keys_of(command: Command) -> tuple[Key, ...] | None:
             return (Key(commit.topic, f"offsets of {commit.group}"),)
         case "delete_topic":
             return (Key(command.delete_topic.name),)
+        case "deliver":
+            deliver = command.deliver  # it makes the group's offsets, and commits them
+            return (Key(deliver.topic, f"offsets of {deliver.group}"),)
         case "settle_units":
             return (Key(SETTLING, SETTLING),)
         case _:
@@ -130,6 +143,12 @@ class Owners(Protocol):
     def outcomes(self) -> Outcomes: ...
     @property
     def groups(self) -> Groups: ...
+    @property
+    def deliveries(self) -> Deliveries: ...
+    @property
+    def level(self) -> Level: ...
+    @property
+    def lived_time(self) -> LivedTime: ...
 
 
 def judge(owners: Owners, header: EntryHeader, frame: bytes) -> list[Judged]:
@@ -138,7 +157,8 @@ def judge(owners: Owners, header: EntryHeader, frame: bytes) -> list[Judged]:
     Raises:
         InvalidFrame: it holds no units.
     """
-    entry = _Entry(owners)
+    at = Moment(header.index, header.append_time_ms, owners.lived_time.lived_ms)
+    entry = _Entry(owners, at)
     return [
         entry.judge(header, frame, number, span)
         for number, span in enumerate(unit_spans(header, frame))
@@ -150,6 +170,7 @@ class _Entry:
     """What the units so far would have done."""
 
     owners: Owners
+    at: Moment
     claims: Claims = field(default_factory=Claims)
     ends: dict[tuple[int, int], int] = field(default_factory=dict)  # of queues, as they go on
     new_progress: int = 0
@@ -221,12 +242,17 @@ class _Entry:
         """Why the command doesn't take effect, or None; and how many pairs of group and topic it
         adds."""
         owners = self.owners
-        match command.WhichOneof("body"):
+        name = command.WhichOneof("body") or ""
+        if COMMAND_LEVELS[name] > owners.level.current:
+            return Malformed(f"{name} is of a level above the one in use"), 0
+        match name:
             case "commit_offsets":
                 body = command.commit_offsets
                 topic = meant(owners.topics, body.topic, body.topic_incarnation)
                 if not isinstance(topic, TopicState):
                     return topic, 0
+                if owners.deliveries.has(body.group):
+                    return GroupStyled(body.group, is_delivered=True), 0
                 if owners.groups.members(body.group):
                     return GroupHasMembers(body.group), 0
                 commit = commit_of(body)
@@ -237,6 +263,12 @@ class _Entry:
                     owners.topics, command.delete_topic.name, command.delete_topic.incarnation
                 )
                 return (None if isinstance(topic, TopicState) else topic), 0
+            case "deliver":
+                plan = plan_of(owners, command.deliver, self.at, new_progress)
+                if not isinstance(plan, Plan):
+                    return plan, 0
+                is_known = bool(owners.offsets.of(command.deliver.group, command.deliver.topic))
+                return None, 0 if is_known else 1
             case _:
                 return owners.outcomes.refusal_of(settlement_of(command.settle_units)), 0
 
@@ -251,6 +283,12 @@ def meant(
     if topic.incarnation != incarnation:
         return TopicReplaced(name, incarnation, topic.incarnation)
     return topic
+
+
+def plan_of(owners: Owners, body: DeliverCommand, at: Moment, new: int = 0) -> Plan | Refusal:
+    """What the command makes of the topic that it names; see `planned`."""
+    topic = meant(owners.topics, body.topic, body.incarnation)
+    return planned(owners, topic, body, at, new) if isinstance(topic, TopicState) else topic
 
 
 def commit_of(body: CommitOffsetsCommand) -> OffsetCommit:

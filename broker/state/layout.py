@@ -273,6 +273,45 @@ FINISHED_RANGE: Final = Layout(
     ),
 )
 
+DELIVERIES_SECTION: Final = Layout(
+    "Section deliveries",
+    2,
+    (
+        Field(0, "H", "group_length", "length g of the group's name"),
+        Field(2, "", "group", "the group's name, UTF-8", length="g"),
+        Field(2, "Q", "incarnation", "index of the entry that created the topic", behind="g"),
+        Field(10, "B", "style", "bits: 1 FIFO", behind="g"),
+        Field(11, "I", "queue_id", "queue id; from 0 without gaps", behind="g"),
+        Field(15, "Q", "next", "never handed out from this offset on", behind="g"),
+    ),
+)
+
+HANDOUTS_SECTION: Final = Layout(
+    "Section handouts",
+    2,
+    (
+        Field(0, "H", "group_length", "length g of the group's name"),
+        Field(2, "", "group", "the group's name, UTF-8", length="g"),
+        Field(2, "Q", "incarnation", "index of the entry that created the topic", behind="g"),
+        Field(10, "I", "queue_id", "queue id", behind="g"),
+        Field(14, "B", "count", "count c of handouts in this record, 1 to 64", behind="g"),
+        Field(15, "", "handouts", "handouts", length="42c", behind="g"),
+    ),
+)
+
+HANDOUT: Final = Layout(
+    "Handout",
+    42,
+    (
+        Field(0, "Q", "index", "index of the entry that gave or returned it; ascending"),
+        Field(8, "Q", "base", "its first unfinished offset"),
+        Field(16, "Q", "mask", "bit n: offset base + n isn't finished"),
+        Field(24, "Q", "hidden_until_ms", "nobody else gets it before this append time, ms"),
+        Field(32, "8s", "attempt_id", "attempt id; zeros: returned"),
+        Field(40, "H", "attempt", "how often it was handed out; 65,535: that often or more"),
+    ),
+)
+
 STATE_LAYOUTS: Final = (
     SNAPSHOT_CHUNK,
     SNAPSHOT_END,
@@ -299,4 +338,7 @@ STATE_LAYOUTS: Final = (
     GROUP_STARTS_SECTION,
     LEASES_SECTION,
     FINISHED_RANGE,
+    DELIVERIES_SECTION,
+    HANDOUTS_SECTION,
+    HANDOUT,
 )

@@ -53,6 +53,7 @@ COMMAND_LEVELS: Final = {
     "forget_groups": GROUPS_LEVEL,
     "move_group": DELIVERY_LEVEL,
     "clone_group": DELIVERY_LEVEL,
+    "deliver": DELIVERY_LEVEL,
 }
 
 

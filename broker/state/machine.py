@@ -5,9 +5,9 @@ nothing that a failover needs is anywhere else. Applying must be a pure function
 the state before it: no clock (time is the entry's append time), no randomness, no configuration
 that differs between nodes may decide anything here. What it means has a version, `APPLYING`, that
 snapshots carry: a change of it is a change of that. This is the only module that knows all owners
-(`level`, `lived_time`, `topics`, `offsets`, `producers`, `groups`, `leases`); what one command does
-to several of them is decided here, and in `broker.state.consuming`. It is longer than most modules:
-what is void, what stops and what applies is one decision.
+(`level`, `lived_time`, `topics`, `offsets`, `producers`, `groups`, `leases`, `deliveries`); what
+one command does to several of them is decided here, in `broker.state.consuming` and `delivering`.
+It is longer than most modules: what is void, what stops and what applies is one decision.
 
 `apply` also derives the ConsumeQueues ([ADR 7](docs/adr/0007-derived-files-are-disposable.md)).
 Entries up to `derived_through` were derived and made durable by an earlier life of the process:
@@ -30,6 +30,7 @@ with it).
     join, end, grant,
     commit, forget       groups, leases, offsets (`broker.state.consuming`; ADR 55)
     move, clone group    the same (`broker.state.moving`; ADR 61)
+    deliver              deliveries, offsets (`broker.state.delivering`; ADR 57); only in a unit
     raise level          level; stops in front of one that this program doesn't know (ADR 23)
     configuration        nothing; the sessions of all groups end if it was forced (ADR 52)
     no-op                nothing
@@ -54,6 +55,7 @@ from typing import Final, Protocol, Self
 from google.protobuf.message import DecodeError
 
 from broker.state import (
+    deliveries,
     groups,
     leases,
     level,
@@ -65,8 +67,10 @@ from broker.state import (
     topic_retention,
     topics,
 )
-from broker.state.compound import NO_PRODUCER, Judged, commit_of, judge, settlement_of
+from broker.state.compound import NO_PRODUCER, Judged, commit_of, judge, plan_of, settlement_of
 from broker.state.consuming import At, Consuming
+from broker.state.deliveries import Deliveries
+from broker.state.delivering import Delivering, Moment, Plan
 from broker.state.errors import SnapshotAppliedOtherwise, SnapshotDamaged, SnapshotUnknown
 from broker.state.groups import Groups
 from broker.state.layout import APPLYING, MACHINE_SECTION
@@ -109,6 +113,8 @@ from dledger.wire.commands_pb2 import (
     Command,
     CommitOffsetsCommand,
     CreateTopicCommand,
+    ForgetGroupsCommand,
+    JoinGroupCommand,
     MoveQueueStartsCommand,
     RegisterProducerCommand,
     RetainTopicCommand,
@@ -133,6 +139,7 @@ OPTIONAL_SECTIONS: Final = (
     outcomes.SECTION,
     *groups.OWN_SECTIONS,
     *leases.OWN_SECTIONS,
+    *deliveries.OWN_SECTIONS,
 )
 
 
@@ -210,6 +217,7 @@ class StateMachine:
         self.outcomes = Outcomes()
         self.groups = Groups()
         self.leases = Leases()
+        self.deliveries = Deliveries()
         self.applied_index = 0
         self.append_time_ms = 0
         self.messages_applied = 0
@@ -224,6 +232,7 @@ class StateMachine:
         self._moving = Moving(
             self.groups, self.leases, self.offsets, self._meant, self._on_group_changed
         )
+        self._delivering = Delivering(self.deliveries, self.offsets, self.groups)
 
     def listen(self, listener: Listener) -> None:
         """Tells `listener`, and nobody else, what is applied from now on."""
@@ -389,6 +398,13 @@ class StateMachine:
                     raise InvariantViolation(f"a unit's commit was judged, and is {refusal}")
             case "delete_topic":
                 self._end_topic(self.topics[command.delete_topic.name])
+            case "deliver":
+                at = self._moment()
+                plan = plan_of(self, command.deliver, at)
+                if not isinstance(plan, Plan):
+                    raise InvariantViolation(f"a unit's deliveries were judged, and are {plan}")
+                topic = self.topics[command.deliver.topic]
+                self._delivering.deliver(plan, topic, command.deliver.group, at)
             case "settle_units":
                 self.outcomes.settle(settlement_of(command.settle_units))
 
@@ -426,7 +442,7 @@ class StateMachine:
             case "move_queue_starts":
                 return self._move_queue_starts(command.move_queue_starts)
             case "join_group":
-                return self._consuming.join(command.join_group, self._now())
+                return self._join(command.join_group)
             case "end_sessions":
                 self._consuming.end(command.end_sessions, self._now())
                 return None
@@ -435,10 +451,11 @@ class StateMachine:
             case "commit_leases":
                 return self._consuming.commit(command.commit_leases, self._now())
             case "forget_groups":
-                self._consuming.forget(command.forget_groups, self._now())
+                self._forget_groups(command.forget_groups)
                 return None
             case "move_group":
-                return self._moving.move(command.move_group, self._now())
+                refusal = self._delivering.refusal_of_style(command.move_group.group)
+                return refusal or self._moving.move(command.move_group, self._now())
             case "clone_group":
                 return self._moving.clone(command.clone_group, self._now())
             case _:
@@ -467,6 +484,19 @@ class StateMachine:
 
     def _now(self) -> At:
         return At(self.applied_index, self.lived_time.lived_ms)
+
+    def _moment(self) -> Moment:
+        return Moment(self.applied_index, self.append_time_ms, self.lived_time.lived_ms)
+
+    def _join(self, command: JoinGroupCommand) -> Refusal | None:
+        refusal = self._delivering.refusal_of_style(command.group)
+        return refusal or self._consuming.join(command, self._now())
+
+    def _forget_groups(self, command: ForgetGroupsCommand) -> None:
+        names = self._delivering.forgettable(command.groups, self.append_time_ms)
+        wanted = ForgetGroupsCommand(groups=names, unused_ms=command.unused_ms)
+        self._consuming.forget(wanted, self._now())
+        self._delivering.on_forgotten(names)
 
     def _on_group_changed(self, name: str) -> None:
         self._listener.group_changed(name)
@@ -519,6 +549,7 @@ class StateMachine:
         committed = tuple(self.offsets.groups(topic.name))
         self.offsets.on_topic_deleted(topic.name)
         self._consuming.on_topic_deleted(topic, committed)
+        self.deliveries.on_topic_deleted(topic.incarnation)
         self.producers.on_topic_deleted(topic.incarnation)
         self.topic_retention.on_topic_deleted(topic.incarnation)
         self._listener.topic_deleted(topic)
@@ -533,7 +564,8 @@ class StateMachine:
         """Offsets of a group without members; before groups had any, of whichever."""
         if self.level.current < GROUPS_LEVEL:
             return self.offsets.commit(commit, topic.next_offsets)
-        return self._consuming.commit_offsets(commit, topic, self._now())
+        refusal = self._delivering.refusal_of_style(commit.group)
+        return refusal or self._consuming.commit_offsets(commit, topic, self._now())
 
     def _register(self, header: EntryHeader, command: RegisterProducerCommand) -> Refusal | None:
         wanted = Registration(command.token, command.name, command.previous)
@@ -557,6 +589,7 @@ class StateMachine:
             *self.outcomes.snapshot(),
             *self.groups.snapshot(),
             *self.leases.snapshot(),
+            *self.deliveries.snapshot(),
         )
         return seal(self.applied_index, sections)
 
@@ -631,6 +664,8 @@ class StateMachine:
                 self.groups.restore(name, first.version, payloads)
             case _ if name in leases.OWN_SECTIONS:
                 self.leases.restore(name, first.version, payloads)
+            case _ if name in deliveries.OWN_SECTIONS:
+                self.deliveries.restore(name, first.version, payloads)
             case _ if name == SECTION:
                 if first.version != APPLYING:
                     raise SnapshotAppliedOtherwise(name, first.version, APPLYING)
@@ -674,6 +709,9 @@ class StateMachine:
         self.groups.check_invariants(self.applied_index, self.lived_time.lived_ms)
         self.leases.check_invariants(self.applied_index)
         self._consuming.check_invariants(self.topics.values(), is_counted=self._knows_groups)
+        self.deliveries.check_invariants(self.applied_index)
+        named = {topic.incarnation: topic for topic in self.topics.values()}
+        self._delivering.check_invariants(named)
 
     @property
     def _knows_groups(self) -> bool:

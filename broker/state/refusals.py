@@ -288,6 +288,40 @@ class GroupBroadcasts:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupStyled:
+    """The group is used in another way: single messages are handed out to it (`is_delivered`), or
+    its members hold queues."""
+
+    group: str
+    is_delivered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HandoutSuperseded:
+    """The message at `offset` isn't in the handout that was named: somebody else has it, or it was
+    returned, or never handed out."""
+
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StillHidden:
+    """The queue's message at `offset` can't be handed out again yet; in a FIFO group, nothing of
+    the queue or nothing behind it."""
+
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyHandedOut:
+    """With these, more than `limit` messages or handouts would be unfinished."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueueRefused:
     """A queue in which a command took no effect, and why."""
 
@@ -318,6 +352,9 @@ QueueRefusal = (
     | TooMuchProgress
     | Malformed
 )
+DeliveryRefusal = (
+    GroupStyled | HandoutSuperseded | StillHidden | TooManyHandedOut | QueueNotFound | StartMissing
+)
 Refusal = (
     TopicExists
     | TopicNotFound
@@ -345,6 +382,7 @@ Refusal = (
     | GroupUnknown
     | GroupExists
     | GroupBroadcasts
+    | DeliveryRefusal
 )
 BatchRefusal = (
     TopicNotFound

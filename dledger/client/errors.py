@@ -44,6 +44,8 @@ have been refused *may have happened*.
     ├── SessionEnded         this member's session is over; it joins anew by itself
     ├── MemberReplaced       another process is this member now
     ├── LeaseLost            the queue is held by another member, or was meanwhile
+    ├── GroupStyled          the group is used in another way: its queues, or single messages
+    ├── ReceiptExpired       the message is in another hand by now, or was given back
     ├── UnknownStrategy      the leader doesn't know the group's strategy
     ├── GroupNotFound        nobody ever joined that consumer group, or committed for it
     ├── GroupExists
@@ -435,6 +437,20 @@ class GroupExists(ClientError):
     code = "GROUP_EXISTS"
 
 
+class GroupStyled(ClientError):
+    """The consumer group is used in another way: either its members hold queues, or single messages
+    are handed out to it. It is so until nobody has used it for long."""
+
+    code = "GROUP_STYLED"
+
+
+class ReceiptExpired(ClientError):
+    """The message isn't in this hand any more: its time was over and it was handed out again, or it
+    was given back. Whatever was done with it will be done once more."""
+
+    code = "RECEIPT_SUPERSEDED"
+
+
 class OffsetsFileUnusable(ClientError):
     """The file with a broadcast group's offsets is another process's, no such file, or can't be
     written."""
@@ -474,6 +490,8 @@ _BY_CODE: Final[dict[int, type[ClientError]]] = {
     pb.STRATEGY_UNKNOWN: UnknownStrategy,
     pb.GROUP_NOT_FOUND: GroupNotFound,
     pb.GROUP_EXISTS: GroupExists,
+    pb.GROUP_STYLED: GroupStyled,
+    pb.RECEIPT_SUPERSEDED: ReceiptExpired,
 }
 
 

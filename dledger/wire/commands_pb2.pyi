@@ -12,12 +12,21 @@ class StartFrom(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     START_FIRST: _ClassVar[StartFrom]
     START_LAST: _ClassVar[StartFrom]
     START_TIME: _ClassVar[StartFrom]
+
+class Settling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SETTLING_FINISHED: _ClassVar[Settling]
+    SETTLING_RETURNED: _ClassVar[Settling]
+    SETTLING_EXTENDED: _ClassVar[Settling]
 START_FIRST: StartFrom
 START_LAST: StartFrom
 START_TIME: StartFrom
+SETTLING_FINISHED: Settling
+SETTLING_RETURNED: Settling
+SETTLING_EXTENDED: Settling
 
 class Command(_message.Message):
-    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts", "join_group", "end_sessions", "grant_leases", "commit_leases", "forget_groups", "settle_units", "move_group", "clone_group")
+    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts", "join_group", "end_sessions", "grant_leases", "commit_leases", "forget_groups", "settle_units", "move_group", "clone_group", "deliver")
     CREATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     DELETE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +44,7 @@ class Command(_message.Message):
     SETTLE_UNITS_FIELD_NUMBER: _ClassVar[int]
     MOVE_GROUP_FIELD_NUMBER: _ClassVar[int]
     CLONE_GROUP_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_FIELD_NUMBER: _ClassVar[int]
     create_topic: CreateTopicCommand
     delete_topic: DeleteTopicCommand
     commit_offsets: CommitOffsetsCommand
@@ -52,7 +62,8 @@ class Command(_message.Message):
     settle_units: SettleUnitsCommand
     move_group: MoveGroupCommand
     clone_group: CloneGroupCommand
-    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ..., join_group: _Optional[_Union[JoinGroupCommand, _Mapping]] = ..., end_sessions: _Optional[_Union[EndSessionsCommand, _Mapping]] = ..., grant_leases: _Optional[_Union[GrantLeasesCommand, _Mapping]] = ..., commit_leases: _Optional[_Union[CommitLeasesCommand, _Mapping]] = ..., forget_groups: _Optional[_Union[ForgetGroupsCommand, _Mapping]] = ..., settle_units: _Optional[_Union[SettleUnitsCommand, _Mapping]] = ..., move_group: _Optional[_Union[MoveGroupCommand, _Mapping]] = ..., clone_group: _Optional[_Union[CloneGroupCommand, _Mapping]] = ...) -> None: ...
+    deliver: DeliverCommand
+    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ..., join_group: _Optional[_Union[JoinGroupCommand, _Mapping]] = ..., end_sessions: _Optional[_Union[EndSessionsCommand, _Mapping]] = ..., grant_leases: _Optional[_Union[GrantLeasesCommand, _Mapping]] = ..., commit_leases: _Optional[_Union[CommitLeasesCommand, _Mapping]] = ..., forget_groups: _Optional[_Union[ForgetGroupsCommand, _Mapping]] = ..., settle_units: _Optional[_Union[SettleUnitsCommand, _Mapping]] = ..., move_group: _Optional[_Union[MoveGroupCommand, _Mapping]] = ..., clone_group: _Optional[_Union[CloneGroupCommand, _Mapping]] = ..., deliver: _Optional[_Union[DeliverCommand, _Mapping]] = ...) -> None: ...
 
 class SettleUnitsCommand(_message.Message):
     __slots__ = ("through", "refused")
@@ -305,3 +316,55 @@ class CloneGroupCommand(_message.Message):
     source: str
     target: str
     def __init__(self, source: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...
+
+class DeliverCommand(_message.Message):
+    __slots__ = ("group", "topic", "incarnation", "fifo", "first_start", "starts", "settled", "given")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FIFO_FIELD_NUMBER: _ClassVar[int]
+    FIRST_START_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    incarnation: int
+    fifo: bool
+    first_start: int
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    settled: _containers.RepeatedCompositeFieldContainer[SettledMessages]
+    given: _containers.RepeatedCompositeFieldContainer[GivenMessages]
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., fifo: _Optional[bool] = ..., first_start: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., settled: _Optional[_Iterable[_Union[SettledMessages, _Mapping]]] = ..., given: _Optional[_Iterable[_Union[GivenMessages, _Mapping]]] = ...) -> None: ...
+
+class SettledMessages(_message.Message):
+    __slots__ = ("queue_id", "handout", "base", "mask", "what", "hidden_ms")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    HANDOUT_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    MASK_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_MS_FIELD_NUMBER: _ClassVar[int]
+    queue_id: int
+    handout: int
+    base: int
+    mask: int
+    what: Settling
+    hidden_ms: int
+    def __init__(self, queue_id: _Optional[int] = ..., handout: _Optional[int] = ..., base: _Optional[int] = ..., mask: _Optional[int] = ..., what: _Optional[_Union[Settling, str]] = ..., hidden_ms: _Optional[int] = ...) -> None: ...
+
+class GivenMessages(_message.Message):
+    __slots__ = ("queue_id", "former", "base", "mask", "attempt_id", "hidden_ms")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    FORMER_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    MASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_MS_FIELD_NUMBER: _ClassVar[int]
+    queue_id: int
+    former: int
+    base: int
+    mask: int
+    attempt_id: bytes
+    hidden_ms: int
+    def __init__(self, queue_id: _Optional[int] = ..., former: _Optional[int] = ..., base: _Optional[int] = ..., mask: _Optional[int] = ..., attempt_id: _Optional[bytes] = ..., hidden_ms: _Optional[int] = ...) -> None: ...

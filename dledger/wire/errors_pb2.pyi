@@ -40,6 +40,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STRATEGY_UNKNOWN: _ClassVar[ErrorCode]
     GROUP_NOT_FOUND: _ClassVar[ErrorCode]
     GROUP_EXISTS: _ClassVar[ErrorCode]
+    GROUP_STYLED: _ClassVar[ErrorCode]
+    RECEIPT_SUPERSEDED: _ClassVar[ErrorCode]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -78,6 +80,8 @@ LEASE_LOST: ErrorCode
 STRATEGY_UNKNOWN: ErrorCode
 GROUP_NOT_FOUND: ErrorCode
 GROUP_EXISTS: ErrorCode
+GROUP_STYLED: ErrorCode
+RECEIPT_SUPERSEDED: ErrorCode
 OUTCOME_UNSPECIFIED: Outcome
 DID_NOT_HAPPEN: Outcome
 MAY_HAVE_HAPPENED: Outcome

@@ -50,6 +50,8 @@ STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.STRATEGY_UNKNOWN: _S.FAILED_PRECONDITION,
     ErrorCode.GROUP_NOT_FOUND: _S.NOT_FOUND,
     ErrorCode.GROUP_EXISTS: _S.ALREADY_EXISTS,
+    ErrorCode.GROUP_STYLED: _S.FAILED_PRECONDITION,
+    ErrorCode.RECEIPT_SUPERSEDED: _S.FAILED_PRECONDITION,
     ErrorCode.INTERNAL: _S.INTERNAL,
 }
 # Both have the same names on either side; one that the wire lacks fails at import.
