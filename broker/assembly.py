@@ -31,6 +31,7 @@ from broker.scrubbing import Scrubber
 from broker.services.audit import Audit, AuditedLog, AuditedPlace
 from broker.services.cluster import Cluster, Members, NodeStatus
 from broker.services.consumers import Consumers, Held
+from broker.services.deliveries import Deliveries
 from broker.services.gate import Gate
 from broker.services.groups import Groups
 from broker.services.messages import UNTIMED, HoldTimes, Lookups, Pulls, Sends, SendTimings
@@ -125,6 +126,16 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
             Held(parts.machine, parts.groups, reader, soundness),
             commands,
             surrounds.turns,
+        ),
+        deliveries=Deliveries(
+            gate,
+            parts.appender.units,
+            pulls,
+            reader,
+            parts.held,
+            parts.machine,
+            lambda: parts.driver.log_time_ms,
+            limits.max_held_pulls,
         ),
         topics=Topics(gate, reader, commands, parts.machine),
         cluster=Cluster(

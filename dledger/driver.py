@@ -551,6 +551,11 @@ class RaftDriver(Generic[H]):
         store = self._ports.hard_state
         return lambda: store.save(state)
 
+    @property
+    def log_time_ms(self) -> int:
+        """The log's time now, to be asked of a leader: no append time to come is below it."""
+        return self._clock.shown_ms(self._now_us())
+
     def _now_us(self) -> int:
         return int(self._ports.monotonic_s() * 1e6)
 

@@ -70,11 +70,12 @@ class ProposedUnit:
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """What became of a unit: why it was refused, or None; and where its batches are stored, none
-    of them if it was refused."""
+    """What became of a unit: why it was refused, or None; where its batches are stored, none of
+    them if it was refused; and which entry it was in, 0: it was refused before it was in any."""
 
     refusal: UnitRefusal | None
     placed: tuple[Placed, ...] = ()
+    index: int = 0
 
 
 class ProposeEntry(Protocol):
@@ -364,9 +365,9 @@ class Units:
         self._under_way = None
         for unit, judged in zip(proposed, units, strict=True):
             if judged.refusal is None:
-                unit.finish(UnitResult(None, tuple(unit.placed)))
+                unit.finish(UnitResult(None, tuple(unit.placed), index))
             else:
-                unit.finish(UnitResult(judged.refusal))
+                unit.finish(UnitResult(judged.refusal, (), index))
         self._give_back(proposed, units)
 
     def _give_back(self, proposed: Sequence[_Unit], units: Sequence[Judged]) -> None:

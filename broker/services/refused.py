@@ -11,8 +11,8 @@ from broker.state.refusals import (
     GroupDiffers,
     GroupExists,
     GroupHasMembers,
-    GroupUnknown,
     GroupStyled,
+    GroupUnknown,
     HandoutSuperseded,
     KeyTaken,
     LeaseLost,
@@ -169,8 +169,8 @@ def _delivery_refused(
         case StillHidden(queue_id, offset):
             text = f"offset {offset} of queue {queue_id} is hidden: somebody is at work on it"
             return BrokerError(ErrorCode.INTERNAL, text)
-        case TooManyHandedOut(limit):
-            text = f"{limit:,} messages are handed out and unfinished, the limit"
+        case TooManyHandedOut(queue_id):
+            text = f"too many messages of queue {queue_id} are handed out and unfinished"
             return BrokerError(ErrorCode.LIMIT_REACHED, text)
         case _:
             assert_never(refusal)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from broker.services.audit import Audit
 from broker.services.cluster import Cluster
 from broker.services.consumers import Consumers
+from broker.services.deliveries import Deliveries
 from broker.services.groups import Groups
 from broker.services.messages import Lookups, Pulls, Sends
 from broker.services.offsets import Offsets
@@ -27,6 +28,7 @@ class Services:
     offsets: Offsets
     groups: Groups
     consumers: Consumers
+    deliveries: Deliveries
     topics: Topics
     cluster: Cluster
     audit: Audit

@@ -31,7 +31,6 @@ from typing import Final
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.handouts import PAGE_ROWS, ROW, Handout, Page, Record, with_page
 from broker.state.layout import DELIVERIES_SECTION, HANDOUTS_SECTION
-from broker.state.refusals import TooManyHandedOut
 from broker.state.snapshot import PayloadReader, Section, pack, pack_text
 from dledger.core.errors import InvariantViolation
 
@@ -117,23 +116,18 @@ class Deliveries:
         """Handouts of all groups."""
         return self._handouts
 
-    def too_many(
-        self, unfinished: int, given: int, more: int, rows: int
-    ) -> TooManyHandedOut | None:
-        """Why `given` messages that never were can't be given in a queue; None if they can.
+    def room(self, unfinished: int, more: int, rows: int) -> int:
+        """How many messages that never were may be given in a queue, by one handout.
 
         Args:
             unfinished: of the queue, as far as the command has changed it.
             more: unfinished messages that the command has added in all so far.
             rows: handouts that it has.
         """
-        if unfinished + given > self.max_unfinished:
-            return TooManyHandedOut(self.max_unfinished)
-        if self._unfinished + more + given > self.max_all_unfinished:
-            return TooManyHandedOut(self.max_all_unfinished)
-        if self._handouts + rows + 1 > self.max_handouts:
-            return TooManyHandedOut(self.max_handouts)
-        return None
+        if self._handouts + rows >= self.max_handouts:
+            return 0
+        left = self.max_all_unfinished - self._unfinished - more
+        return max(0, min(self.max_unfinished - unfinished, left))
 
     # --- transitions --------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from broker.state.refusals import (
     Refusal,
     StartMissing,
     StillHidden,
+    TooManyHandedOut,
 )
 from broker.state.topics import TopicState
 from dledger.core.errors import InvariantViolation
@@ -91,7 +92,7 @@ def planned(
     if is_fifo not in (None, command.fifo):
         return GroupDiffers(group, ("is_fifo",), 0)
     records = dict(owners.deliveries.in_topic(group, topic.incarnation))
-    started = _started(owners, topic, command, len(records))
+    started = begun(owners, topic, command, len(records))
     if not isinstance(started, dict):
         return started
     commit = OffsetCommit(group, topic.name, tuple(_starts(started)), is_reset=False)
@@ -99,7 +100,7 @@ def planned(
     if refusal is not None:
         return refusal
     records.update(started)
-    planning = _Planning(owners.deliveries, topic, command.fifo, at, records)
+    planning = Planning(owners.deliveries, topic, command.fifo, at, records)
     for settled in command.settled:
         refusal = refusal or planning.settle(settled)
     for given in command.given:
@@ -111,7 +112,7 @@ def planned(
     return Plan({**started, **changed}, command.fifo)
 
 
-def _started(
+def begun(
     owners: Owners, topic: TopicState, command: DeliverCommand, known: int
 ) -> dict[int, Record] | Refusal:
     """The queues that get a start: where the group had committed before, it goes on there."""
@@ -136,7 +137,7 @@ def _starts(started: Mapping[int, Record]) -> Sequence[tuple[int, int]]:
 
 
 @dataclass(slots=True)
-class _Planning:
+class Planning:
     """The queues of one topic, as far as the command has gone."""
 
     deliveries: Deliveries
@@ -149,7 +150,8 @@ class _Planning:
     added: int = 0  # unfinished messages in all
     rows: int = 0  # handouts that were given
 
-    def _draft(self, queue_id: int) -> Draft | QueueNotFound | StartMissing:
+    def draft(self, queue_id: int) -> Draft | QueueNotFound | StartMissing:
+        """The queue, as far as the command has gone; or why there is none."""
         draft = self.drafts.get(queue_id)
         if draft is None:
             count = len(self.topic.next_offsets)
@@ -164,7 +166,7 @@ class _Planning:
 
     def settle(self, wish: SettledMessages) -> Refusal | None:
         """The messages are settled, or why they aren't."""
-        draft = self._draft(wish.queue_id)
+        draft = self.draft(wish.queue_id)
         if not isinstance(draft, Draft):
             return draft
         why = _malformed(wish.base, wish.mask, wish.hidden_ms)
@@ -189,7 +191,7 @@ class _Planning:
 
     def give(self, wish: GivenMessages) -> Refusal | None:
         """The messages are handed out, or why they aren't."""
-        draft = self._draft(wish.queue_id)
+        draft = self.draft(wish.queue_id)
         if not isinstance(draft, Draft):
             return draft
         why = _malformed(wish.base, wish.mask, wish.hidden_ms)
@@ -209,9 +211,8 @@ class _Planning:
         if not wish.mask:
             return None
         count = wish.mask.bit_count()
-        too_many = self.deliveries.too_many(draft.unfinished, count, self.added, self.rows)
-        if too_many is not None:
-            return too_many
+        if count > self.deliveries.room(draft.unfinished, self.added, self.rows):
+            return TooManyHandedOut(wish.queue_id)
         self.added += count
         self.rows += 1
         self._put(draft, wish, wish.mask, wish.base, 1)
@@ -236,6 +237,14 @@ class _Planning:
         handout = Handout(self.at.index, base + by, mask >> by, until_ms, wish.attempt_id, attempt)
         draft.put(handout)
         self.given.setdefault(wish.queue_id, []).append(handout)
+
+    def room(self, queue_id: int) -> int:
+        """How many messages that never were may be given in the queue; one handout more at least
+        must have room."""
+        draft = self.draft(queue_id)
+        if not isinstance(draft, Draft):
+            return 0
+        return self.deliveries.room(draft.unfinished, self.added, self.rows)
 
     def check_order(self) -> StillHidden | None:
         """FIFO: of each queue one attempt has something, and that is the lowest there is."""

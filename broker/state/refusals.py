@@ -316,9 +316,10 @@ class StillHidden:
 
 @dataclass(frozen=True, slots=True)
 class TooManyHandedOut:
-    """With these, more than `limit` messages or handouts would be unfinished."""
+    """With these, more messages or handouts of the queue, or of all, would be unfinished than may
+    be."""
 
-    limit: int
+    queue_id: int
 
 
 @dataclass(frozen=True, slots=True)

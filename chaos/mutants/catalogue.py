@@ -16,6 +16,7 @@ from chaos.mutants.rules.clock import CLOCK
 from chaos.mutants.rules.consumers import CONSUMERS
 from chaos.mutants.rules.copies import COPIES
 from chaos.mutants.rules.core import CORE
+from chaos.mutants.rules.deliveries import DELIVERIES
 from chaos.mutants.rules.disks import DISKS
 from chaos.mutants.rules.divergence import DIVERGENCE
 from chaos.mutants.rules.doors import DOORS
@@ -75,4 +76,5 @@ MUTANTS = (
     *UNITS,
     *LAST_RESORT,
     *CONSUMERS,
+    *DELIVERIES,
 )

@@ -23,6 +23,7 @@ from broker.doors.grpc.bounds import SERVER_GRACE_S
 from broker.doors.grpc.broker import BrokerDoor
 from broker.doors.grpc.cluster import wire_view
 from broker.doors.grpc.consumers import ConsumersDoor
+from broker.doors.grpc.deliveries import DeliveriesDoor
 from broker.doors.grpc.epochs import heed_epoch
 from broker.doors.grpc.groups import GroupsDoor
 from broker.ending import ending_of
@@ -169,6 +170,7 @@ class Life:
     door: BrokerDoor
     groups_door: GroupsDoor
     consumers_door: ConsumersDoor
+    deliveries_door: DeliveriesDoor
     turns: CountedTurns
     is_stopping: bool = False
     is_judged: bool = False
@@ -495,6 +497,7 @@ class SimNode:
             BrokerDoor(replica.services),
             GroupsDoor(replica.services),
             ConsumersDoor(replica.services),
+            DeliveriesDoor(replica.services),
             turns,
         )
         report = replica.log.recovery
@@ -907,7 +910,8 @@ class SimNode:
             if method == WRITE_UNIT
             else getattr(life.door, method, None)
             or getattr(life.groups_door, method, None)
-            or getattr(life.consumers_door, method)
+            or getattr(life.consumers_door, method, None)
+            or getattr(life.deliveries_door, method)
         )
         self._calls += 1
         number = self._calls

@@ -140,6 +140,7 @@ ROOMY = bounds(1_000)
 RACERS_SHARE = 0.35  # of the seeds
 UNIT_WRITERS_SHARE = 0.5  # of the seeds
 CREWS_SHARE = 0.4
+POPPERS_SHARE = 0.4
 # Sessions are short, so that a run sees many ends of them.
 MEMBER_PACE = Pace(
     heartbeat_ms=150,
@@ -222,6 +223,7 @@ class Plan:
     unit_writers: int = 0
     crews: tuple[int, ...] = ()  # members of each consumer group
     overseers: int = 0  # of crews
+    poppers: tuple[int, ...] = ()  # of each group that is handed single messages
     upgraded: bool = False  # whoever starts again does so with a release of the next level
     one_away: bool = False  # when all is at rest a voter goes, and the others have to serve
     weather: Weather = FAIR
@@ -281,7 +283,7 @@ def draw_plan(
     share = ONE_AWAY_UPGRADED_SHARE if upgraded else ONE_AWAY_SHARE
     one_away = plan.random("one-away/drawn").random() < share
     plan = replace(plan, upgraded=upgraded, one_away=one_away)
-    return _with_overseers(_with_crews(_with_unit_writers(plan)))
+    return _with_poppers(_with_overseers(_with_crews(_with_unit_writers(plan))))
 
 
 def _with_snapshots(plan: Plan) -> Plan:
@@ -451,6 +453,14 @@ def _with_overseers(plan: Plan) -> Plan:
     """Half of the crews are moved back and forth while they work."""
     is_overseen = plan.random("overseers").random() < 0.5
     return replace(plan, overseers=int(is_overseen)) if plan.crews else plan
+
+
+def _with_poppers(plan: Plan) -> Plan:
+    """Some have groups that are handed single messages: one of any order, and often a FIFO one."""
+    chance = plan.random("poppers")
+    if chance.random() >= POPPERS_SHARE:
+        return plan
+    return replace(plan, poppers=chance.choice(((2,), (3,), (1, 2), (3, 2))))
 
 
 def _with_crowds(plan: Plan) -> Plan:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from broker.state.machine import StateMachine
 from chaos.sim.archive import Archive
+from chaos.sim.delivery_model import DeliveryModel
 from chaos.sim.incarnations import EntryKey, Witness
 from chaos.sim.lease_model import LeaseModel
 from chaos.sim.node import DATA, NEWER_LEVEL, Defect, Life, SimNode
@@ -21,9 +23,16 @@ from dledger.reading.entry import parse_header
 from dledger.records.layout import UNIT
 
 
+class Models(NamedTuple):
+    """What the log says once more, by rules of their own."""
+
+    leases: LeaseModel
+    deliveries: DeliveryModel
+
+
 def compare_replicas(
     nodes: Iterable[SimNode], meant: dict[EntryKey, int], archive: Archive | None = None
-) -> LeaseModel | None:
+) -> Models | None:
     """All that run hold the same, and each batch went to the topic that it was `meant` for; who
     held what and came how far, by the log; None if nobody runs.
 
@@ -48,11 +57,11 @@ def compare_replicas(
             picture(other_life.replica.machine),
         )
     compare_snapshots(node for node, _ in running)
-    model = _compare_with_replay(*running[0], meant, archive) if running else None
+    models = _compare_with_replay(*running[0], meant, archive) if running else None
     if archive is not None:
         for node, life in running:
             archive.check_held(node, life)
-    return model
+    return models
 
 
 def _compare_files(one: SimNode, other: SimNode, mine: Life, theirs: Life) -> None:
@@ -111,21 +120,22 @@ def _compare(what: str, one: SimNode, other: SimNode, mine: object, theirs: obje
 
 def _compare_with_replay(
     node: SimNode, life: Life, meant: dict[EntryKey, int], archive: Archive | None
-) -> LeaseModel:
+) -> Models:
     options = life.replica.machine.options
     machine = StateMachine(NoQueues(), options=options, known_level=NEWER_LEVEL)
     witness = Witness(machine, meant)
-    log, model = life.replica.log, LeaseModel(machine)
+    log, models = life.replica.log, Models(LeaseModel(machine), DeliveryModel(machine))
     append_time_ms = 0
     for index in range(1, life.replica.machine.applied_index + 1):
         frame = (archive or log).read(index, index)
         witness.header = parse_header(frame, 0)
         witness.units = ()
         machine.apply(frame)
-        model.applied(witness.header, frame, witness.units)
+        models.leases.applied(witness.header, frame, witness.units)
+        models.deliveries.applied(witness.header, witness.units)
         if machine.append_time_ms < append_time_ms:
             raise Defect("time runs backwards", f"entry {index} of {node.name} is older")
         append_time_ms = machine.append_time_ms
     if picture(machine) != picture(life.replica.machine):
         raise Defect("replicas differ", f"{node.name}'s state isn't what its log gives")
-    return model
+    return models

@@ -30,6 +30,7 @@ from chaos.sim.node import Defect, Life, SimNode
 from chaos.sim.one_away import OneAway
 from chaos.sim.overseer import Overseer
 from chaos.sim.plan import Fault, Plan
+from chaos.sim.poppers import Popper, Shop, check_shops
 from chaos.sim.producers import LifeSpan, Producer
 from chaos.sim.racers import Racer, Track
 from chaos.sim.replicas import compare_replicas
@@ -38,7 +39,7 @@ from chaos.sim.unit_writers import UnitBook, UnitWriter, check_units, committed_
 from chaos.sim.world import Line, World
 from dledger.core.quorum import has_quorum
 from dledger.core.types import Configuration
-from dledger.level import GROUPS_LEVEL
+from dledger.level import DELIVERY_LEVEL, GROUPS_LEVEL
 from dledger.wire import commands_pb2 as cpb
 
 PEACE_US = 15_000_000  # within which the group has to come to rest
@@ -116,7 +117,9 @@ def run_plan(plan: Plan, at_rest: Callable[[World], None] | None = None) -> Repo
     )
 
 
-AnyClient = Producer | Consumer | Doubter | Administrator | Racer | UnitWriter | Member | Overseer
+AnyClient = (
+    Producer | Consumer | Doubter | Administrator | Racer | UnitWriter | Member | Overseer | Popper
+)
 
 
 class _Run:
@@ -130,6 +133,7 @@ class _Run:
         self.shared = Shared(self.world, history, moves_start=plan.moves_start)
         self.nemesis = Nemesis(self.world)
         self.units = UnitBook()
+        self.shops: dict[str, Shop] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.away: tuple[str, ...] | None = None
         self._others: list[asyncio.Task[None]] = []  # of those that aren't members of groups
@@ -156,7 +160,7 @@ class _Run:
         self._spawn(self._create_topic())
         for client in self._make_clients():
             task = self._spawn(client.run())
-            if not isinstance(client, Member):
+            if not isinstance(client, Member | Popper):
                 self._others.append(task)
         self.nemesis.schedule(plan.faults)
         self._advance(plan.duration_ms * 1000)
@@ -245,6 +249,7 @@ class _Run:
         for i in range(plan.overseers):
             name, groups = f"overseer-{i}", list(self.world.crews)
             clients.append(Overseer(name, shared, plan.random(name), groups, OVERSEER_S))
+        clients += self._make_poppers()
         track = Track()
         for i in range(plan.racers):
             name = f"racer-{i}"
@@ -272,7 +277,22 @@ class _Run:
                 members.append(Member(name, self.shared, self.plan.random(name), crew, self.world))
         return members
 
+    def _make_poppers(self) -> list[Popper]:
+        """The shops: the first of any order, the second FIFO."""
+        poppers: list[Popper] = []
+        for number, size in enumerate(self.plan.poppers):
+            shop = Shop(f"shop-{number}", is_fifo=bool(number))
+            shop.is_drained = partial(self._is_through, shop.group, DELIVERY_LEVEL)
+            self.shops[shop.group] = shop
+            for at in range(size):
+                name = f"{shop.group}-{at}"
+                poppers.append(Popper(name, self.shared, self.plan.random(name), shop))
+        return poppers
+
     def _is_drained(self, crew: Crew) -> bool:
+        return self._is_through(crew.group, GROUPS_LEVEL)
+
+    def _is_through(self, group: str, level: int) -> bool:
         """Everything has been stored, and the group is through with it."""
         if self.shared.pending or not all(task.done() for task in self._others):
             return False
@@ -281,20 +301,20 @@ class _Run:
             if life is None or not life.replica.leadership.serving:
                 continue
             machine = life.replica.machine
-            if machine.level.current < GROUPS_LEVEL:
+            if machine.level.current < level:
                 return True  # somebody is away for good, who hasn't said that it knows groups
             for name in self.shared.topics:
                 ends = machine.topics[name].next_offsets
-                offsets = machine.offsets.of(crew.group, name)
+                offsets = machine.offsets.of(group, name)
                 if any(offsets.get(queue_id, -1) < end for queue_id, end in enumerate(ends)):
                     return False
             return True
         return False
 
-    def _check_crews(self, model: LeaseModel | None) -> None:
+    def _check_crews(self, model: LeaseModel) -> None:
         """Every message from where a group was to go on was worked on by somebody since."""
         for crew in self.world.crews.values():
-            for (incarnation, queue_id), due in (model.due(crew.group) if model else {}).items():
+            for (incarnation, queue_id), due in model.due(crew.group).items():
                 name, end = self._queue(incarnation, queue_id)
                 done = crew.done.get((name, incarnation, queue_id), {})
                 missing = [at for at in range(due.begin, end) if done.get(at, 0) <= due.since]
@@ -456,8 +476,15 @@ class _Run:
             if node.life is not None and not node.spoiled:
                 incarnations.check_files(node, node.life)
         self._check_units()
-        model = compare_replicas(world.nodes.values(), incarnations.meant, world.archive)
-        self._check_crews(model)
+        models = compare_replicas(world.nodes.values(), incarnations.meant, world.archive)
+        if models is not None:
+            self._check_crews(models.leases)
+            check_shops(
+                self.shops.values(),
+                models.deliveries,
+                self._queue,
+                is_whole=not self.plan.moves_start,
+            )
 
     def _check_units(self) -> None:
         """Each node has of each unit all or nothing, by the history, or by a log that begins with

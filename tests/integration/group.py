@@ -26,7 +26,14 @@ from broker.replica import Replica
 from chaos.forming import form_disks
 from dledger.core.types import DiskId
 from dledger.level import KNOWN_LEVEL
-from dledger.wire import broker_pb2, cluster_pb2, errors_pb2, groups_pb2, raft_pb2
+from dledger.wire import (
+    broker_pb2,
+    cluster_pb2,
+    deliveries_pb2,
+    errors_pb2,
+    groups_pb2,
+    raft_pb2,
+)
 from store.directory import DISK_ID_BYTES, Birth
 from store.files import OsFiles
 from tests.broker.leader import batch
@@ -35,6 +42,7 @@ SEGMENT_BYTES = 8 << 20
 SERVICES = {
     "Broker": broker_pb2.DESCRIPTOR.services_by_name["Broker"],
     "Groups": groups_pb2.DESCRIPTOR.services_by_name["Groups"],
+    "Deliveries": deliveries_pb2.DESCRIPTOR.services_by_name["Deliveries"],
     "Cluster": cluster_pb2.DESCRIPTOR.services_by_name["Cluster"],
     "RaftPeer": raft_pb2.DESCRIPTOR.services_by_name["RaftPeer"],
 }

@@ -290,6 +290,7 @@ BEGINS = frozenset(
         *("call_soon", "call_soon_threadsafe", "later", "_later", "Thread", "add_done_callback"),
     )
 )
+TOLD: Final = "who waits is told INTERNAL, the log says why, and the next call begins anew"
 AGAIN: Final = "a proposal that fails is told; a later tick makes another"
 PLACES: Final = {
     "broker/doors/grpc/broker.py: on_end": ONE_CALL,
@@ -319,6 +320,7 @@ PLACES: Final = {
     "broker/leader/units.py: _settle": AGAIN,
     "broker/services/attendance.py: join": ONE_CALL,
     "broker/services/consumers.py: move": ONE_CALL,
+    "broker/services/deliveries.py: _set_to_work": TOLD,
     "broker/ticker.py: start": ENDS,
     "broker/ticker.py: _on_due": ENDS,
     "broker/turns.py: later": GUARDED,

@@ -29,6 +29,7 @@ from broker.doors.grpc.bounds import (
 from broker.doors.grpc.broker import BrokerDoor
 from broker.doors.grpc.cluster import ClusterDoor
 from broker.doors.grpc.consumers import ConsumersDoor
+from broker.doors.grpc.deliveries import DeliveriesDoor
 from broker.doors.grpc.epochs import heed_epoch
 from broker.doors.grpc.formation import FormationDoor
 from broker.doors.grpc.groups import GroupsDoor
@@ -42,6 +43,7 @@ from dledger.wire import (
     broker_pb2,
     cluster_pb2,
     consumers_pb2,
+    deliveries_pb2,
     formation_pb2,
     groups_pb2,
     raft_pb2,
@@ -52,6 +54,7 @@ SERVICES: Final = (
     "dledger.v1.Broker",
     "dledger.v1.Cluster",
     "dledger.v1.Consumers",
+    "dledger.v1.Deliveries",
     "dledger.v1.Formation",
     "dledger.v1.Groups",
     "dledger.v1.RaftPeer",
@@ -142,13 +145,14 @@ class GrpcDoor:
         broker = broker_pb2.DESCRIPTOR, "Broker", BrokerDoor(self._services)
         groups = groups_pb2.DESCRIPTOR, "Groups", GroupsDoor(self._services)
         consumers = consumers_pb2.DESCRIPTOR, "Consumers", ConsumersDoor(self._services)
+        deliveries = deliveries_pb2.DESCRIPTOR, "Deliveries", DeliveriesDoor(self._services)
         cluster = cluster_pb2.DESCRIPTOR, "Cluster", self._cluster(entrance)
         audit = audit_pb2.DESCRIPTOR, "Audit", AuditDoor(self._services.audit)
         formation = formation_pb2.DESCRIPTOR, "Formation", FormationDoor(self._member)
         peers = raft_pb2.DESCRIPTOR, "RaftPeer", _PeerDoor(self._replicate)
         offered: list[tuple[Any, str, object]] = []
         if offers & For.CLIENTS:
-            offered += [broker, groups, consumers]
+            offered += [broker, groups, consumers, deliveries]
         if offers & (For.CLIENTS | For.ADMINISTRATION):
             offered.append(cluster)
         if offers & For.ADMINISTRATION:
@@ -173,7 +177,9 @@ class GrpcDoor:
 
     def _heed(self, handlers: object) -> Heed | None:
         """Clients' calls are those that tell of the group's epoch."""
-        if not isinstance(handlers, BrokerDoor | ClusterDoor | ConsumersDoor | GroupsDoor):
+        if not isinstance(
+            handlers, BrokerDoor | ClusterDoor | ConsumersDoor | GroupsDoor | DeliveriesDoor
+        ):
             return None
         return partial(heed_epoch, self._services.cluster)
 

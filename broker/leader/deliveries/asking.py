@@ -1,0 +1,66 @@
+"""What receivers ask of a desk, and what they are answered: plain values, and who waits."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from broker.errors import BrokerError
+from dledger.wire.commands_pb2 import SettledMessages
+
+
+class Wanted(NamedTuple):
+    """Messages for one attempt."""
+
+    attempt_id: bytes
+    max_messages: int
+    max_bytes: int
+    hidden_ms: int
+    is_again: bool  # the same as it was given before, if that isn't finished
+
+
+class Handed(NamedTuple):
+    """Messages of one queue that one entry gave: `count` records, back to back."""
+
+    queue_id: int
+    handout: int
+    attempt: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    records: bytes
+
+
+class Superseded(NamedTuple):
+    """Messages of the settlement at `position` that aren't in the hand it names, as its bits."""
+
+    position: int
+    mask: int
+
+
+@dataclass(eq=False, slots=True)
+class Receiver:
+    """Somebody who waits for messages."""
+
+    wanted: Wanted
+    done: asyncio.Future[list[Handed]]
+    looked: asyncio.Future[None]  # done once there was nothing for it
+    is_under_way: bool = False  # messages were chosen for it, and are on their way into the log
+
+    def fail(self, error: BrokerError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # whoever awaited it may be gone
+
+
+@dataclass(eq=False, slots=True)
+class Settler:
+    """Somebody who has done with messages."""
+
+    settled: tuple[SettledMessages, ...]
+    done: asyncio.Future[list[Superseded]]
+    superseded: list[Superseded] = field(default_factory=list)
+
+    def fail(self, error: BrokerError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()

@@ -1,0 +1,342 @@
+"""Which messages whoever waits is given: what is due first, then what never was given.
+
+This makes one command: what is settled, and what is handed out to whom. It reads the messages that
+it chooses, and what can't be read any more it finishes, since nobody could. It changes nothing: the
+rules are those of `broker.state.delivering`, asked of the state as it is, which nobody else changes
+meanwhile but by ending the topic or the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.deliveries.asking import Handed, Receiver, Settler, Superseded
+from broker.reading.queues import Found
+from broker.state.delivering import Moment, Planning
+from broker.state.handouts import SPAN, Draft, Handout, shifted
+from broker.state.topics import TopicState
+from dledger.wire.commands_pb2 import (
+    SETTLING_EXTENDED,
+    SETTLING_FINISHED,
+    DeliverCommand,
+    GivenMessages,
+    SettledMessages,
+)
+
+PROVISIONAL: Final = 1 << 63  # the entry that is being made: later than all there are
+CHOSEN_BYTES: Final = 8 << 20  # for one command; who isn't reached by then is the next one's
+
+# (queue id, offset, messages, bytes) -> what is there now. Raises BrokerError.
+Read = Callable[[int, int, int, int], Awaitable[Found]]
+
+
+@dataclass(slots=True)
+class _Part:
+    """Messages of one queue, chosen for one receiver."""
+
+    queue_id: int
+    attempt: int
+    count: int
+    records: list[bytes]
+    handout: int = 0  # 0: this command's
+
+
+@dataclass(slots=True)
+class Choice:
+    """A command that is being made, and who is to be told of it."""
+
+    planning: Planning
+    topic: TopicState
+    command: DeliverCommand
+    now_ms: int
+    read: Read
+    parts: dict[Receiver, list[_Part]] = field(default_factory=dict)
+    failure: BrokerError | None = None  # of a queue that can't be read now
+    _due: dict[int, Iterator[Handout]] = field(default_factory=dict)
+    _kept: dict[int, Handout] = field(default_factory=dict)  # of `_due`: taken out, and not used
+    _size: int = 0
+    _gone_before: int = 0  # of the queue that was read last, where that is known
+
+    # --- what is settled ----------------------------------------------------------------------
+
+    def settle(self, settler: Settler) -> None:
+        """What of it is so takes effect; the rest is told."""
+        for position, wish in enumerate(settler.settled):
+            stale = self._settle(wish)
+            if stale:
+                settler.superseded.append(Superseded(position, stale))
+
+    def _settle(self, wish: SettledMessages) -> int:
+        """Which of the messages aren't in that hand; finished twice is finished."""
+        if self.planning.settle(wish) is None:
+            self.command.settled.append(wish)
+            return 0
+        draft = self.planning.draft(wish.queue_id)
+        if not isinstance(draft, Draft):
+            return wish.mask
+        mine = others = 0
+        for each in draft:
+            bits = shifted(each.mask, each.base - wish.base) & wish.mask
+            if each.index == wish.handout:
+                mine |= bits
+            else:
+                others |= bits
+        left = wish.mask & ~mine
+        if wish.what == SETTLING_FINISHED:
+            known = draft.next - wish.base
+            never_given = left >> max(0, known) << max(0, known) if known < SPAN else 0
+            left &= others | never_given
+        if mine:
+            told = SettledMessages()
+            told.CopyFrom(wish)
+            told.mask = mine
+            if self.planning.settle(told) is not None:
+                return wish.mask
+            self.command.settled.append(told)
+        return left
+
+    # --- what is given ------------------------------------------------------------------------
+
+    async def give(self, receiver: Receiver, queues: Iterable[int]) -> None:
+        """Chooses messages for the receiver, of the queues in that order; none if there are none,
+        or enough is chosen already."""
+        if self._size >= CHOSEN_BYTES:
+            return
+        parts: list[_Part] = []
+        order = list(queues)
+        if receiver.wanted.is_again:
+            await self._give_the_same(receiver, order, parts)
+        if not parts:
+            for step in (self._give_due, self._give_new):
+                for queue_id in order:
+                    try:
+                        await step(receiver, queue_id, parts)
+                    except BrokerError as error:
+                        if error.code is ErrorCode.NOT_LEADER:
+                            raise
+                        self.failure = error
+        if parts:
+            self.parts[receiver] = parts
+
+    async def _give_the_same(
+        self, receiver: Receiver, queues: Iterable[int], parts: list[_Part]
+    ) -> None:
+        """What the attempt was given before and hasn't finished, hidden anew."""
+        wanted = receiver.wanted
+        for queue_id in queues:
+            draft = self._draft(queue_id)
+            for each in [each for each in draft if each.attempt_id == wanted.attempt_id]:
+                for base, count in runs(each):
+                    found = await self._found(queue_id, base, count, receiver, parts)
+                    if found is None:
+                        continue
+                    mask = (1 << found.count) - 1
+                    longer = SettledMessages(
+                        queue_id=queue_id,
+                        handout=each.index,
+                        base=base,
+                        mask=mask,
+                        what=SETTLING_EXTENDED,
+                        hidden_ms=wanted.hidden_ms,
+                    )
+                    if self.planning.settle(longer) is None:
+                        self.command.settled.append(longer)
+                        part = _Part(
+                            queue_id, each.attempt, found.count, [found.records], each.index
+                        )
+                        parts.append(part)
+
+    async def _give_due(self, receiver: Receiver, queue_id: int, parts: list[_Part]) -> None:
+        draft = self._draft(queue_id)
+        if self.planning.is_fifo and self._is_held(queue_id, draft):
+            return
+        while self._left(receiver, parts) > 0:
+            handout = self._kept.pop(queue_id, None) or next(self._due_of(queue_id, draft), None)
+            if handout is None:
+                return
+            left = await self._give_again(receiver, queue_id, handout, parts)
+            if left is not None:
+                self._kept[queue_id] = left
+
+    async def _give_again(
+        self, receiver: Receiver, queue_id: int, handout: Handout, parts: list[_Part]
+    ) -> Handout | None:
+        """As much of the handout as the receiver takes; what is left of it."""
+        for base, length in runs(handout):
+            count = min(length, self._left(receiver, parts))
+            if count <= 0:
+                return _from(handout, base)
+            found = await self._found(queue_id, base, count, receiver, parts)
+            if found is None:
+                gone = min(length, max(1, self._gone_before - base))
+                self._finish_what_is_gone(queue_id, handout, base, gone)
+                if gone < length:
+                    return _from(handout, base + gone)
+                continue
+            wish = self._wish(receiver, queue_id, handout.index, base, found.count)
+            if self.planning.give(wish) is None:
+                self.command.given.append(wish)
+                self._add(parts, _Part(queue_id, handout.attempt + 1, found.count, [found.records]))
+            if found.count < length:
+                return _from(handout, base + found.count)
+        return None
+
+    def _finish_what_is_gone(self, queue_id: int, handout: Handout, base: int, length: int) -> None:
+        """The log's front has gone on: nobody can be given these any more."""
+        mask = (1 << length) - 1
+        gone = SettledMessages(queue_id=queue_id, handout=handout.index, base=base, mask=mask)
+        if self.planning.settle(gone) is None:
+            self.command.settled.append(gone)
+
+    async def _give_new(self, receiver: Receiver, queue_id: int, parts: list[_Part]) -> None:
+        draft = self._draft(queue_id)
+        if self.planning.is_fifo and draft.unfinished:
+            return
+        end = self.topic.next_offsets[queue_id]
+        while draft.next < end:
+            count = min(self._left(receiver, parts), self.planning.room(queue_id), SPAN)
+            if count <= 0:
+                return
+            found = await self._found(queue_id, draft.next, count, receiver, parts)
+            if found is None:
+                low = self._gone_before
+                wish = self._wish(receiver, queue_id, 0, low, 0)
+            elif not found.count:
+                if found.next_offset <= draft.next:
+                    return
+                wish = self._wish(receiver, queue_id, 0, found.next_offset, 0)
+            else:
+                base = draft.next + found.void_count
+                wish = self._wish(receiver, queue_id, 0, base, found.count)
+            if self.planning.give(wish) is not None:
+                return
+            self.command.given.append(wish)
+            if found is not None and found.count:
+                self._add(parts, _Part(queue_id, 1, found.count, [found.records]))
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def _found(
+        self, queue_id: int, offset: int, count: int, receiver: Receiver, parts: list[_Part]
+    ) -> Found | None:
+        """Up to `count` messages from there on; None: they have gone from the log."""
+        size = sum(len(piece) for part in parts for piece in part.records)
+        left = receiver.wanted.max_bytes - size
+        try:
+            found = await self.read(queue_id, offset, count, max(1, left))
+        except BrokerError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or error.failure.valid is None:
+                raise
+            self._gone_before = error.failure.valid[0]
+            return None
+        self._size += len(found.records)
+        return found
+
+    def _left(self, receiver: Receiver, parts: list[_Part]) -> int:
+        """How many messages the receiver takes yet."""
+        size = sum(len(piece) for part in parts for piece in part.records)
+        if size >= receiver.wanted.max_bytes:
+            return 0
+        return receiver.wanted.max_messages - sum(part.count for part in parts)
+
+    def _draft(self, queue_id: int) -> Draft:
+        draft = self.planning.draft(queue_id)
+        assert isinstance(draft, Draft), "queues have started"
+        return draft
+
+    def _due_of(self, queue_id: int, draft: Draft) -> Iterator[Handout]:
+        found = self._due.get(queue_id)
+        if found is None:
+            due = (
+                each
+                for each in list(draft)
+                if each.hidden_until_ms <= self.now_ms and each.index < PROVISIONAL
+            )
+            found = self._due[queue_id] = iter(_in_order(due) if self.planning.is_fifo else due)
+        return found
+
+    def _is_held(self, queue_id: int, draft: Draft) -> bool:
+        """Whether somebody has something of a FIFO queue."""
+        is_hidden = any(
+            each.hidden_until_ms > self.now_ms or each.index == PROVISIONAL for each in draft
+        )
+        return is_hidden or queue_id in self.planning.given
+
+    def _wish(
+        self, receiver: Receiver, queue_id: int, former: int, base: int, count: int
+    ) -> GivenMessages:
+        return GivenMessages(
+            queue_id=queue_id,
+            former=former,
+            base=base,
+            mask=(1 << count) - 1,
+            attempt_id=receiver.wanted.attempt_id,
+            hidden_ms=receiver.wanted.hidden_ms,
+        )
+
+    def _add(self, parts: list[_Part], part: _Part) -> None:
+        """Adjacent ones of one attempt number are told as one."""
+        last = parts[-1] if parts else None
+        if last and (last.queue_id, last.attempt, last.handout) == (part.queue_id, part.attempt, 0):
+            last.count += part.count
+            last.records += part.records
+        else:
+            parts.append(part)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing would change."""
+        return not (self.command.starts or self.command.settled or self.command.given)
+
+    def answers(self, index: int) -> dict[Receiver, list[Handed]]:
+        """What each receiver is told once entry `index`, which holds the command, is applied."""
+        return {
+            receiver: [
+                Handed(
+                    part.queue_id,
+                    part.handout or index,
+                    part.attempt,
+                    part.count,
+                    b"".join(part.records),
+                )
+                for part in parts
+            ]
+            for receiver, parts in self.parts.items()
+        }
+
+
+def at_provisional(now_ms: int) -> Moment:
+    """When the command would be applied, as far as that is known."""
+    return Moment(PROVISIONAL, now_ms, 0)
+
+
+def runs(handout: Handout) -> list[tuple[int, int]]:
+    """The unfinished offsets, as (first, count) of those that follow each other."""
+    found: list[tuple[int, int]] = []
+    for offset in handout.offsets():
+        if found and sum(found[-1]) == offset:
+            found[-1] = found[-1][0], found[-1][1] + 1
+        else:
+            found.append((offset, 1))
+    return found
+
+
+def _from(handout: Handout, offset: int) -> Handout:
+    """That of the handout which lies from the offset on."""
+    by = offset - handout.base
+    return handout._replace(mask=handout.mask >> by << by)
+
+
+def _in_order(handouts: Iterable[Handout]) -> list[Handout]:
+    """Each run of them by itself, the lowest first: they may lie between each other."""
+    parts = [
+        each._replace(base=base, mask=(1 << count) - 1)
+        for each in handouts
+        for base, count in runs(each)
+    ]
+    return sorted(parts, key=lambda each: each.base)

@@ -1,0 +1,300 @@
+"""A desk: what receivers of one group ask for in one topic, brought into the log together.
+
+    asked ── waiting ── chosen (messages read) ── proposed ── applied ── answered
+               ▲  └─ withdrawn                       │
+               └──────── refused: look again ────────┘
+
+One command of a desk is under way at a time, and what is asked meanwhile shares the next
+(ADR 57). So whatever is chosen is chosen of a state that only this desk changes. Nothing that was
+chosen leaves before its entry is applied. A desk works while somebody waits at it, and ends with
+this node's leadership: whoever waits then is told what became of what he asked for.
+
+Bounds: `MAX_…`, and the bound on held pulls for all that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Protocol
+
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.deliveries.asking import Receiver, Settler, Superseded, Wanted
+from broker.leader.deliveries.choosing import Choice, Read, at_provisional
+from broker.leader.units import ProposedUnit, UnitResult
+from broker.reading.held import HeldPulls
+from broker.state.delivering import Planning, begun
+from broker.state.handouts import Record
+from broker.state.listening import QueueKey
+from broker.state.machine import StateMachine
+from broker.state.refusals import GroupDiffers, GroupStyled, Refusal
+from broker.state.topics import TopicState
+from dledger.wire.commands_pb2 import Command, DeliverCommand, SettledMessages
+
+MAX_WAITING: Final = 16_384  # settlements of one desk; more are told to come again
+MAX_SETTLED: Final = 512  # of one command: it is applied in one turn
+MAX_CHOSEN: Final = 256  # receivers that one command gives something
+MAX_REFUSED: Final = 3  # commands, one after the other, before whoever waits is told
+RECHECK_S: Final = 5.0
+SHORTEST_S: Final = 0.002  # until what is due a moment from now
+
+
+class UnitTaker(Protocol):
+    """`broker.leader.units.Units`, as far as it is used here."""
+
+    def propose(self, wanted: ProposedUnit) -> Awaitable[UnitResult]: ...
+
+
+Starts = Callable[[TopicState, int], Sequence[int]]  # where the group starts, from that queue on
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Whose messages of what: the topic by name and incarnation."""
+
+    group: str
+    topic: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What desks use of the node.
+
+    Attributes:
+        check_serving: raises BrokerError unless this node serves.
+        now_ms: the log's time; no append time to come is below it.
+        refused: the error of a refusal.
+    """
+
+    state: StateMachine
+    units: UnitTaker
+    held: HeldPulls
+    check_serving: Callable[[], None]
+    now_ms: Callable[[], int]
+    refused: Callable[[Refusal], BrokerError]
+
+
+class Desk:
+    """One group's in one topic."""
+
+    _numbers = count(1)
+
+    def __init__(self, place: Place, around: Surroundings, read: Read, *, is_fifo: bool) -> None:
+        self.place = place
+        self._around = around
+        self._read = read
+        self.is_fifo = is_fifo
+        self.starts: Starts | None = None  # of who asked last: a group starts once
+        self._receivers: dict[Receiver, None] = {}
+        self._settlers: list[Settler] = []
+        self._taken: list[Settler] = []  # whose settlements are on their way
+        self._turn = 0  # of the queues: which comes first
+        self._bell: QueueKey = (-next(self._numbers), 0)  # no topic has that incarnation
+        self._is_rung = False
+        self.task: asyncio.Task[None] | None = None
+
+    # --- asking -------------------------------------------------------------------------------
+
+    def receive(self, wanted: Wanted) -> Receiver:
+        """Takes a wish; the same attempt, asked again, takes its own place."""
+        for other in [each for each in self._receivers if not each.is_under_way]:
+            if other.wanted.attempt_id == wanted.attempt_id:
+                self.withdraw(other)
+                other.fail(BrokerError(ErrorCode.BUSY, "this attempt has asked again"))
+        loop = asyncio.get_running_loop()
+        receiver = Receiver(wanted, loop.create_future(), loop.create_future())
+        self._receivers[receiver] = None
+        self._ring()
+        return receiver
+
+    def withdraw(self, receiver: Receiver) -> bool:
+        """The receiver waits no more; false: messages are on their way to it."""
+        if receiver.is_under_way:
+            return False
+        self._receivers.pop(receiver, None)
+        self._ring()
+        return True
+
+    def settle(self, settled: tuple[SettledMessages, ...]) -> Settler:
+        """Takes settlements.
+
+        Raises:
+            BrokerError: BUSY.
+        """
+        if len(self._settlers) >= MAX_WAITING:
+            raise BrokerError(ErrorCode.BUSY, f"{len(self._settlers)} settlements wait")
+        settler = Settler(settled, asyncio.get_running_loop().create_future())
+        self._settlers.append(settler)
+        self._ring()
+        return settler
+
+    def _ring(self) -> None:
+        self._is_rung = True
+        self._around.held.wake(self._bell)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits."""
+        return not (self._receivers or self._settlers)
+
+    @property
+    def waiting(self) -> int:
+        """Who waits for messages."""
+        return len(self._receivers)
+
+    # --- at work ------------------------------------------------------------------------------
+
+    async def work(self) -> None:
+        """Until nobody waits. Whoever does is told what ends it."""
+        refused = 0
+        while not self.is_idle:
+            self._is_rung = False
+            settlers, self._settlers = self._some_settlers()
+            self._taken = settlers
+            try:
+                self._around.check_serving()
+                choice = await self._chosen(settlers)
+                if choice is None:
+                    for settler in settlers:
+                        _finish(settler)
+                    await self._wait()
+                    continue
+                result = await self._propose(choice)
+            except BrokerError as error:
+                self.fail_all(error)
+                continue
+            if result.refusal is None:
+                refused = 0
+                self._answer(choice, settlers, result.index)
+                continue
+            # A deletion, a forgetting or a join came in between: what is so now is looked at.
+            refused += 1
+            self._take_back(settlers)
+            if refused >= MAX_REFUSED:
+                assert isinstance(result.refusal, Refusal)
+                self.fail_all(self._around.refused(result.refusal))
+                refused = 0
+            else:
+                self._settlers = settlers + self._settlers
+
+    def _some_settlers(self) -> tuple[list[Settler], list[Settler]]:
+        """Those whose settlements share the next command, and the others."""
+        total = 0
+        for at, settler in enumerate(self._settlers):
+            total += len(settler.settled)
+            if total > MAX_SETTLED and at:
+                return self._settlers[:at], self._settlers[at:]
+        return self._settlers, []
+
+    async def _chosen(self, settlers: Sequence[Settler]) -> Choice | None:
+        """The next command; None if there is none."""
+        choice = self._begun()
+        for settler in settlers:
+            settler.superseded.clear()
+            choice.settle(settler)
+        queues = len(choice.topic.next_offsets)
+        for receiver in list(self._receivers)[:MAX_CHOSEN]:
+            if receiver.done.done():
+                self._receivers.pop(receiver, None)  # whoever asked is gone
+                continue
+            receiver.is_under_way = True
+            first = self._turn % queues
+            self._turn += 1
+            await choice.give(receiver, [*range(first, queues), *range(first)])
+            receiver.is_under_way = receiver in choice.parts
+            if not (receiver.is_under_way or receiver.looked.done()):
+                receiver.looked.set_result(None)
+        if choice.is_empty:
+            if choice.failure is not None:
+                raise choice.failure
+            return None
+        return choice
+
+    def _begun(self) -> Choice:
+        """A command in which nothing is settled or given yet.
+
+        Raises:
+            BrokerError: the topic is gone, the group isn't of this style, or where it starts can't
+                be told now.
+        """
+        state, place = self._around.state, self.place
+        topic = state.topics.get(place.topic)
+        if topic is None or topic.incarnation != place.incarnation:
+            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {place.topic!r} is gone")
+        if state.groups.joined(place.group) is not None:
+            raise self._around.refused(GroupStyled(place.group, is_delivered=False))
+        is_fifo = state.deliveries.is_fifo(place.group, topic.incarnation)
+        if is_fifo not in (None, self.is_fifo):
+            raise self._around.refused(GroupDiffers(place.group, ("is_fifo",), 0))
+        records = dict(state.deliveries.in_topic(place.group, topic.incarnation))
+        command = DeliverCommand(
+            group=place.group, topic=topic.name, incarnation=topic.incarnation, fifo=self.is_fifo
+        )
+        if len(records) < len(topic.next_offsets) and self.starts is not None:
+            command.first_start = len(records)
+            command.starts.extend(self.starts(topic, len(records)))
+        started = begun(state, topic, command, len(records))
+        if not isinstance(started, dict):
+            raise self._around.refused(started)
+        records.update(started)
+        now_ms = self._around.now_ms()
+        at = at_provisional(now_ms)
+        planning = Planning(state.deliveries, topic, self.is_fifo, at, records)
+        return Choice(planning, topic, command, now_ms, self._read)
+
+    async def _propose(self, choice: Choice) -> UnitResult:
+        commands = (Command(deliver=choice.command),)
+        return await self._around.units.propose(ProposedUnit(commands=commands))
+
+    def _answer(self, choice: Choice, settlers: Sequence[Settler], index: int) -> None:
+        for settler in settlers:
+            _finish(settler)
+        for receiver, handed in choice.answers(index).items():
+            self._receivers.pop(receiver, None)
+            if not receiver.done.done():
+                receiver.done.set_result(handed)
+
+    def _take_back(self, settlers: Sequence[Settler]) -> None:
+        for receiver in self._receivers:
+            receiver.is_under_way = False
+        for settler in settlers:
+            settler.superseded.clear()
+
+    def fail_all(self, error: BrokerError) -> None:
+        """Whoever waits is told; who only just came, too: it is about all of them."""
+        for settler in (*self._taken, *self._settlers):
+            settler.fail(error)
+        self._taken, self._settlers = [], []
+        for receiver in self._receivers:
+            receiver.fail(error)
+        self._receivers.clear()
+
+    async def _wait(self) -> None:
+        """Until somebody asks, messages come, something is due, or it is time to look again."""
+        state, place = self._around.state, self.place
+        if self._is_rung or self.is_idle:
+            return
+        topic = state.topics.get(place.topic)
+        if topic is None:
+            return
+        records = state.deliveries.in_topic(place.group, place.incarnation).values()
+        left_s = RECHECK_S
+        for due_ms in filter(None, map(self._due_ms, records)):
+            until_s = (due_ms - self._around.now_ms()) / 1000
+            left_s = min(left_s, max(SHORTEST_S, until_s))
+        queues = [(place.incarnation, number) for number in range(len(topic.next_offsets))]
+        await self._around.held.wait((self._bell, *queues), left_s)
+
+    def _due_ms(self, record: Record) -> int | None:
+        """When something of the queue may be given again; of a FIFO one, when all of it is due."""
+        if self.is_fifo:
+            return max((each.hidden_until_ms for each in record), default=None)
+        return record.due_ms
+
+
+def _finish(settler: Settler) -> None:
+    if not settler.done.done():
+        settler.done.set_result(list[Superseded](settler.superseded))

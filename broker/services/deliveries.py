@@ -1,0 +1,248 @@
+"""Messages handed out one by one: receiving them, and saying what became of them (ADR 57)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.deliveries.asking import Handed, Superseded, Wanted
+from broker.leader.deliveries.desk import Desk, Place, Surroundings, UnitTaker
+from broker.reading.held import HeldPulls
+from broker.reading.queues import DEFAULT_BYTES, DEFAULT_MESSAGES, MAX_BYTES, Found, QueueReader
+from broker.services.gate import Gate
+from broker.services.messages import Call, PullRequest, Pulls
+from broker.services.refused import refused
+from broker.state.delivering import KINDS, MAX_HIDDEN_MS
+from broker.state.groups import Start
+from broker.state.handouts import ATTEMPT_ID_SIZE, NO_ATTEMPT, SPAN
+from broker.state.machine import StateMachine
+from broker.state.topics import TopicRef, TopicState
+from dledger.level import DELIVERY_LEVEL
+from dledger.sparing import Sparing
+from dledger.wire.commands_pb2 import SettledMessages
+
+MAX_RECEIVED: Final = 1_024  # messages of one receive
+MAX_SETTLEMENTS: Final = 1_024  # of one call
+GROUP_PATTERN: Final = re.compile(r"[A-Za-z0-9_%-]{1,119}")
+MAX_OFFSET: Final = (1 << 63) - 1 - SPAN
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Messages of a topic for a group. 0 messages or bytes: as many as is usual; `hold_ms` None: as
+    long as is usual. `start`: of a group that is new in the topic."""
+
+    group: str
+    topic: TopicRef
+    is_fifo: bool
+    attempt_id: bytes
+    is_again: bool
+    max_messages: int
+    max_bytes: int
+    hold_ms: int | None
+    hidden_ms: int
+    start: int
+    start_time_ms: int
+    settled: tuple[SettledMessages, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What was handed out, and what of that which was to be settled wasn't."""
+
+    handed: tuple[Handed, ...]
+    superseded: tuple[Superseded, ...]
+    incarnation: int
+
+
+class Deliveries:
+    """Hands out messages while this node leads."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        units: UnitTaker,
+        pulls: Pulls,
+        reader: QueueReader,
+        held: HeldPulls,
+        state: StateMachine,
+        now_ms: Callable[[], int],
+        max_waiting: int,
+    ) -> None:
+        """Args:
+        now_ms: the log's time.
+        max_waiting: receivers that wait at once, over all groups.
+        """
+        self._gate = gate
+        self._pulls = pulls
+        self._reader = reader
+        self._state = state
+        self._max_waiting = max_waiting
+        self._around = Surroundings(state, units, held, gate.check_serving, now_ms, refused)
+        self._desks: dict[Place, Desk] = {}
+        self._sparing = Sparing()
+
+    # --- asked --------------------------------------------------------------------------------
+
+    async def receive(self, wish: Receive, call: Call) -> Received:
+        """The messages there are, or that come while it waits; none at the end of that.
+
+        Raises:
+            BrokerError: INVALID_ARGUMENT, TOPIC_NOT_FOUND, GROUP_STYLED, GROUP_DIFFERS, BUSY;
+                whatever a command meets on its way into the log.
+        """
+        _check(wish)
+        topic = await self._topic(wish.group, wish.topic)
+        if sum(desk.waiting for desk in self._desks.values()) >= self._max_waiting:
+            raise BrokerError(ErrorCode.BUSY, f"{self._max_waiting} receivers wait, the limit")
+        desk = self._desk(wish.group, topic, is_fifo=wish.is_fifo)
+        desk.starts = lambda state, first: self._starts(wish, state, first)
+        settler = desk.settle(wish.settled) if wish.settled else None
+        wanted = Wanted(
+            wish.attempt_id,
+            min(wish.max_messages or DEFAULT_MESSAGES, MAX_RECEIVED),
+            min(wish.max_bytes or DEFAULT_BYTES, MAX_BYTES),
+            wish.hidden_ms,
+            wish.is_again,
+        )
+        receiver = desk.receive(wanted)
+        self._set_to_work(desk)
+        try:
+            await asyncio.wait((receiver.done,), timeout=self._pulls.hold_s(wish.hold_ms))
+            if not receiver.done.done():  # whoever doesn't wait is looked after once, all the same
+                await asyncio.wait(
+                    (receiver.done, receiver.looked), return_when=asyncio.FIRST_COMPLETED
+                )
+            is_over = not receiver.done.done() and desk.withdraw(receiver)
+            handed = () if is_over else tuple(await receiver.done)
+        finally:
+            if not receiver.done.done():
+                desk.withdraw(receiver)
+                receiver.done.cancel()
+        superseded = () if settler is None else tuple(await settler.done)
+        self._pulls.account(sum(len(each.records) for each in handed), call)
+        return Received(handed, superseded, topic.incarnation)
+
+    async def settle(
+        self, group: str, topic: TopicRef, settled: tuple[SettledMessages, ...]
+    ) -> tuple[Superseded, ...]:
+        """What of it isn't settled, as it is in another hand by now; all the rest is.
+
+        Raises:
+            BrokerError: as `receive`.
+        """
+        _check_settled(group, settled)
+        if not settled:
+            raise _invalid("nothing is to be settled")
+        state = await self._topic(group, topic)
+        await self._gate.surely(lambda: self._check_known(group, state))
+        is_fifo = bool(self._state.deliveries.is_fifo(group, state.incarnation))
+        desk = self._desk(group, state, is_fifo=is_fifo)
+        settler = desk.settle(settled)
+        self._set_to_work(desk)
+        superseded = tuple(await settler.done)
+        if superseded:
+            await self._gate.confirm()  # only then may it be said; who led before knew less
+        return superseded
+
+    async def _topic(self, group: str, topic: TopicRef) -> TopicState:
+        if self._state.level.current < DELIVERY_LEVEL:
+            text = f"single messages are handed out from level {DELIVERY_LEVEL} on"
+            raise BrokerError(ErrorCode.NOT_READY, text)
+        self._gate.check_writable()
+        return await self._gate.surely(lambda: self._reader.topic(topic))
+
+    def _check_known(self, group: str, topic: TopicState) -> None:
+        """Whoever has received anything is known."""
+        if self._state.deliveries.is_fifo(group, topic.incarnation) is None:
+            text = f"nothing of topic {topic.name!r} was handed out to group {group!r}"
+            raise BrokerError(ErrorCode.RECEIPT_SUPERSEDED, text)
+
+    # --- desks --------------------------------------------------------------------------------
+
+    def _desk(self, group: str, topic: TopicState, *, is_fifo: bool) -> Desk:
+        place = Place(group, topic.name, topic.incarnation)
+        desk = self._desks.get(place)
+        if desk is None:
+            ref = TopicRef(topic.name, topic.incarnation)
+
+            async def read(queue_id: int, offset: int, count: int, size: int) -> Found:
+                return await self._pulls.read(PullRequest(ref, queue_id, offset, count, size))
+
+            desk = Desk(place, self._around, read, is_fifo=is_fifo)
+            self._desks[place] = desk
+        if desk.is_fifo != is_fifo:
+            text = f"group {group!r} receives from {topic.name!r} in another way: FIFO or not"
+            raise BrokerError(ErrorCode.GROUP_DIFFERS, text)
+        return desk
+
+    def _set_to_work(self, desk: Desk) -> None:
+        if desk.task is None:
+            task = asyncio.get_running_loop().create_task(self._work(desk), name="deliveries")
+            desk.task = task
+
+    async def _work(self, desk: Desk) -> None:
+        """The desk's work, to its end; what goes wrong is told to those who wait, and logged."""
+        try:
+            await desk.work()
+        except Exception as error:
+            if (unreported := self._sparing.due(type(error).__name__)) is not None:
+                log.exception("handing_out_failed", group=desk.place.group, unreported=unreported)
+            text = "the node failed to hand out messages; its log says why"
+            desk.fail_all(BrokerError(ErrorCode.INTERNAL, text))
+        finally:
+            desk.task = None
+            if self._desks.get(desk.place) is desk:
+                del self._desks[desk.place]
+
+    def _starts(self, wish: Receive, topic: TopicState, first: int) -> Sequence[int]:
+        """Where the group starts in the queues from `first` on; those born later begin at once."""
+        ref = TopicRef(topic.name, topic.incarnation)
+        found: list[int] = []
+        for queue_id in range(first, len(topic.next_offsets)):
+            low, high = self._reader.bounds(ref, queue_id)
+            match Start.FIRST if first else Start(wish.start):
+                case Start.FIRST:
+                    found.append(low)
+                case Start.LAST:
+                    found.append(high)
+                case Start.TIME:
+                    found.append(self._reader.offset_by_time(ref, queue_id, wish.start_time_ms))
+        return found
+
+
+def _check(wish: Receive) -> None:
+    _check_settled(wish.group, wish.settled)
+    if len(wish.attempt_id) != ATTEMPT_ID_SIZE or wish.attempt_id == NO_ATTEMPT:
+        raise _invalid(f"an attempt id has {ATTEMPT_ID_SIZE} bytes, not all of them zeros")
+    if not 0 < wish.hidden_ms <= MAX_HIDDEN_MS:
+        raise _invalid(f"messages are hidden for 1 to {MAX_HIDDEN_MS} ms, not {wish.hidden_ms}")
+    if wish.start not in set(Start) or wish.start_time_ms < 0:
+        raise _invalid("a group starts at the first message, at the last, or at a time")
+
+
+def _check_settled(group: str, settled: Sequence[SettledMessages]) -> None:
+    if not GROUP_PATTERN.fullmatch(group):
+        text = "1 to 119 characters of A-Z a-z 0-9 _ % - allowed"
+        raise _invalid(f"consumer group name {group[:300]!r}: {text}")
+    if len(settled) > MAX_SETTLEMENTS:
+        raise _invalid(f"{len(settled)} settlements, {MAX_SETTLEMENTS} at most")
+    for each in settled:
+        if not each.mask or each.base > MAX_OFFSET or each.what not in KINDS:
+            raise _invalid("a settlement names messages of a queue, and what becomes of them")
+        if each.handout > MAX_OFFSET:
+            raise _invalid(f"no entry has the index {each.handout}")
+        if each.hidden_ms > MAX_HIDDEN_MS:
+            raise _invalid(f"messages are hidden for {MAX_HIDDEN_MS} ms at most")
+
+
+def _invalid(text: str) -> BrokerError:
+    return BrokerError(ErrorCode.INVALID_ARGUMENT, text)

@@ -1,0 +1,127 @@
+"""Defects in messages handed out one by one (docs/adr/0057-per-message-delivery.md)."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_STATE = ("tests/broker/test_delivering.py",)
+_WIRE = ("tests/integration/test_deliveries.py",)
+_PLANNED = "the leader asks the same rules, and proposes nothing that they refuse"
+
+DELIVERIES = (
+    Mutant(
+        "ack-by-a-superseded-hand",
+        "broker/state/handouts.py",
+        "if each.index == index else 0\n",
+        "if each.index >= index else 0\n",
+        masked="no two hands of an offset are near each other in a simulated log's pages",
+        tests=_STATE,
+    ),
+    Mutant(
+        "given-again-before-its-time",
+        "broker/state/delivering.py",
+        "            if each.hidden_until_ms > self.at.append_time_ms:\n",
+        "            if False:\n",
+        masked=_PLANNED,
+        tests=_STATE,
+    ),
+    Mutant(
+        "due-before-its-time-for-the-leader-too",
+        "broker/state/delivering.py",
+        "        until_ms = self.at.append_time_ms + wish.hidden_ms\n        by = ",
+        "        until_ms = self.at.append_time_ms\n        by = ",
+        tests=_STATE,
+    ),
+    Mutant(
+        "bound-holds-back-what-is-due",
+        "broker/state/delivering.py",
+        "        if not wish.mask or wish.former >= self.at.index:\n",
+        "        if not self.room(wish.queue_id) or wish.former >= self.at.index:\n",
+        masked="no simulated group comes near the bound",
+        tests=_STATE,
+    ),
+    Mutant(
+        "returned-and-still-in-hand",
+        "broker/state/delivering.py",
+        "                left = left._replace(index=self.at.index, attempt_id=NO_ATTEMPT)\n",
+        "                left = left._replace(attempt_id=NO_ATTEMPT)\n",
+        tests=_STATE,
+    ),
+    Mutant(
+        "extending-takes-all-of-a-hand",
+        "broker/state/handouts.py",
+        "                if bits != each.mask:\n"
+        "                    left.append(trimmed(each, each.mask & ~bits) if bits else each)\n",
+        "                if not bits:\n                    left.append(each)\n",
+        tests=_STATE,
+    ),
+    Mutant(
+        "attempts-not-counted",
+        "broker/state/delivering.py",
+        "min(each.attempt + 1, MAX_ATTEMPT)",
+        "each.attempt",
+        tests=_STATE,
+    ),
+    Mutant(
+        "group-received-from-while-its-members-hold-queues",
+        "broker/state/delivering.py",
+        "    if owners.groups.joined(group) is not None:\n",
+        "    if False:\n",
+        masked="no simulated group is tried in two ways from this side",
+        tests=_STATE,
+    ),
+    Mutant(
+        "offsets-committed-past-what-is-in-hand",
+        "broker/state/compound.py",
+        "                if owners.deliveries.has(body.group):\n",
+        "                if False:\n",
+        tests=_WIRE,
+    ),
+    Mutant(
+        "fifo-out-of-order",
+        "broker/state/delivering.py",
+        "        if not self.is_fifo:\n            return None\n",
+        "        if True:\n            return None\n",
+        masked=_PLANNED,
+        tests=_STATE,
+    ),
+    Mutant(
+        "fifo-given-to-two",
+        "broker/leader/deliveries/choosing.py",
+        "        if self.planning.is_fifo and draft.unfinished:\n",
+        "        if False:\n",
+        masked="what the leader proposes so is refused by every replica",
+        tests=_WIRE,
+    ),
+    Mutant(
+        "attempt-id-ignored",
+        "broker/leader/deliveries/choosing.py",
+        "        if receiver.wanted.is_again:\n",
+        "        if False:\n",
+        masked="what was given comes again all the same, when its time is over",
+        tests=_WIRE,
+    ),
+    Mutant(
+        "finished-twice-is-an-error",
+        "broker/leader/deliveries/choosing.py",
+        "            left &= others | never_given\n",
+        "            left |= 0\n",
+        masked="whoever is told so does it again, which is no wrong",
+        tests=_WIRE,
+    ),
+    Mutant(
+        "stale-receipt-acknowledged",
+        "broker/leader/deliveries/choosing.py",
+        "            left &= others | never_given\n",
+        "            left = 0\n",
+        tests=_WIRE,
+    ),
+    Mutant(
+        "everybody-starts-where-he-likes",
+        "broker/state/delivering.py",
+        "    if not starts or command.first_start != known:\n",
+        "    if not starts:\n",
+        masked=_PLANNED,
+        tests=_STATE,
+    ),
+)

@@ -1,0 +1,186 @@
+"""Single messages in hand once more, from the log alone, by rules of their own: the simplest that
+there are, an offset at a time. Used at a run's end, beside a state machine that applies the log
+again an entry at a time.
+
+    an offset is given       the first time in ascending order, or again once it is due
+    while it is hidden       nobody else is given it
+    it is finished           by the hand that has it, or passed over before it was ever given
+    what is finished         is never given again
+    FIFO                     one attempt of a queue has anything that is hidden
+
+What the machine says after each entry must be that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from broker.state.compound import Judged
+from broker.state.machine import StateMachine
+from chaos.sim.node import Defect
+from dledger.reading.entry import EntryHeader
+from dledger.wire import commands_pb2 as pb
+
+Seat = tuple[str, int, int]  # group, incarnation, queue id
+
+
+@dataclass(slots=True)
+class _Held:
+    """An offset in somebody's hand, or returned."""
+
+    handout: int
+    until_ms: int
+    attempt: int
+    attempt_id: bytes
+
+
+@dataclass(slots=True)
+class _Queue:
+    start: int
+    next: int
+    held: dict[int, _Held] = field(default_factory=dict)
+    passed_over: set[int] = field(default_factory=set)
+
+
+class DeliveryModel:
+    """All queues of which anything was ever handed out, as of the last entry."""
+
+    def __init__(self, machine: StateMachine) -> None:
+        self._machine = machine
+        self._queues: dict[Seat, _Queue] = {}
+        self.given = self.again = self.finished = self.returned = self.extended = 0
+
+    def starts(self, group: str) -> dict[tuple[int, int], int]:
+        """Where the group started, by (incarnation, queue id)."""
+        return {seat[1:]: queue.start for seat, queue in self._queues.items() if seat[0] == group}
+
+    def passed_over(self, group: str) -> dict[tuple[int, int], set[int]]:
+        """What was never given to anybody and is finished, by (incarnation, queue id)."""
+        return {
+            seat[1:]: queue.passed_over for seat, queue in self._queues.items() if seat[0] == group
+        }
+
+    def applied(self, header: EntryHeader, units: Sequence[Judged]) -> None:
+        """The machine has applied that entry; of one of units, what became of them.
+
+        Raises:
+            Defect: it isn't as it should be.
+        """
+        for unit in units:
+            for command in unit.commands:
+                if command.HasField("deliver"):
+                    self._deliver(command.deliver, header)
+        self._drop_what_is_gone()
+        if any(command.HasField("deliver") for unit in units for command in unit.commands):
+            self._compare(header)
+
+    def _deliver(self, command: pb.DeliverCommand, header: EntryHeader) -> None:
+        group, incarnation = command.group, command.incarnation
+        known = sum(1 for seat in self._queues if seat[:2] == (group, incarnation))
+        if command.starts and command.first_start == known:
+            # Groups of the simulator that are handed messages have committed nothing before.
+            for queue_id, offset in enumerate(command.starts, known):
+                self._queues[group, incarnation, queue_id] = _Queue(offset, offset)
+        for settled in command.settled:
+            self._settle(self._queue(command, settled.queue_id, header), settled, header)
+        for given in command.given:
+            self._give(self._queue(command, given.queue_id, header), given, header)
+        if command.fifo:
+            self._check_fifo(command, header)
+
+    def _queue(self, command: pb.DeliverCommand, queue_id: int, header: EntryHeader) -> _Queue:
+        queue = self._queues.get((command.group, command.incarnation, queue_id))
+        if queue is None:
+            raise Defect("delivery", f"entry {header.index} is about a queue without a start")
+        return queue
+
+    def _settle(self, queue: _Queue, settled: pb.SettledMessages, header: EntryHeader) -> None:
+        for offset in _offsets(settled.base, settled.mask):
+            held = queue.held.get(offset)
+            if held is None or held.handout != settled.handout:
+                raise Defect(
+                    "delivery", f"entry {header.index} settles {offset} for who hasn't got it"
+                )
+            match settled.what:
+                case pb.SETTLING_FINISHED:
+                    del queue.held[offset]
+                    self.finished += 1
+                case pb.SETTLING_RETURNED:
+                    until_ms = header.append_time_ms + settled.hidden_ms
+                    queue.held[offset] = _Held(header.index, until_ms, held.attempt, bytes(8))
+                    self.returned += 1
+                case _:
+                    held.until_ms = header.append_time_ms + settled.hidden_ms
+                    self.extended += 1
+
+    def _give(self, queue: _Queue, given: pb.GivenMessages, header: EntryHeader) -> None:
+        now_ms = header.append_time_ms
+        until_ms = now_ms + given.hidden_ms
+        if not given.former:
+            wanted = _offsets(given.base, given.mask)
+            end = given.base + given.mask.bit_length()
+            if given.base < queue.next:
+                raise Defect("delivery", f"entry {header.index} gives {given.base} as if new")
+            queue.passed_over.update(set(range(queue.next, end)) - set(wanted))
+            queue.next = end
+            for offset in wanted:
+                queue.held[offset] = _Held(header.index, until_ms, 1, given.attempt_id)
+                self.given += 1
+            return
+        for offset in _offsets(given.base, given.mask):
+            held = queue.held.get(offset)
+            if held is None or held.handout != given.former or held.until_ms > now_ms:
+                raise Defect(
+                    "delivery", f"entry {header.index} gives {offset}, which is {held} at {now_ms}"
+                )
+            attempt = held.attempt + 1
+            queue.held[offset] = _Held(header.index, until_ms, attempt, given.attempt_id)
+            self.again += 1
+
+    def _check_fifo(self, command: pb.DeliverCommand, header: EntryHeader) -> None:
+        for given in command.given:
+            queue = self._queue(command, given.queue_id, header)
+            mine = {o for o, held in queue.held.items() if held.handout == header.index}
+            others = {o: held for o, held in queue.held.items() if o not in mine}
+            is_hidden = any(held.until_ms > header.append_time_ms for held in others.values())
+            if mine and (is_hidden or any(offset < max(mine) for offset in others)):
+                raise Defect("delivery", f"entry {header.index} gives {given} out of order")
+
+    def _drop_what_is_gone(self) -> None:
+        there = {topic.incarnation for topic in self._machine.topics.values()}
+        for seat in [
+            seat
+            for seat in self._queues
+            if seat[1] not in there or self._machine.groups.get(seat[0]) is None
+        ]:
+            del self._queues[seat]
+
+    def _compare(self, header: EntryHeader) -> None:
+        names = {topic.incarnation: topic.name for topic in self._machine.topics.values()}
+        for (group, incarnation, queue_id), queue in self._queues.items():
+            record = self._machine.deliveries.in_topic(group, incarnation)[queue_id]
+            found = {
+                offset: (each.index, each.hidden_until_ms, each.attempt)
+                for each in record
+                for offset in each.offsets()
+            }
+            expected = {
+                offset: (held.handout, held.until_ms, held.attempt)
+                for offset, held in queue.held.items()
+            }
+            frontier = self._machine.offsets.of(group, names[incarnation]).get(queue_id)
+            if (
+                found != expected
+                or record.next != queue.next
+                or frontier != min(queue.held, default=queue.next)
+            ):
+                raise Defect(
+                    "delivery",
+                    f"after entry {header.index} {group} has {found} of queue {queue_id}, next "
+                    f"{record.next}, frontier {frontier}, and should have {expected}, {queue.next}",
+                )
+
+
+def _offsets(base: int, mask: int) -> list[int]:
+    return [base + bit for bit in range(mask.bit_length()) if mask >> bit & 1]

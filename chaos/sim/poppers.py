@@ -1,0 +1,257 @@
+"""Receivers of single messages: they receive, work, acknowledge, and do what none should have to.
+
+They are slower than their time, give back, ask for more time, forget what they have, lose answers
+and ask again with the same attempt, or never; acknowledge twice, and late; name hands that they
+never had. What is known to every one of them is noted (`Shop`), in the one true time: in the end
+every message from the group's start on was finished by somebody who had it; whoever was told that
+it is finished sees it never handed out again; and what somebody was told to have, nobody else is
+told as the same hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+from chaos.errors import CallFailed
+from chaos.sim.clients import Client, Shared
+from chaos.sim.delivery_model import DeliveryModel
+from chaos.sim.node import Defect
+from dledger.records.record import decode_records
+from dledger.wire import broker_pb2 as bpb
+from dledger.wire import commands_pb2 as cpb
+from dledger.wire import deliveries_pb2 as pb
+from dledger.wire import errors_pb2 as epb
+
+HIDDEN_MS = (150, 500, 2_000)
+PEACE_HIDDEN_MS = 500
+STEP_S = 0.02
+ATTEMPTS = 6  # of one receive, and of one acknowledgement
+
+Message = tuple[str, int, int, int]  # topic, incarnation, queue id, offset
+
+
+@dataclass(slots=True)
+class Shop:
+    """One group: what all of its receivers have done."""
+
+    group: str
+    is_fifo: bool = False
+    done: dict[Message, None] = field(default_factory=dict)  # somebody wanted it finished
+    finished_us: dict[Message, int] = field(default_factory=dict)  # was told that it is
+    hands: dict[tuple[Message, int], str] = field(default_factory=dict)  # by handout: whose
+    is_drained: Callable[[], bool] = lambda: True
+
+
+@dataclass(slots=True)
+class InHand:
+    """A message that a receiver has."""
+
+    message: Message
+    handout: int
+    attempt: int
+
+
+class Popper(Client):
+    """One receiver of a shop."""
+
+    def __init__(self, name: str, shared: Shared, chance: Random, shop: Shop) -> None:
+        super().__init__(name, shared, chance)
+        self._shop = shop
+        self._in_hand: list[InHand] = []
+        self._riding: list[InHand] = []  # acknowledged by the next receive
+
+    async def run(self) -> None:
+        """Until the run stops and everything has been worked on."""
+        while not (self.shared.stopping and self._shop.is_drained()):
+            await asyncio.sleep(STEP_S)
+            for topic in list(self.shared.topics):
+                await self._receive(topic)
+                await self._work(topic)
+            if not self.shared.stopping and self.chance.random() < 0.03:
+                self._in_hand, self._riding = [], []  # killed, and started again
+            if self.chance.random() < 0.02:
+                await self._commit_simply()
+
+    # --- receiving ---------------------------------------------------------------------------
+
+    async def _receive(self, topic: str) -> None:
+        """One receive, whose answer may be lost and is asked for again, or isn't."""
+        riding, self._riding = self._riding, []
+        mine = [each for each in riding if each.message[0] == topic]
+        hidden_ms = PEACE_HIDDEN_MS if self.shared.stopping else self.chance.choice(HIDDEN_MS)
+        request = pb.ReceiveRequest(
+            group=self._shop.group,
+            topic=topic,
+            fifo=self._shop.is_fifo,
+            attempt_id=self.chance.randbytes(7) + b"\1",
+            max_messages=self.chance.choice((1, 5, 40)),
+            max_bytes=self.chance.choice((0, 0, 1_000)),
+            hold_ms=self.chance.choice((0, 60)),
+            hidden_ms=hidden_ms,
+            settled=[_settlement(each, cpb.SETTLING_FINISHED) for each in mine],
+        )
+        for each in mine:
+            self._shop.done[each.message] = None
+        for _ in range(ATTEMPTS):
+            sent_us = self.shared.group.now_us
+            try:
+                answer = await self.call("receive", request)
+            except CallFailed as failure:
+                self._check_refused(failure)
+                if self.chance.random() < 0.2 and not self.shared.stopping:
+                    return  # what it was given comes again, when its time is over
+                request.again = True
+                await self.back_off()
+                continue
+            self._note_finished(mine, answer.unsettled)
+            for handed in answer.handed:
+                self._take(topic, answer.topic_incarnation, handed, sent_us)
+            return
+
+    def _check_refused(self, failure: CallFailed) -> None:
+        wrong = (epb.INVALID_ARGUMENT, epb.GROUP_STYLED, epb.GROUP_DIFFERS, epb.INTERNAL)
+        if failure.error is not None and failure.code in wrong:
+            if "log is corrupt" in failure.error.message or failure.code == epb.INTERNAL:
+                return  # a disk has failed there, which others judge
+            raise Defect("delivery", f"{self.name} is refused: {failure.error.message}")
+
+    def _take(self, topic: str, incarnation: int, handed: pb.HandedOut, sent_us: int) -> None:
+        records = decode_records(handed.records)
+        if len(records) != handed.count or not records:
+            raise Defect("delivery", f"{handed.count} messages are told, {len(records)} came")
+        for record in records:
+            if (record.topic, record.queue_id) != (topic, handed.queue_id):
+                raise Defect("delivery", f"{self.name} got a message of another queue")
+            message = (topic, incarnation, record.queue_id, record.queue_offset)
+            told_us = self._shop.finished_us.get(message)
+            if told_us is not None and told_us < sent_us:
+                raise Defect("handed out after its acknowledgement", f"{self.name} got {message}")
+            owner = self._shop.hands.setdefault((message, handed.handout), self.name)
+            if owner != self.name:
+                raise Defect("one hand, two receivers", f"{message} is {owner}'s and {self.name}'s")
+            self._in_hand = [each for each in self._in_hand if each.message != message]
+            self._in_hand.append(InHand(message, handed.handout, handed.attempt))
+
+    # --- work --------------------------------------------------------------------------------
+
+    async def _work(self, topic: str) -> None:
+        mine = [each for each in self._in_hand if each.message[0] == topic]
+        self._in_hand = [each for each in self._in_hand if each.message[0] != topic]
+        if not mine:
+            return
+        what = 0.0 if self.shared.stopping else self.chance.random()
+        if what < 0.35:
+            self._riding += mine
+        elif what < 0.65:
+            await self._settle(topic, mine, cpb.SETTLING_FINISHED)
+        elif what < 0.75:
+            part = self.chance.randint(1, len(mine))
+            await self._settle(topic, mine[:part], cpb.SETTLING_RETURNED)
+            await self._settle(topic, mine[part:], cpb.SETTLING_FINISHED)
+        elif what < 0.85:
+            await self._settle(topic, mine, cpb.SETTLING_EXTENDED)
+            self._riding += mine
+        elif what < 0.93:
+            await asyncio.sleep(self.chance.uniform(0.1, 4.0))  # longer than it may be
+            await self._settle(topic, mine, cpb.SETTLING_FINISHED)
+        else:
+            forged = [
+                InHand(each.message, each.handout + self.chance.choice((-1, 1, 7)), each.attempt)
+                for each in mine
+            ]
+            # Of what is finished that is no harm: nobody counts it as done by this.
+            await self._settle(topic, forged, cpb.SETTLING_RETURNED)
+
+    async def _settle(self, topic: str, mine: list[InHand], what: cpb.Settling) -> None:
+        if not mine:
+            return
+        hidden_ms = self.chance.choice((0, 100, 800)) if what != cpb.SETTLING_FINISHED else 0
+        request = pb.SettleRequest(
+            group=self._shop.group,
+            topic=topic,
+            topic_incarnation=mine[0].message[1],
+            settled=[_settlement(each, what, hidden_ms) for each in mine],
+        )
+        if what == cpb.SETTLING_FINISHED:
+            for each in mine:
+                self._shop.done[each.message] = None
+        for _ in range(ATTEMPTS):
+            try:
+                answer = await self.call("settle", request)
+            except CallFailed as failure:
+                self._check_refused(failure)
+                await self.back_off()
+                continue
+            if what == cpb.SETTLING_FINISHED:
+                self._note_finished(mine, answer.unsettled)
+            return
+
+    def _note_finished(self, mine: list[InHand], unsettled: Iterable[pb.Unsettled]) -> None:
+        """Whatever isn't told as superseded is finished."""
+        left = {each.position for each in unsettled}
+        for position, each in enumerate(mine):
+            if position not in left:
+                self._shop.finished_us.setdefault(each.message, self.shared.group.now_us)
+
+    async def _commit_simply(self) -> None:
+        """Offsets of a group that is handed messages are nobody's to commit, once it is known."""
+        ((topic, _), *_) = self.shared.topics.items() or [("", 0)]
+        if not topic or not self._shop.hands:
+            return
+        offset = bpb.QueueOffset(queue_id=0, offset=0)
+        request = bpb.CommitOffsetsRequest(group=self._shop.group, topic=topic, offsets=[offset])
+        try:
+            await self.call("commit_offsets", request)
+        except CallFailed:
+            return
+        raise Defect("two styles", f"offsets of {self._shop.group} were committed")
+
+
+def _settlement(each: InHand, what: cpb.Settling, hidden_ms: int = 0) -> pb.Settlement:
+    return pb.Settlement(
+        queue_id=each.message[2],
+        handout=each.handout,
+        base=each.message[3],
+        mask=1,
+        what=what,
+        hidden_ms=hidden_ms,
+    )
+
+
+def check_shops(
+    shops: Iterable[Shop],
+    model: DeliveryModel,
+    queue_of: Callable[[int, int], tuple[str, int]],
+    *,
+    is_whole: bool,
+) -> None:
+    """Every message from a group's start on was finished by somebody who had it, unless it has
+    gone from the log.
+
+    Args:
+        queue_of: a queue's topic, and where it ends, by incarnation and queue id.
+        is_whole: whether nothing has gone from the logs.
+
+    Raises:
+        Defect: one was forgotten, or passed over.
+    """
+    for shop in shops:
+        passed_over = model.passed_over(shop.group)
+        for (incarnation, queue_id), start in model.starts(shop.group).items():
+            name, end = queue_of(incarnation, queue_id)
+            skipped = passed_over[incarnation, queue_id]
+            done = {
+                offset
+                for topic, inc, queue, offset in shop.done
+                if (topic, inc, queue) == (name, incarnation, queue_id)
+            }
+            missing = set(range(start, end)) - done
+            if is_whole and (missing or skipped):
+                raise Defect(
+                    "message forgotten",
+                    f"{shop.group} is through with {name}/{queue_id}, and nobody has finished "
+                    f"{sorted(missing | skipped)[:5]}",
+                )
