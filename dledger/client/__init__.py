@@ -11,6 +11,7 @@ the project.
 
 from dledger.client.client import Client
 from dledger.client.consumer import PullConsumer
+from dledger.client.delivery import Delivery
 from dledger.client.epochs import Registration
 from dledger.client.errors import (
     BodyUnreadable,
@@ -28,6 +29,7 @@ from dledger.client.errors import (
     GroupExists,
     GroupHasMembers,
     GroupNotFound,
+    GroupStyled,
     InvalidArgument,
     LeadershipLost,
     LeaseLost,
@@ -43,6 +45,7 @@ from dledger.client.errors import (
     ProducerClosed,
     ProducerFenced,
     QueueNotFound,
+    ReceiptExpired,
     RecordCorrupt,
     SendsFailed,
     ServerError,
@@ -96,6 +99,7 @@ from dledger.client.results import (
     TopicInfo,
 )
 from dledger.client.routing import queue_of_key
+from dledger.client.simple_consumer import SimpleConsumer
 from dledger.credentials.tls import TlsFiles
 from dledger.outcome import Outcome
 
@@ -116,6 +120,7 @@ __all__ = [
     "ConsumerInUse",
     "ConsumerOptions",
     "DeadlineExceeded",
+    "Delivery",
     "Forked",
     "GroupDescription",
     "GroupDiffers",
@@ -125,6 +130,7 @@ __all__ = [
     "GroupMember",
     "GroupNotFound",
     "GroupQueue",
+    "GroupStyled",
     "InvalidArgument",
     "LeaderInfo",
     "LeadershipLost",
@@ -158,6 +164,7 @@ __all__ = [
     "QueueInfo",
     "QueueNotFound",
     "QueueOffsets",
+    "ReceiptExpired",
     "RecordCorrupt",
     "Registration",
     "RevokedQueues",
@@ -165,6 +172,7 @@ __all__ = [
     "SendsFailed",
     "ServerError",
     "SessionEnded",
+    "SimpleConsumer",
     "StartFrom",
     "StorageFull",
     "TlsFiles",

@@ -29,6 +29,7 @@ from dledger.client.blocking_consumer import BlockingConsumer
 from dledger.client.blocking_groups import BlockingConsumerGroups
 from dledger.client.blocking_producer import BlockingProducer, on_loops_thread
 from dledger.client.blocking_push import BlockingPushConsumer
+from dledger.client.blocking_simple import BlockingDelivery, BlockingSimpleConsumer
 from dledger.client.client import Client, warn_unclosed
 from dledger.client.consumer import PullConsumer
 from dledger.client.errors import ClientClosed, InvalidArgument, SendsFailed
@@ -52,13 +53,16 @@ from dledger.client.results import (
     TopicDescription,
     TopicInfo,
 )
+from dledger.client.simple_consumer import SimpleConsumer
 
 __all__ = [
     "BlockingClient",
     "BlockingConsumer",
     "BlockingConsumerGroups",
+    "BlockingDelivery",
     "BlockingProducer",
     "BlockingPushConsumer",
+    "BlockingSimpleConsumer",
 ]
 
 Answer = TypeVar("Answer")
@@ -392,3 +396,23 @@ class BlockingClient:
             return self._client.push_consumer(group, options)
 
         return BlockingPushConsumer(thread, thread.call(make()))
+
+    def simple_consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        invisible_s: float = 30,
+        in_order: bool = False,
+        start: StartFrom | datetime | None = None,
+    ) -> BlockingSimpleConsumer:
+        """See `Client.simple_consumer`."""
+
+        thread = self._open_thread()
+
+        async def make() -> SimpleConsumer:
+            return self._client.simple_consumer(
+                topic, group, invisible_s=invisible_s, in_order=in_order, start=start
+            )
+
+        return BlockingSimpleConsumer(thread, thread.call(make()))

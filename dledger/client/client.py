@@ -58,6 +58,7 @@ from dledger.client.results import (
     decode_messages,
     node_state,
 )
+from dledger.client.simple_consumer import SimpleConsumer
 from dledger.client.topic_reading import TopicReading
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
@@ -78,6 +79,7 @@ class Client:
         self._producers: list[Producer] = []
         self._consumers: list[PullConsumer] = []
         self._push_consumers: list[PushConsumer] = []
+        self._simple_consumers: list[SimpleConsumer] = []
         self._attendance: Attendance | None = None
         self._is_closing = False
 
@@ -135,6 +137,8 @@ class Client:
                     closing.push_async_callback(worker.abort)
                 for consumer in list(self._consumers):
                     closing.push_async_callback(consumer.close)
+                for simple in list(self._simple_consumers):
+                    closing.push_async_callback(simple.close)
                 for producer in list(self._producers):
                     closing.push_async_callback(producer.abort)
                 if is_patient:
@@ -589,6 +593,45 @@ class Client:
         )
         self._push_consumers.append(worker)
         return worker
+
+    def simple_consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        invisible_s: float = 30,
+        in_order: bool = False,
+        start: StartFrom | datetime | None = None,
+    ) -> SimpleConsumer:
+        """A worker of a group that is handed single messages; closed with the client at the latest.
+
+        Args:
+            topic: any worker gets any message of it.
+            group: of workers; it isn't used in any other way.
+            invisible_s: for so long nobody else is given what a worker has; renewed within
+                `async with`.
+            in_order: of each queue one worker has something at a time, in order. All must agree.
+            start: of a group that is new in the topic: its first message (None), its last, or the
+                first one stored at or after a time (with a time zone).
+
+        Raises:
+            InvalidArgument: the arguments make no sense.
+        """
+        consumer = SimpleConsumer(
+            lambda: self._lasting_group,
+            topic,
+            group,
+            invisible_s=invisible_s,
+            in_order=in_order,
+            start=start,
+            forget=self._forget_simple_consumer,
+        )
+        self._simple_consumers.append(consumer)
+        return consumer
+
+    def _forget_simple_consumer(self, consumer: SimpleConsumer) -> None:
+        if consumer in self._simple_consumers:
+            self._simple_consumers.remove(consumer)
 
     def _attending(self) -> Attendance:
         """The one stream of all members."""

@@ -26,6 +26,7 @@ from dledger.client.leader_view import View, from_wire
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
+from dledger.wire import deliveries_pb2 as dpb
 from dledger.wire import groups_pb2 as gpb
 
 WATCH_BACKOFF_MIN_S: Final = 0.02
@@ -88,6 +89,8 @@ COMMIT_LEASES: Final = Method(
 PULL_QUEUES: Final = Method(
     "/dledger.v1.Groups/PullQueues", gpb.PullQueuesRequest, gpb.PullQueuesResponse
 )
+RECEIVE: Final = Method("/dledger.v1.Deliveries/Receive", dpb.ReceiveRequest, dpb.ReceiveResponse)
+SETTLE: Final = Method("/dledger.v1.Deliveries/Settle", dpb.SettleRequest, dpb.SettleResponse)
 WATCH_LEADER_PATH: Final = "/dledger.v1.Cluster/WatchLeader"
 ATTEND_PATH: Final = "/dledger.v1.Groups/Attend"
 

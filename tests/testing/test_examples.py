@@ -14,10 +14,10 @@ __all__ = ["dledger_group"]
 ROOT = Path(__file__).parents[2]
 
 
-def test_members_that_share_the_work(dledger_group: BrokerGroup) -> None:
-    """One leaves in the middle; every order is billed once, and committed."""
+def lines_of(example: str, group: BrokerGroup) -> list[str]:
+    """What the example prints."""
     done = subprocess.run(
-        [sys.executable, "examples/work_in_a_group.py", str(dledger_group._directory)],
+        [sys.executable, f"examples/{example}", str(group._directory)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -25,7 +25,21 @@ def test_members_that_share_the_work(dledger_group: BrokerGroup) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    *each, once, committed = done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+def test_members_that_share_the_work(dledger_group: BrokerGroup) -> None:
+    """One leaves in the middle; every order is billed once, and committed."""
+    *each, once, committed = lines_of("work_in_a_group.py", dledger_group)
     assert [line.split(":")[0] for line in each] == ["anna", "ben"]
     assert once == "400 orders, each once: True"
     assert committed == "committed: 400"
+
+
+def test_workers_that_share_long_jobs(dledger_group: BrokerGroup) -> None:
+    """What one fails at another one does; each is acknowledged once."""
+    assert lines_of("long_jobs.py", dledger_group) == [
+        "60 jobs done, each once: True",
+        "some failed at first: True",
+        "finished: 60",
+    ]

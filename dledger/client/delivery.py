@@ -1,0 +1,147 @@
+"""A message that was handed out: in somebody's hand until it is acknowledged, or its time is over.
+
+This owns one message's state, from its receipt to its end. It must never end one that somebody else
+has by then: the brokers say so, and it is told as `ReceiptExpired`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, NamedTuple, Protocol
+
+from dledger.client.arguments import seconds
+from dledger.client.errors import ClientError, InvalidArgument, ReceiptExpired
+from dledger.client.results import Message
+from dledger.wire import commands_pb2 as kpb
+
+RENEWED_S: Final = 3_600.0  # for so long a message is kept hidden while it is worked on
+MAX_HIDDEN_S: Final = 12 * 3_600.0
+_log = logging.getLogger("dledger.client")
+
+
+class Receipt(NamedTuple):
+    """What names a message in somebody's hand."""
+
+    incarnation: int
+    queue_id: int
+    offset: int
+    handout: int
+
+
+class Settles(Protocol):
+    """The consumer, as far as its deliveries use it."""
+
+    invisible_s: float
+
+    def settle(self, delivery: Delivery, what: kpb.Settling, hidden_s: float) -> Awaitable[None]:
+        """Returns once the brokers have it; raises ReceiptExpired."""
+        ...
+
+
+class Delivery:
+    """A message, and what becomes of it. `async with delivery as message`: hidden while inside;
+    leaving acknowledges, an exception gives it back.
+
+    Attributes:
+        message: as it was sent.
+        attempt: how often it was handed out, this time included.
+    """
+
+    def __init__(self, consumer: Settles, message: Message, attempt: int, receipt: Receipt) -> None:
+        self.message = message
+        self.attempt = attempt
+        self.receipt = receipt
+        self._consumer = consumer
+        self._renewing: asyncio.Task[None] | None = None
+        self.is_settled = False
+
+    def __repr__(self) -> str:
+        place = f"{self.message.topic}/{self.receipt.queue_id}@{self.receipt.offset}"
+        return f"<Delivery {place}, attempt {self.attempt}>"
+
+    async def ack(self) -> None:
+        """It is done, and never handed out again. Acknowledging twice is all right.
+
+        Raises:
+            ReceiptExpired: it was handed out again before; somebody else does it once more.
+        """
+        if not self.is_settled:
+            await self._consumer.settle(self, kpb.SETTLING_FINISHED, 0)
+            self.is_settled = True
+
+    async def retry(self, after_s: float = 0) -> None:
+        """It may be handed out again, to anybody, after so many seconds."""
+        if self.is_settled:
+            return
+        after_s = hidden_s("after_s", after_s)
+        with suppress(ReceiptExpired):  # it was handed out again already
+            await self._consumer.settle(self, kpb.SETTLING_RETURNED, after_s)
+        self.is_settled = True
+
+    async def extend(self, seconds: float) -> None:
+        """It stays hidden for so long, from now on.
+
+        Raises:
+            ReceiptExpired: as `ack`.
+        """
+        if self.is_settled:
+            raise InvalidArgument("the message was acknowledged or given back")
+        wanted = hidden_s("seconds", seconds)
+        await self._consumer.settle(self, kpb.SETTLING_EXTENDED, wanted)
+
+    # --- at work ------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Message:
+        if self._renewing is not None:
+            raise InvalidArgument("the delivery is being worked on already")
+        loop = asyncio.get_running_loop()
+        self._renewing = loop.create_task(self._renew(), name="delivery-renewal")
+        return self.message
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        renewing, self._renewing = self._renewing, None
+        if renewing is not None:
+            renewing.cancel()
+        if kind is None:
+            await self.ack()
+            return
+        try:
+            await self.retry()
+        except ClientError as failure:  # what the work raised is what its caller is told
+            _log.warning("%r could not be given back: %s", self, failure)
+
+    async def _renew(self) -> None:
+        """Extends in time, again and again; for an hour at most."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + RENEWED_S
+        invisible_s = self._consumer.invisible_s
+        while loop.time() < until_s and not self.is_settled:
+            await asyncio.sleep(invisible_s / 3)
+            try:
+                await self.extend(invisible_s)
+            except ReceiptExpired:
+                _log.warning("%r was handed out again while it was worked on", self)
+                return
+            except ClientError as failure:
+                _log.warning("%r could not be kept hidden: %s", self, failure)
+
+
+def hidden_s(name: str, value: float) -> float:
+    """`value`, for how long a message is hidden.
+
+    Raises:
+        InvalidArgument: it is no number of seconds from 0 to 12 hours.
+    """
+    wanted = seconds(name, value)
+    if not 0 <= wanted <= MAX_HIDDEN_S:
+        raise InvalidArgument(f"{name} is {value!r}; wanted: 0 to {MAX_HIDDEN_S:.0f} seconds")
+    return wanted

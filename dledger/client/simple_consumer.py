@@ -1,0 +1,305 @@
+"""The simple consumer: any worker of a group, any message, one by one.
+
+This owns the messages that its application has in hand, and the receives that are under way. A
+receive whose answer was lost is asked for again as the same attempt, and gets the same messages;
+one that is cancelled keeps what it brings for the next. Acknowledgements of one moment share a
+call. Bounds: `MAX_…`; what is handed over is the application's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from dledger.client.arguments import seconds, text, u32
+from dledger.client.broker_group import BrokerGroup, Effect
+from dledger.client.connection import RECEIVE, SETTLE
+from dledger.client.delivery import Delivery, Receipt, hidden_s
+from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, from_wire
+from dledger.client.options import StartFrom
+from dledger.client.results import decode_messages
+from dledger.outcome import Outcome
+from dledger.wire import commands_pb2 as kpb
+from dledger.wire import deliveries_pb2 as pb
+
+MAX_RECEIVED: Final = 1_024
+MAX_TOGETHER: Final = 1_024  # settlements of one call
+MAX_TRACKED: Final = 20_000  # in hand, to be given back at the end; older ones time out
+AGAIN_S: Final = 0.02  # before an attempt asks again
+
+
+class _Settling(NamedTuple):
+    """A message whose fate is on its way to the brokers."""
+
+    incarnation: int
+    wish: pb.Settlement
+    done: asyncio.Future[None]
+
+
+class SimpleConsumer:
+    """Receives single messages for a group; closed with the client at the latest: what is in hand
+    then is given back.
+
+    Args:
+        broker_group: the client's.
+        start: where a group that is new in the topic begins.
+        forget: is told once this is closed.
+    """
+
+    def __init__(
+        self,
+        broker_group: Callable[[], BrokerGroup],
+        topic: str,
+        group: str,
+        *,
+        invisible_s: float,
+        in_order: bool,
+        start: StartFrom | datetime | None,
+        forget: Callable[[SimpleConsumer], None],
+    ) -> None:
+        self.topic = text("topic name", topic)
+        self.group = text("group", group)
+        self.invisible_s = hidden_s("invisible_s", invisible_s)
+        if self.invisible_s < 0.001:
+            raise InvalidArgument("invisible_s is too short for any work: 0.001 at least")
+        self._broker_group = broker_group
+        self._in_order = in_order
+        self._start = _start_of(start)
+        self._forget = forget
+        self._kept: deque[Delivery] = deque()  # of receives that were cancelled
+        self._in_hand: dict[Delivery, None] = {}
+        self._receiving: set[asyncio.Task[list[Delivery]]] = set()
+        self._settling: list[_Settling] = []
+        self._sender: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    # --- receiving ----------------------------------------------------------------------------
+
+    async def receive(
+        self, count: int = 1, *, wait_s: float = 15, done: Sequence[Delivery] = ()
+    ) -> list[Delivery]:
+        """Up to `count` messages, or [] if none came in time.
+
+        Args:
+            count: 1 to 1,024.
+            wait_s: for the first one.
+            done: deliveries that are acknowledged by the same call; it costs them nothing.
+
+        Raises:
+            ReceiptExpired: one of `done` was handed out again before; what came is the next call's.
+            ClientError: the brokers can't be asked: never [] instead.
+        """
+        if not 0 < u32("count", count) <= MAX_RECEIVED:
+            raise InvalidArgument(f"count is {count}; wanted: 1 to {MAX_RECEIVED}")
+        wait_s = max(0.0, seconds("wait_s", wait_s))
+        self._check_open()
+        if self._kept and not done:
+            return [self._kept.popleft() for _ in range(min(count, len(self._kept)))]
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._receive(count, min(wait_s, 3_600.0), tuple(done)))
+        self._receiving.add(task)
+        task.add_done_callback(self._receiving.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._keep)
+            raise
+
+    def _keep(self, task: asyncio.Task[list[Delivery]]) -> None:
+        """Nobody waits for what the receive brings: the next one has it."""
+        if not task.cancelled() and task.exception() is None:
+            self._kept.extend(task.result())
+
+    async def __aiter__(self) -> AsyncIterator[Delivery]:
+        """Messages one by one, for ever: until the consumer is closed."""
+        while not self._is_closed:
+            for delivery in await self.receive():
+                yield delivery
+
+    async def _receive(self, count: int, wait_s: float, done: Sequence[Delivery]) -> list[Delivery]:
+        riding = [each for each in done if not each.is_settled]
+        request = pb.ReceiveRequest(
+            group=self.group,
+            topic=self.topic,
+            fifo=self._in_order,
+            attempt_id=os.urandom(7) + b"\1",
+            max_messages=count,
+            hidden_ms=_ms(self.invisible_s),
+            start=self._start[0],
+            start_time_ms=self._start[1],
+            settled=[_settlement(each.receipt, kpb.SETTLING_FINISHED) for each in riding],
+        )
+        answer = await self._answer(request, wait_s)
+        found: list[Delivery] = []
+        for handed in answer.handed:
+            for message in decode_messages(handed.records):
+                place = message.queue_id, message.queue_offset
+                receipt = Receipt(answer.topic_incarnation, *place, handed.handout)
+                found.append(Delivery(self, message, handed.attempt, receipt))
+        self._track(found)
+        late = {each.position: each for each in answer.unsettled}
+        for position, each in enumerate(riding):
+            each.is_settled = position not in late
+            if each.is_settled:
+                self._in_hand.pop(each, None)
+        if late:
+            self._kept.extend(found)
+            raise from_wire(next(iter(late.values())).error)
+        return found
+
+    async def _answer(self, request: pb.ReceiveRequest, wait_s: float) -> pb.ReceiveResponse:
+        """The leader's; where one was lost, the next one gives the same attempt the same."""
+        group, loop = self._broker_group(), asyncio.get_running_loop()
+        wait_until = loop.time() + wait_s
+        deadline = wait_until + group.options.deadline_s
+        while True:
+            left_s = max(0.0, wait_until - loop.time())
+            request.hold_ms = _ms(left_s)
+            try:
+                return await group.call(
+                    RECEIVE, request, Effect.ONCE, deadline_s=max(0.001, deadline - loop.time())
+                )
+            except ClientError as error:
+                is_lost = error.outcome is Outcome.MAY_HAVE_HAPPENED
+                if not (is_lost and error.retriable) or loop.time() >= deadline:
+                    raise
+            request.again = True
+            await asyncio.sleep(AGAIN_S)
+
+    def _track(self, deliveries: Sequence[Delivery]) -> None:
+        for each in deliveries:
+            self._in_hand[each] = None
+        while len(self._in_hand) > MAX_TRACKED:
+            del self._in_hand[next(iter(self._in_hand))]
+
+    # --- settling -----------------------------------------------------------------------------
+
+    async def settle(self, delivery: Delivery, what: kpb.Settling, hidden_s: float) -> None:
+        """For deliveries: returns once the brokers have it.
+
+        Raises:
+            ReceiptExpired: the message is in another hand.
+        """
+        self._check_open()
+        if what != kpb.SETTLING_EXTENDED:
+            self._in_hand.pop(delivery, None)
+        loop = asyncio.get_running_loop()
+        receipt = delivery.receipt
+        wish = _settlement(receipt, what, hidden_s)
+        settling = _Settling(receipt.incarnation, wish, loop.create_future())
+        self._settling.append(settling)
+        if self._sender is None:
+            self._sender = loop.create_task(self._send_settled(), name="settling")
+        await settling.done
+
+    async def _send_settled(self) -> None:
+        """Until nothing waits: what came while one call was under way shares the next."""
+        try:
+            while self._settling:
+                incarnation = self._settling[0].incarnation
+                same = [each for each in self._settling if each.incarnation == incarnation]
+                together = same[:MAX_TOGETHER]
+                chosen = set(map(id, together))
+                self._settling = [each for each in self._settling if id(each) not in chosen]
+                await self._settle(incarnation, together)
+        finally:
+            self._sender = None
+
+    async def _settle(self, incarnation: int, together: Sequence[_Settling]) -> None:
+        request = pb.SettleRequest(
+            group=self.group,
+            topic=self.topic,
+            topic_incarnation=incarnation,
+            settled=[each.wish for each in together],
+        )
+        try:
+            answer = await self._broker_group().call(SETTLE, request, Effect.IDEMPOTENT)
+        except BaseException as error:
+            for each in together:
+                _fail(each.done, error)
+            if not isinstance(error, ClientError):
+                raise
+            return
+        late = {each.position: each.error for each in answer.unsettled}
+        for position, each in enumerate(together):
+            if position in late:
+                _fail(each.done, from_wire(late[position]))
+            elif not each.done.done():
+                each.done.set_result(None)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the consumer is closed")
+
+    async def close(self) -> None:
+        """Receives end, and what is in hand is given back at once. What a receive that was under
+        way was given comes back when its time is over."""
+        if self._is_closed:
+            return
+        for task in list(self._receiving):
+            task.cancel()
+        self._kept.clear()
+        left = [each for each in self._in_hand if not each.is_settled]
+        with suppress(ClientError):  # they come back by themselves
+            returned = (each.retry() for each in left)
+            await asyncio.gather(*returned)
+        self._is_closed = True
+        self._in_hand.clear()
+        self._forget(self)
+
+    async def __aenter__(self) -> Self:
+        self._check_open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _fail(done: asyncio.Future[None], error: BaseException) -> None:
+    if not done.done():
+        done.set_exception(error)
+        done.exception()  # whoever awaited it may be gone
+
+
+def _settlement(receipt: Receipt, what: kpb.Settling, hidden_s: float = 0) -> pb.Settlement:
+    return pb.Settlement(
+        queue_id=receipt.queue_id,
+        handout=receipt.handout,
+        base=receipt.offset,
+        mask=1,
+        what=what,
+        hidden_ms=_ms(hidden_s),
+    )
+
+
+def _ms(wanted_s: float) -> int:
+    return math.ceil(wanted_s * 1_000)
+
+
+def _start_of(start: StartFrom | datetime | None) -> tuple[kpb.StartFrom, int]:
+    """Where a group that is new begins, as the wire says it.
+
+    Raises:
+        InvalidArgument: a time without a time zone, or a start that groups haven't.
+    """
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidArgument("start is a time without a time zone")
+        return kpb.START_TIME, int(start.timestamp() * 1_000)
+    if start not in (None, StartFrom.FIRST, StartFrom.LAST):
+        raise InvalidArgument("a group starts at the first message, at the last, or at a time")
+    return (kpb.START_LAST if start is StartFrom.LAST else kpb.START_FIRST), 0
