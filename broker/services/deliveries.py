@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.deliveries.asking import Handed, Superseded, Wanted
+from broker.leader.deliveries.asking import Handed, Settlement, Settler, Superseded, Wanted
 from broker.leader.deliveries.desk import Desk, Place, Surroundings, UnitTaker
 from broker.reading.held import HeldPulls
 from broker.reading.queues import DEFAULT_BYTES, DEFAULT_MESSAGES, MAX_BYTES, Found, QueueReader
@@ -25,7 +25,6 @@ from broker.state.machine import StateMachine
 from broker.state.topics import TopicRef, TopicState
 from dledger.level import DELIVERY_LEVEL
 from dledger.sparing import Sparing
-from dledger.wire.commands_pb2 import SettledMessages
 
 MAX_RECEIVED: Final = 1_024  # messages of one receive
 MAX_SETTLEMENTS: Final = 1_024  # of one call
@@ -51,7 +50,7 @@ class Receive:
     hidden_ms: int
     start: int
     start_time_ms: int
-    settled: tuple[SettledMessages, ...] = ()
+    settled: tuple[Settlement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +126,12 @@ class Deliveries:
             if not receiver.done.done():
                 desk.withdraw(receiver)
                 receiver.done.cancel()
-        superseded = () if settler is None else tuple(await settler.done)
+        superseded = () if settler is None else await self._surely(settler)
         self._pulls.account(sum(len(each.records) for each in handed), call)
         return Received(handed, superseded, topic.incarnation)
 
     async def settle(
-        self, group: str, topic: TopicRef, settled: tuple[SettledMessages, ...]
+        self, group: str, topic: TopicRef, settled: tuple[Settlement, ...]
     ) -> tuple[Superseded, ...]:
         """What of it isn't settled, as it is in another hand by now; all the rest is.
 
@@ -148,9 +147,13 @@ class Deliveries:
         desk = self._desk(group, state, is_fifo=is_fifo)
         settler = desk.settle(settled)
         self._set_to_work(desk)
+        return await self._surely(settler)
+
+    async def _surely(self, settler: Settler) -> tuple[Superseded, ...]:
+        """What isn't settled; that may be said by who leads, as others know more by now."""
         superseded = tuple(await settler.done)
         if superseded:
-            await self._gate.confirm()  # only then may it be said; who led before knew less
+            await self._gate.confirm()
         return superseded
 
     async def _topic(self, group: str, topic: TopicRef) -> TopicState:
@@ -229,7 +232,7 @@ def _check(wish: Receive) -> None:
         raise _invalid("a group starts at the first message, at the last, or at a time")
 
 
-def _check_settled(group: str, settled: Sequence[SettledMessages]) -> None:
+def _check_settled(group: str, settled: Sequence[Settlement]) -> None:
     if not GROUP_PATTERN.fullmatch(group):
         text = "1 to 119 characters of A-Z a-z 0-9 _ % - allowed"
         raise _invalid(f"consumer group name {group[:300]!r}: {text}")

@@ -28,8 +28,8 @@ class Receipt(NamedTuple):
 
     incarnation: int
     queue_id: int
-    offset: int
     handout: int
+    offset: int
 
 
 class Settles(Protocol):

@@ -30,6 +30,7 @@ from dledger.wire import commands_pb2 as kpb
 from dledger.wire import deliveries_pb2 as pb
 
 MAX_RECEIVED: Final = 1_024
+SPAN: Final = 64  # offsets that one settlement names
 MAX_TOGETHER: Final = 1_024  # settlements of one call
 MAX_TRACKED: Final = 20_000  # in hand, to be given back at the end; older ones time out
 AGAIN_S: Final = 0.02  # before an attempt asks again
@@ -124,7 +125,7 @@ class SimpleConsumer:
                 yield delivery
 
     async def _receive(self, count: int, wait_s: float, done: Sequence[Delivery]) -> list[Delivery]:
-        riding = [each for each in done if not each.is_settled]
+        riding = _together([each for each in done if not each.is_settled])
         request = pb.ReceiveRequest(
             group=self.group,
             topic=self.topic,
@@ -134,21 +135,23 @@ class SimpleConsumer:
             hidden_ms=_ms(self.invisible_s),
             start=self._start[0],
             start_time_ms=self._start[1],
-            settled=[_settlement(each.receipt, kpb.SETTLING_FINISHED) for each in riding],
+            settled=[wish for wish, _ in riding],
         )
         answer = await self._answer(request, wait_s)
         found: list[Delivery] = []
         for handed in answer.handed:
             for message in decode_messages(handed.records):
-                place = message.queue_id, message.queue_offset
-                receipt = Receipt(answer.topic_incarnation, *place, handed.handout)
+                place = message.queue_id, handed.handout, message.queue_offset
+                receipt = Receipt(answer.topic_incarnation, *place)
                 found.append(Delivery(self, message, handed.attempt, receipt))
         self._track(found)
         late = {each.position: each for each in answer.unsettled}
-        for position, each in enumerate(riding):
-            each.is_settled = position not in late
-            if each.is_settled:
-                self._in_hand.pop(each, None)
+        for position, (wish, deliveries) in enumerate(riding):
+            left = late[position].mask if position in late else 0
+            for each in deliveries:
+                each.is_settled = not left >> (each.receipt.offset - wish.base) & 1
+                if each.is_settled:
+                    self._in_hand.pop(each, None)
         if late:
             self._kept.extend(found)
             raise from_wire(next(iter(late.values())).error)
@@ -284,6 +287,23 @@ def _settlement(receipt: Receipt, what: kpb.Settling, hidden_s: float = 0) -> pb
         what=what,
         hidden_ms=_ms(hidden_s),
     )
+
+
+def _together(deliveries: Sequence[Delivery]) -> list[tuple[pb.Settlement, list[Delivery]]]:
+    """Acknowledgements, those of one hand as one: up to 64 offsets each."""
+    found: list[tuple[pb.Settlement, list[Delivery]]] = []
+    for each in sorted(deliveries, key=lambda delivery: delivery.receipt):
+        receipt = each.receipt
+        if found:
+            wish, members = found[-1]
+            last = members[-1].receipt
+            bit = receipt.offset - wish.base
+            if last._replace(offset=receipt.offset) == receipt and 0 <= bit < SPAN:
+                wish.mask |= 1 << bit
+                members.append(each)
+                continue
+        found.append((_settlement(receipt, kpb.SETTLING_FINISHED), [each]))
+    return found
 
 
 def _ms(wanted_s: float) -> int:

@@ -183,7 +183,7 @@ def test_where_a_group_begins_and_how_it_is_used(tmp_path: Path) -> None:
                 await in_order.receive()  # no group has blanks in its name
             for wrong in ({"invisible_s": 0}, {"start": StartFrom.COMMITTED}):
                 with pytest.raises(InvalidArgument):
-                    client.simple_consumer(TOPIC, "g", **wrong)  # type: ignore[arg-type]
+                    client.simple_consumer(TOPIC, "g", **wrong)
             with pytest.raises(InvalidArgument):
                 await last.receive(0)
 

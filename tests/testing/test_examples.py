@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from dledger.testing import BrokerGroup
 from dledger.testing.fixtures import dledger_group
@@ -43,3 +46,13 @@ def test_workers_that_share_long_jobs(dledger_group: BrokerGroup) -> None:
         "some failed at first: True",
         "finished: 60",
     ]
+
+
+def test_the_page_of_single_messages(
+    dledger_group: BrokerGroup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it shows does what it says."""
+    page = (ROOT / "docs" / "deliveries.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(example, "deliveries.md", "exec"), {"addresses": dledger_group.addresses})
+    assert capsys.readouterr().out == "b'cats.mov' 1\n"

@@ -6,14 +6,13 @@ from collections.abc import Iterable
 
 from broker.doors.grpc.broker import Context, EndOfCall
 from broker.doors.grpc.errors import wire_error
-from broker.leader.deliveries.asking import Handed, Superseded
+from broker.leader.deliveries.asking import Handed, Settlement, Superseded
 from broker.services.deliveries import Receive
 from broker.services.refused import refused
 from broker.services.services import Services
 from broker.state.refusals import HandoutSuperseded
 from broker.state.topics import TopicRef
 from dledger.wire import deliveries_pb2 as pb
-from dledger.wire.commands_pb2 import SettledMessages
 
 
 class DeliveriesDoor:
@@ -51,15 +50,10 @@ class DeliveriesDoor:
         return pb.SettleResponse(unsettled=_unsettled(request.settled, superseded))
 
 
-def _settled(wire: Iterable[pb.Settlement]) -> tuple[SettledMessages, ...]:
+def _settled(wire: Iterable[pb.Settlement]) -> tuple[Settlement, ...]:
     return tuple(
-        SettledMessages(
-            queue_id=each.queue_id,
-            handout=each.handout,
-            base=each.base,
-            mask=each.mask,
-            what=each.what,
-            hidden_ms=each.hidden_ms,
+        Settlement(
+            each.queue_id, each.handout, each.base, each.mask, int(each.what), each.hidden_ms
         )
         for each in wire
     )

@@ -7,7 +7,30 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.errors import BrokerError
-from dledger.wire.commands_pb2 import SettledMessages
+from dledger.wire.commands_pb2 import SettledMessages, Settling
+
+
+class Settlement(NamedTuple):
+    """What becomes of messages of one queue that one entry gave; fields as in `SettledMessages`."""
+
+    queue_id: int
+    handout: int
+    base: int
+    mask: int
+    what: int
+    hidden_ms: int
+
+    def command(self) -> SettledMessages:
+        """As it lies in the log."""
+        settling = Settling.Name(self.what)
+        return SettledMessages(
+            queue_id=self.queue_id,
+            handout=self.handout,
+            base=self.base,
+            mask=self.mask,
+            what=settling,
+            hidden_ms=self.hidden_ms,
+        )
 
 
 class Wanted(NamedTuple):
@@ -56,7 +79,7 @@ class Receiver:
 class Settler:
     """Somebody who has done with messages."""
 
-    settled: tuple[SettledMessages, ...]
+    settled: tuple[Settlement, ...]
     done: asyncio.Future[list[Superseded]]
     superseded: list[Superseded] = field(default_factory=list)
 

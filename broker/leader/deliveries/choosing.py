@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.deliveries.asking import Handed, Receiver, Settler, Superseded
+from broker.leader.deliveries.asking import Handed, Receiver, Settlement, Settler, Superseded
 from broker.reading.queues import Found
 from broker.state.delivering import Moment, Planning
 from broker.state.handouts import SPAN, Draft, Handout, shifted
@@ -69,10 +69,11 @@ class Choice:
             if stale:
                 settler.superseded.append(Superseded(position, stale))
 
-    def _settle(self, wish: SettledMessages) -> int:
+    def _settle(self, wish: Settlement) -> int:
         """Which of the messages aren't in that hand; finished twice is finished."""
-        if self.planning.settle(wish) is None:
-            self.command.settled.append(wish)
+        told = wish.command()
+        if self.planning.settle(told) is None:
+            self.command.settled.append(told)
             return 0
         draft = self.planning.draft(wish.queue_id)
         if not isinstance(draft, Draft):
@@ -90,8 +91,6 @@ class Choice:
             never_given = left >> max(0, known) << max(0, known) if known < SPAN else 0
             left &= others | never_given
         if mine:
-            told = SettledMessages()
-            told.CopyFrom(wish)
             told.mask = mine
             if self.planning.settle(told) is not None:
                 return wish.mask
@@ -101,10 +100,8 @@ class Choice:
     # --- what is given ------------------------------------------------------------------------
 
     async def give(self, receiver: Receiver, queues: Iterable[int]) -> None:
-        """Chooses messages for the receiver, of the queues in that order; none if there are none,
-        or enough is chosen already."""
-        if self._size >= CHOSEN_BYTES:
-            return
+        """Chooses messages for the receiver, of the queues in that order; none if there are
+        none."""
         parts: list[_Part] = []
         order = list(queues)
         if receiver.wanted.is_again:
@@ -287,6 +284,11 @@ class Choice:
             parts.append(part)
 
     # --- the end ------------------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough is chosen for one command."""
+        return self._size >= CHOSEN_BYTES
 
     @property
     def is_empty(self) -> bool:

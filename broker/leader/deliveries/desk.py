@@ -21,7 +21,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.deliveries.asking import Receiver, Settler, Superseded, Wanted
+from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Superseded, Wanted
 from broker.leader.deliveries.choosing import Choice, Read, at_provisional
 from broker.leader.units import ProposedUnit, UnitResult
 from broker.reading.held import HeldPulls
@@ -31,7 +31,7 @@ from broker.state.listening import QueueKey
 from broker.state.machine import StateMachine
 from broker.state.refusals import GroupDiffers, GroupStyled, Refusal
 from broker.state.topics import TopicState
-from dledger.wire.commands_pb2 import Command, DeliverCommand, SettledMessages
+from dledger.wire.commands_pb2 import Command, DeliverCommand
 
 MAX_WAITING: Final = 16_384  # settlements of one desk; more are told to come again
 MAX_SETTLED: Final = 512  # of one command: it is applied in one turn
@@ -118,7 +118,7 @@ class Desk:
         self._ring()
         return True
 
-    def settle(self, settled: tuple[SettledMessages, ...]) -> Settler:
+    def settle(self, settled: tuple[Settlement, ...]) -> Settler:
         """Takes settlements.
 
         Raises:
@@ -195,23 +195,33 @@ class Desk:
         for settler in settlers:
             settler.superseded.clear()
             choice.settle(settler)
-        queues = len(choice.topic.next_offsets)
-        for receiver in list(self._receivers)[:MAX_CHOSEN]:
-            if receiver.done.done():
-                self._receivers.pop(receiver, None)  # whoever asked is gone
-                continue
-            receiver.is_under_way = True
-            first = self._turn % queues
-            self._turn += 1
-            await choice.give(receiver, [*range(first, queues), *range(first)])
-            receiver.is_under_way = receiver in choice.parts
-            if not (receiver.is_under_way or receiver.looked.done()):
-                receiver.looked.set_result(None)
+        await self._give(choice)
         if choice.is_empty:
             if choice.failure is not None:
                 raise choice.failure
             return None
         return choice
+
+    async def _give(self, choice: Choice) -> None:
+        """Whoever waits is given what there is, in the order of coming. Where there is nothing for
+        one there is nothing for those behind, but what they had before."""
+        queues = len(choice.topic.next_offsets)
+        is_dry = False
+        for receiver in list(self._receivers):
+            if receiver.done.done():
+                self._receivers.pop(receiver, None)  # whoever asked is gone
+                continue
+            if len(choice.parts) >= MAX_CHOSEN or choice.is_full:
+                return  # the others' turn is the next command's
+            if not is_dry or receiver.wanted.is_again:
+                receiver.is_under_way = True
+                first = self._turn % queues
+                self._turn += 1
+                await choice.give(receiver, [*range(first, queues), *range(first)])
+                receiver.is_under_way = receiver in choice.parts
+                is_dry = is_dry or not receiver.is_under_way
+            if not (receiver.is_under_way or receiver.looked.done()):
+                receiver.looked.set_result(None)
 
     def _begun(self) -> Choice:
         """A command in which nothing is settled or given yet.
