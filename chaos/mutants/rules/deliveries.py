@@ -110,6 +110,16 @@ DELIVERIES = (
         tests=_WIRE,
     ),
     Mutant(
+        "acknowledged-and-not-written",
+        "broker/leader/deliveries/choosing.py",
+        "        if self.planning.settle(told) is None:\n"
+        "            self.command.settled.append(told)\n"
+        "            return 0\n",
+        "        if self.planning.settle(told) is None:\n            return 0\n",
+        seed=2,
+        tests=_WIRE,
+    ),
+    Mutant(
         "stale-receipt-acknowledged",
         "broker/leader/deliveries/choosing.py",
         "            left &= others | never_given\n",
