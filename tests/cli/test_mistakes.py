@@ -174,7 +174,7 @@ def _nothing_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
         raise AssertionError("it hangs")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(local_group, "spawn_detached", refuse)
+    monkeypatch.setattr(local_group, "spawn", refuse)
     monkeypatch.setattr("typer.core.HAS_RICH", False, raising=False)
     before = signal.signal(signal.SIGALRM, too_long)
     signal.alarm(PATIENCE_S)

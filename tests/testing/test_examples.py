@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,3 +30,19 @@ def test_members_that_share_the_work(dledger_group: BrokerGroup) -> None:
     assert [line.split(":")[0] for line in each] == ["anna", "ben"]
     assert once == "400 orders, each once: True"
     assert committed == "committed: 400"
+
+
+def test_a_suite_on_real_and_fake_nodes() -> None:
+    """As its author runs it, which is with none of this project's settings."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull),
+            str(ROOT / "examples" / "tests_of_billing.py"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed" in done.stdout
