@@ -18,7 +18,7 @@ from chaos.real.arena import Arena, ArenaOptions, arena
 from dledger.client import Client, ClientOptions
 from tests.warm import program
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 TOPIC = "t"
 
 

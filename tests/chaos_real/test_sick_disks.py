@@ -23,7 +23,7 @@ from store.errors import CorruptionFound, StorageFailed, StorageFull
 from tests.warm import spawn
 
 TOPIC = "t"
-WAIT_S = 20.0
+WAIT_S = 60.0
 TICK_MS, SLOW_MS = 50, 500  # five times the usual tick; two thirds of the shortest election
 
 

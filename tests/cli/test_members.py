@@ -158,7 +158,7 @@ class Load:
                     while not self._ending.is_set():
                         body = b"%d" % len(self.sent)
                         begun = time.monotonic()
-                        producer.send("t", body).result(timeout=30)
+                        producer.send("t", body).result(timeout=60)
                         self.took_s.append(time.monotonic() - begun)
                         self.sent.append(body)
         except Exception as error:  # noqa: BLE001  told by whoever reads
