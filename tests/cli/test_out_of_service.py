@@ -153,7 +153,7 @@ def test_member_out_of_service_from_its_alarm_to_its_replacement(folder: Path) -
     command("group", "kill", name, "--signal", "TERM", "--dir", str(folder))
     shutil.move(directory, directory.with_name("kept"))
     assert command("group", "start", name, "--dir", str(folder)).returncode == 0
-    replaced = command("group", "replace", name, "--dir", str(folder))
-    assert replaced.returncode == ExitCode.DONE, replaced.stderr
+    # Not before the leader has noticed that who answered is gone.
+    until(lambda: command("group", "replace", name, "--dir", str(folder)).returncode == 0)
     until(lambda: "out of service" not in findings(folder)[1])
     assert node(folder, name)["role"] in ("follower", "leader")
