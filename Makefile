@@ -15,7 +15,7 @@ VERSIONED = tests/client tests/core tests/links tests/node tests/store
 unexport PYTHONDONTWRITEBYTECODE
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
-.PHONY: help extras setup up down status demo test sim audit-property table-kills object-server spark-kills mutants chaos fuzz flips judgement check format lint types verify-proto proto versions picture architecture audit audit-package bench wheel-check clean
+.PHONY: help extras setup up down status demo test sim audit-property table-kills object-server spark-kills mutants chaos fuzz flips judgement check format lint types verify-proto proto versions picture architecture audit audit-package testing bench wheel-check clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -133,6 +133,9 @@ wheel-check: setup  ## the wheel, installed outside of the tree, is what the REA
 audit-package: setup  ## what Spark executors import, as build/audit.zip
 	@mkdir -p build
 	$(BIN)/dledger audit package build/audit.zip
+
+testing: setup   ## how long a group for a test takes, beside a bare start of Python (ROUNDS=7)
+	$(BIN)/python -m dledger.testing.figures $(or $(ROUNDS),7)
 
 bench: setup     ## figures beside their yardsticks
 	$(BIN)/dledger bench all

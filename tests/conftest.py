@@ -21,7 +21,9 @@ import typer.main
 import typer.testing
 from hypothesis import settings
 
+from broker.local_group.process import use_spawner
 from tests.grpc_noise import is_grpcs_own
+from tests.warm import spawn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +49,9 @@ LONGEST = (
     "tests/hostile/test_fuzz.py",
     "tests/cli/test_group_commands.py",
 )
+
+# Nodes of local groups that tests make here are forked, not started: see `tests.warm`.
+use_spawner(spawn)
 
 # Tests interrupt programs. Started in the background of a script this process ignores SIGINT, and
 # so would what it starts.

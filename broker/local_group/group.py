@@ -45,7 +45,7 @@ from broker.local_group.layout import (
     write_group_file,
 )
 from broker.local_group.ports import PortReservation
-from broker.local_group.process import send_signal, spawn_detached
+from broker.local_group.process import send_signal, spawn
 from broker.local_group.status import GroupStatus, NodeView, probe
 from dledger.credentials.tls import TlsMaterial
 from dledger.listening import why_not_listening
@@ -318,7 +318,7 @@ class LocalGroup:
 
     def _launch_one(self, node: LocalNode, record: LocalGroupFile) -> LocalNode:
         try:
-            process = spawn_detached(self._command(node), node.log_file)
+            process = spawn(self._command(node), node.log_file)
         except OSError as error:
             raise LocalGroupError(f"can't start {node.id}: {error}") from error
         launched = node.model_copy(update={"pid": process.pid, "started": process.started})

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -52,10 +52,35 @@ def spawn_detached(command: Sequence[str], output: Path) -> ProcessIdentity:
         setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT],
         setsigmask=[],
     )
+    return identity_of(pid)
+
+
+def identity_of(pid: int) -> ProcessIdentity:
+    """The process that has this id now: a child, say, that nobody has waited for.
+
+    Raises:
+        OSError: there is none.
+    """
     stat = _stat(pid)
-    if stat is None:  # a child that nobody has waited for always has its entry in /proc
+    if stat is None:
         raise OSError(f"process {pid} can't be seen in /proc")
     return ProcessIdentity(pid, stat.started)
+
+
+def spawn(command: Sequence[str], output: Path) -> ProcessIdentity:
+    """As `spawn_detached`, in the way that this process uses."""
+    return _spawner(command, output)
+
+
+def use_spawner(spawner: Spawner) -> None:
+    """From now on `spawn` is that: a warm process forks what tests would wait for (`dledger_cli.
+    warm`)."""
+    global _spawner
+    _spawner = spawner
+
+
+Spawner = Callable[[Sequence[str], Path], ProcessIdentity]
+_spawner: Spawner = spawn_detached
 
 
 def is_running(process: ProcessIdentity) -> bool:

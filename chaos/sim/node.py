@@ -264,6 +264,7 @@ class SimNode:
         self.installs = 0  # of a state that a peer gave
         self.restored_starts = 0  # which began with a snapshot
         self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was, and isn't
+        self._rot_looked_at: tuple[int, int] | None = None  # the disk's operations, rotten bytes
         self.altered_from = 0  # from this entry on its log is another one; 0: it isn't
         self.lost_altered: list[tuple[SimulatedDisk, int]] = []  # disks of which that was so
         self.passing_rot: set[tuple[Path, int]] = set()  # of that, what ends with the process
@@ -341,25 +342,31 @@ class SimNode:
         """A bit of a byte of its disk rots."""
         before = self.disk.flip(path, at, chance.randrange(8))
         self.rot.setdefault((path, at), before)
+        self._rot_looked_at = None
         self._world.log("nemesis", f"a bit of {path.name} at {at} rots on {self.name}")
 
     def note_repairs(self) -> None:
         """Bytes that are what they were, on the platter too, are no rot any more."""
         if self.life is None or self.is_swapped:
             return
-        files: dict[Path, tuple[bytearray, bytearray]] = {}  # thousands of bytes rot in one of them
+        looked_at = (self.disk.operations, len(self.rot))
+        if looked_at == self._rot_looked_at:  # after each event: most leave the disk alone
+            return
+        files: dict[Path, tuple[bytearray, bytearray] | None] = {}  # of one thousands of bytes rot
         for (path, at), before in list(self.rot.items()):
-            if not self.disk.has(path):  # what was in it was retired
+            if path not in files:
+                files[path] = self.disk.copies(path) if self.disk.has(path) else None
+            copies = files[path]
+            if copies is None:  # what was in it was retired
                 del self.rot[path, at]
                 self.passing_rot.discard((path, at))
                 continue
-            if path not in files:
-                files[path] = self.disk.copies(path)
-            read, held = files[path]
+            read, held = copies
             if read[at : at + 1] == held[at : at + 1] == bytes((before,)):
                 del self.rot[path, at]
                 self.passing_rot.discard((path, at))
                 self.repaired_bytes += 1
+        self._rot_looked_at = (self.disk.operations, len(self.rot))
 
     @property
     def is_foreign(self) -> bool:
@@ -406,6 +413,7 @@ class SimNode:
         if self.is_spare or self.is_kept_down or (self.is_past and self.is_taken_away()):
             return
         self._let_rot_pass()
+        self._rot_looked_at = None
         self.boots += 1
         self.identity = replace(self.identity, level=self.known_level)
         timeline = self._world.timeline

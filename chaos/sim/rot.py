@@ -136,7 +136,7 @@ def _are_entries(node: SimNode, path: Path, first: int, last: int) -> bool:
 def _is_sound_at(node: SimNode, path: Path, at: int) -> bool:
     if node.is_foreign or node.is_swapped or node.is_ruined or node.altered_from:
         return False
-    return not any(file == path and abs(at - rotten) < NEAR_BYTES for file, rotten in node.rot)
+    return not any(abs(at - rotten) < NEAR_BYTES and file == path for file, rotten in node.rot)
 
 
 def front_of(node: SimNode) -> int:

@@ -1,26 +1,24 @@
 """A group of real nodes for a test: the installed program, in a folder of its own.
 
-Everything goes through the program `dledger` (`group up`, `kill`, `start`, `down`), as a person
-would do it. This owns the folder and a leash (`dledger.testing.leash`): a process that ends the
-group when the test's process is gone, even by SIGKILL. The leash is there before the first node is.
+Everything goes through the program `dledger` (`group up`, `kill`, `start`), as a person would do
+it, and each of its processes is forked from a warm one (`dledger.testing.warm`), which ends the
+group when the test's process is gone, even by SIGKILL. It knows of the folder before the first node
+is there.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import shutil
 import tempfile
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from dledger.client.blocking import BlockingClient
 from dledger.testing.errors import GroupFailed
-from dledger.testing.program import PROGRAM
-
-PATIENCE_S: Final = 120.0  # for one command; loaded machines take their time
+from dledger.testing.warm import shared
 
 
 class BrokerGroup:
@@ -35,14 +33,12 @@ class BrokerGroup:
 
     def __init__(self, nodes: int = 3) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="dledger-test-"))
-        self._leash: subprocess.Popen[bytes] | None = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dledger.testing.leash", str(self._directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the test; the leash acts when that has ended
-        )
         self._numbers = count(1)
+        self._addresses: dict[str, str] = {}
+        self._is_open = True
         try:
+            self._warm = shared()
+            self._warm.remove_in_the_end(self._directory)
             self._group("up", "--nodes", str(nodes))
             known = json.loads((self._directory / "group.json").read_text())["nodes"]
             self._addresses = {node["id"]: node["address"] for node in known}
@@ -93,12 +89,12 @@ class BrokerGroup:
 
     def close(self) -> None:
         """The nodes are killed, their folder is removed."""
-        leash, self._leash = self._leash, None
-        if leash is None:
+        if not self._is_open:
             return
-        if leash.stdin is not None:
-            leash.stdin.close()
-        leash.wait(PATIENCE_S)
+        self._is_open = False
+        for folder in sorted(self._directory.glob("*/node.toml")):
+            self._group("kill", folder.parent.name, tolerated=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self
@@ -117,14 +113,7 @@ class BrokerGroup:
 
     def _group(self, *words: str, tolerated: bool = False) -> str:
         """What a command of `dledger group` prints."""
-        done = subprocess.run(
-            [*PROGRAM, "group", *words, "--dir", str(self._directory)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        done = self._warm.run("group", *words, "--dir", str(self._directory))
         if done.returncode and not tolerated:
             raise GroupFailed(f"dledger group {' '.join(words)}: {done.stderr.strip()}")
         return done.stdout

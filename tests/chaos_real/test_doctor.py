@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -17,8 +16,9 @@ from broker.doctor.judging import judge
 from chaos.faults import ClockFault
 from chaos.real.arena import Arena, ArenaOptions, arena
 from dledger.client import Client, ClientOptions
+from tests.warm import program
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 TOPIC = "t"
 
 
@@ -50,14 +50,9 @@ async def found(made: Arena, *wanted: Kind) -> tuple[Finding, ...]:
 
 async def command(made: Arena, *arguments: str) -> tuple[int, str]:
     """How the program ends, and what it prints."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "dledger_cli", "group", "doctor"),
-        *("--bootstrap", ",".join(made.addresses.values()), *arguments),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    output, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode()
+    words = ("--bootstrap", ",".join(made.addresses.values()), *arguments)
+    done = await asyncio.to_thread(program, "group", "doctor", *words)
+    return done.returncode, done.stdout
 
 
 async def send(client: Client, count: int, size: int = 10) -> None:
@@ -122,12 +117,9 @@ def test_directory_that_was_wiped(tmp_path: Path) -> None:
         code, text = await command(made, "--no-remedies")
         assert code == 1
         assert "replace" not in text
-        replaced = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "dledger_cli", "group", "replace", one),
-            *("--bootstrap", ",".join(made.addresses.values())),
-            stdout=asyncio.subprocess.DEVNULL,
-        )
-        assert await replaced.wait() == 0
+        words = ("--bootstrap", ",".join(made.addresses.values()))
+        replaced = await asyncio.to_thread(program, "group", "replace", one, *words)
+        assert replaced.returncode == 0, replaced.stderr
         await found(made)
 
     within_group(tmp_path, act)

@@ -26,6 +26,7 @@ from chaos.real.nemeses import NEMESES
 from chaos.real.network import Network, Quality
 from chaos.real.runner import RunOptions, run_chaos
 from chaos.real.scenario import Load, load_file, plan_steps
+from tests.warm import program
 
 TIMEOUT_S = 600.0  # a bound for what hangs, however busy the machine
 POWER_CUT_OF_ALL = '''"""Everybody loses power at once."""
@@ -45,9 +46,7 @@ def command(*arguments: str) -> list[str]:
 
 def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The program's outputs and exit code."""
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    return program("chaos", *arguments, timeout_s=TIMEOUT_S)
 
 
 class Told(NamedTuple):
@@ -63,15 +62,15 @@ def told(*arguments: str) -> Told:
 
 
 def nodes_below(directory: Path) -> list[int]:
-    """Processes whose command line names a file below `directory`."""
+    """Processes whose standard output is a file below `directory`, as a node's is."""
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                line = (entry / "cmdline").read_bytes()
+                output = (entry / "fd" / "1").readlink()
             except OSError:
                 continue
-            if os.fsencode(directory) + b"/" in line and b"node.toml" in line:
+            if output.is_relative_to(directory):
                 found.append(int(entry.name))
     return found
 
@@ -325,9 +324,6 @@ def test_run_with_old_files_rot_and_cut_clients_is_kept_and_audited(
     audits = [line.split()[1:] for line in ran.stdout.splitlines() if "dledger audit" in line]
     assert [audit[1] for audit in audits] == ["replicas", "delivery"]
     for audit in audits:
-        line = [sys.executable, "-m", "dledger_cli", *audit, "--json"]
-        audited = subprocess.run(
-            line, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
+        audited = program(*audit, "--json", timeout_s=TIMEOUT_S)
         assert audited.returncode == 0, audited.stdout + audited.stderr
     assert json.loads(audited.stdout)["verdict"] == "delivered"

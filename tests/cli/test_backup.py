@@ -96,7 +96,7 @@ def test_group_that_is_lost_is_made_anew_from_its_backup(running: Running, tmp_p
         # One more may have been on its way when the last one was acknowledged.
         assert found == [b"%d" % number for number in range(len(found))]
         with client.producer() as producer:
-            assert producer.send("t", b"more").result(timeout=30).queue_offset == len(found)
+            assert producer.send("t", b"more").result(timeout=60).queue_offset == len(found)
     words = running.take_in("m2", "m3", broker_group="second")
     added = running.command("member", "add", *words, "--bootstrap", running.addresses["m1"])
     assert added.returncode == 0, added.stderr

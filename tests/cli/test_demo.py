@@ -15,6 +15,7 @@ import pytest
 from broker.local_group import LocalGroup
 from broker.local_group.process import ProcessIdentity, is_running
 from chaos.demo import EXIT_INTERRUPTED
+from tests.warm import program, warm
 
 pytestmark = pytest.mark.slow
 
@@ -101,19 +102,12 @@ def test_kept_demo_can_be_audited(tmp_path: Path) -> None:
     """The data of a run that came to its end, its nodes stopped; the replicas agree."""
     run = tmp_path / "run"
     options = ["--files", "30", "--keep", "--dir", str(run)]
-    done = subprocess.run(
-        [sys.executable, "-m", "chaos.demo", *options],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=True,
-    )
+    done = warm().run(*options, module="chaos.demo", timeout_s=WAIT_S)
+    assert done.returncode == 0, done.stderr
     (folder,) = run.iterdir()
     assert f"make audit RUN={folder}" in done.stdout.replace("\n", "")
     group = LocalGroup.open(folder)
     assert not any(node.is_running() for node in group.nodes)
-    audit = [sys.executable, "-m", "dledger_cli", "audit", "replicas", "--dir", str(folder)]
-    found = subprocess.run(
-        [*audit, "--json"], capture_output=True, text=True, check=True, timeout=WAIT_S
-    )
+    found = program("audit", "replicas", "--dir", str(folder), "--json")
+    assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["verdict"] == "identical"

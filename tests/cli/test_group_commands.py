@@ -32,7 +32,7 @@ from dledger_cli.app import app
 
 pytestmark = pytest.mark.slow
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 PROGRAM = (sys.executable, "-m", "dledger_cli")
 
 

@@ -20,7 +20,7 @@ from broker.local_group.process import (
     spawn_detached,
 )
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 Spawn = Callable[..., ProcessIdentity]
 
 

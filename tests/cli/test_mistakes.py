@@ -23,7 +23,7 @@ from broker.local_group import group as local_group
 from dledger_cli.app import PROGRAMS
 from dledger_cli.app import app as program
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 USAGE = 2
 # Refused by what is asked for, or because there is no group, node or file: never 0, never a signal.
 TOLD = {1, 2, 3}
@@ -174,7 +174,7 @@ def _nothing_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
         raise AssertionError("it hangs")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(local_group, "spawn_detached", refuse)
+    monkeypatch.setattr(local_group, "spawn", refuse)
     monkeypatch.setattr("typer.core.HAS_RICH", False, raising=False)
     before = signal.signal(signal.SIGALRM, too_long)
     signal.alarm(PATIENCE_S)

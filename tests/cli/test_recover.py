@@ -26,6 +26,7 @@ from dledger.outcome import Outcome
 from dledger.terminal.outcome import ExitCode
 from dledger.terminal.outcome import run as run_here
 from dledger.wire.cluster_pb2 import NodeStatus
+from tests.cli.called import command
 from tests.integration.group import free_ports
 
 pytestmark = pytest.mark.slow
@@ -47,9 +48,7 @@ class Struck:
         self.names = [node.id for node in self.group.nodes]
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*PROGRAM, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        return command(*words)
 
     def data(self, name: str) -> Path:
         return self.folder / name / "data"

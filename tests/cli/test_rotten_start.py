@@ -12,7 +12,8 @@ from broker.config import load_config
 from broker.local_group import LocalGroup
 from dledger.outcome import ExitCode
 from dledger.reading.entry import HEADER_SIZE
-from tests.cli.test_out_of_service import command, node, until
+from tests.cli.called import command
+from tests.cli.test_out_of_service import node, produce, until
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ def test_process_goes_on_by_itself_when_its_log_is_whole(folder: Path, how: str)
     group = LocalGroup.open(folder)
     assert command("topic", "create", "logs", "--dir", str(folder)).returncode == 0
     lines = "".join(f"message {number}\n" for number in range(200))
-    assert command("produce", "logs", "--dir", str(folder), stdin=lines).returncode == 0
+    assert produce(folder, lines).returncode == 0
     leader = json.loads(command("group", "status", "--dir", str(folder), "--json").stdout)["leader"]
     name = next(each.id for each in group.nodes if each.id != leader)
     directory = load_config(Path(group.node(name).config)).data_directory
@@ -48,5 +49,5 @@ def test_process_goes_on_by_itself_when_its_log_is_whole(folder: Path, how: str)
     until(lambda: node(folder, name)["role"] == "follower")
     end = len(before.rstrip(b"\0"))
     assert segment.read_bytes()[:end] == before[:end]
-    more = command("produce", "logs", "--dir", str(folder), stdin="one more\n")
+    more = produce(folder, "one more\n")
     assert more.returncode == ExitCode.DONE, more.stderr

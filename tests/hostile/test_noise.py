@@ -36,7 +36,7 @@ from dledger.transport import GrpcTransport
 from tests.broker.leader import Bench, batch
 from tests.integration.group import Group
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 NONSENSE = (b"\x0a\xff\xff", b"\xff" * 40, b"\x0a\x05\xff\xfe\xfd\xfc\xfb")
 HEALTH = "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"

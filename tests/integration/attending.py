@@ -16,7 +16,7 @@ from dledger.wire import errors_pb2 as epb
 from dledger.wire import groups_pb2 as pb
 from tests.integration.group import Group, error_of
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 BEATS_S = 0.2
 
 Queue = tuple[str, int]

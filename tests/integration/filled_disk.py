@@ -24,7 +24,7 @@ from store.files import Buffer, FileSystem, Handle, OsFiles
 SEGMENT_BYTES = 64 << 10
 DISK_BYTES = 2 << 20
 NAME = NodeId("n1")
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class CrowdedFiles(OsFiles):

@@ -46,7 +46,7 @@ SERVICES = {
     "Cluster": cluster_pb2.DESCRIPTOR.services_by_name["Cluster"],
     "RaftPeer": raft_pb2.DESCRIPTOR.services_by_name["RaftPeer"],
 }
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def free_ports(count: int) -> list[int]:

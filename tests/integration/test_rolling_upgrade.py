@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -30,6 +28,7 @@ from dledger.outcome import ExitCode
 from dledger.reading.chunks import intact_entries
 from dledger.reading.entry import parse_header
 from tests.integration.older_program import MixedGroup
+from tests.warm import program
 
 pytestmark = pytest.mark.slow
 
@@ -132,26 +131,15 @@ async def put_up(group: MixedGroup, node_id: str) -> None:
 
 async def told(group: MixedGroup, *words: str) -> tuple[int, str]:
     """How a command of this release ends, and what it says on both outputs."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "dledger_cli", *words),
-        *("--bootstrap", ",".join(group.local.addresses)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    output, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode()
+    bootstrap = ",".join(group.local.addresses)
+    done = await asyncio.to_thread(program, *words, "--bootstrap", bootstrap)
+    return done.returncode, done.stdout + done.stderr
 
 
 def audit(group: MixedGroup) -> None:
     """Every byte that all three hold is the same, and so are the queues that derive from it."""
-    command = [sys.executable, "-m", "dledger_cli", "audit", "replicas", "--json"]
-    done = subprocess.run(
-        [*command, "--derived", "--dir", str(group.local.directory)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    directory = str(group.local.directory)
+    done = program("audit", "replicas", "--json", "--derived", "--dir", directory)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["verdict"] == "identical"
 

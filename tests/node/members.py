@@ -29,7 +29,7 @@ from dledger.wire.raft_pb2 import PeerMessage
 from store.files import FileSystem, OsFiles
 
 T = TypeVar("T")
-WAIT_S = 20.0
+WAIT_S = 60.0
 SEGMENT_BYTES = 8 << 20
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -56,3 +57,19 @@ def test_the_page_of_single_messages(
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(example, "deliveries.md", "exec"), {"addresses": dledger_group.addresses})
     assert capsys.readouterr().out == "b'cats.mov' 1\n"
+
+
+def test_a_suite_on_real_and_fake_nodes() -> None:
+    """As its author runs it, which is with none of this project's settings."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull),
+            str(ROOT / "examples" / "tests_of_billing.py"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed" in done.stdout

@@ -1,0 +1,180 @@
+"""Processes of the installed program, forked from a warm one (`dledger_cli.warm`, the other end).
+
+A process's tests share one warm process: begun when it is first needed, gone with the tests'
+process, however that ends, and with it whatever it forked and the folders that it was told of.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from dledger.testing.errors import GroupFailed
+
+MESSAGE_BYTES: Final = 128 << 10  # of a request: words and an environment
+PATIENCE_S: Final = 120.0  # for one command; loaded machines take their time
+START_S: Final = 60.0  # for a fork, or for all of the program's imports
+PROGRAM: Final = "dledger_cli"
+
+
+@dataclass(slots=True)
+class Forked:
+    """A process that was asked for. Who isn't interested in its end closes `_connection`."""
+
+    pid: int
+    started: str
+    _connection: socket.socket
+
+    @classmethod
+    def of(
+        cls, path: Path, module: str, words: Sequence[str], streams: tuple[int, int, int]
+    ) -> Self:
+        """`python -m MODULE WORDS` runs, in this process's folder and environment, without having
+        been started.
+
+        Args:
+            path: the socket of the warm process.
+            streams: descriptors that become its standard input, output and error.
+
+        Raises:
+            OSError: the warm process isn't there, or can't fork.
+        """
+        request = {
+            "module": module,
+            "words": list(words),
+            "directory": str(Path.cwd()),
+            "environment": dict(os.environ),
+        }
+        connection = connected(path)
+        try:
+            socket.send_fds(connection, [json.dumps(request).encode()], streams)
+            told = answered(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return cls(told["pid"], told["started"], connection)
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit code; the negative of a signal that ended it.
+
+        Raises:
+            TimeoutError: it still runs.
+        """
+        self._connection.settimeout(timeout_s)
+        code: int = answered(self._connection)["code"]
+        return code
+
+    def close(self) -> None:
+        """It goes on, and nobody here hears of it."""
+        self._connection.close()
+
+
+class WarmProgram:
+    """The warm process. `shared` is what tests want: one for all of them."""
+
+    def __init__(self, *preloaded: str) -> None:
+        """It has imported what nodes and commands of the program need, and the modules
+        `preloaded`.
+
+        Raises:
+            GroupFailed: it doesn't start: the extra `node` isn't installed, say.
+        """
+        self._folder = Path(tempfile.mkdtemp(prefix="dledger-warm-"))
+        self.path = self._folder / "socket"
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "dledger_cli.warm", str(self.path), *preloaded],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # threads aren't taken along by forks
+            start_new_session=True,  # Ctrl-C is for the test; this acts when that has ended
+        )
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            _, said = self._process.communicate()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise GroupFailed(f"dledger can't be started: {said.strip()}")
+        self.remove_in_the_end(self._folder)
+        atexit.register(self.close)
+
+    def remove_in_the_end(self, folder: Path) -> None:
+        """The folder is removed when the tests' process is gone, unless it is before."""
+        with connected(self.path) as connection:
+            connection.send(json.dumps({"remove": str(folder)}).encode())
+
+    def run(
+        self, *words: str, module: str = PROGRAM, timeout_s: float = PATIENCE_S
+    ) -> subprocess.CompletedProcess[str]:
+        """`dledger WORDS`, or another module's program, nothing on its standard input.
+
+        Raises:
+            TimeoutError: it still runs.
+        """
+        with (
+            Path(os.devnull).open("rb") as nothing,
+            tempfile.TemporaryFile("w+") as output,
+            tempfile.TemporaryFile("w+") as errors,
+        ):
+            streams = (nothing.fileno(), output.fileno(), errors.fileno())
+            forked = Forked.of(self.path, module, words, streams)
+            try:
+                code = forked.wait(timeout_s)
+            finally:
+                forked.close()
+            output.seek(0)
+            errors.seek(0)
+            return subprocess.CompletedProcess(list(words), code, output.read(), errors.read())
+
+    def close(self) -> None:
+        """Nothing that it forked runs, and the folders that it was told of are gone."""
+        atexit.unregister(self.close)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait(PATIENCE_S)
+        shutil.rmtree(self._folder, ignore_errors=True)  # where it was killed
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def connected(path: Path) -> socket.socket:
+    """A connection to the warm process."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.settimeout(START_S)
+        connection.connect(str(path))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def answered(connection: socket.socket) -> dict[str, Any]:
+    """What the warm process says next.
+
+    Raises:
+        ConnectionError: it is gone, or couldn't do it.
+    """
+    message = connection.recv(MESSAGE_BYTES)
+    if not message:
+        raise ConnectionError("the warm process is gone, or can't fork")
+    told: dict[str, Any] = json.loads(message)
+    return told
+
+
+@functools.cache
+def shared() -> WarmProgram:
+    """This process's warm program, begun with the first call."""
+    return WarmProgram()

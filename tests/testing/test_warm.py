@@ -1,0 +1,86 @@
+"""Processes that are forked from a warm one are processes of their own, and leave nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.local_group.process import ProcessIdentity, is_running
+from dledger.testing import GroupFailed
+from dledger.testing.warm import Forked, WarmProgram
+
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmProgram]:
+    program = WarmProgram()
+    yield program
+    program.close()
+
+
+def forked(warm: WarmProgram, output: Path, *words: str) -> Forked:
+    with Path(os.devnull).open("rb") as nothing, output.open("ab") as file:
+        streams = (nothing.fileno(), file.fileno(), file.fileno())
+        return Forked.of(warm.path, "dledger_cli", words, streams)
+
+
+def test_a_command_ends_as_one_that_was_started(
+    warm: WarmProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its exit code, its outputs apart, this folder and this environment."""
+    done = warm.run("version", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "dledger" in json.loads(done.stdout)
+    wrong = warm.run("nonsense")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "No such command" in wrong.stderr
+    monkeypatch.chdir(tmp_path)
+    absent = warm.run("group", "status", "--dir", "run")
+    assert absent.returncode != 0
+    monkeypatch.setenv("DLEDGER_BOOTSTRAP", "not an address")
+    assert "not an address" in warm.run("topic", "list").stderr
+
+
+def test_a_signal_that_ends_one_is_told_and_ends_no_other(
+    warm: WarmProgram, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert warm.run("group", "up", "--nodes", "1", "--dir", str(run)).returncode == 0
+    (node,) = json.loads((run / "group.json").read_text())["nodes"]
+    waiting = forked(warm, tmp_path / "output", "consume", "none", "--dir", str(run))
+    os.kill(waiting.pid, signal.SIGKILL)
+    assert waiting.wait(WAIT_S) == -signal.SIGKILL
+    waiting.close()
+    assert is_running(ProcessIdentity(node["pid"], node["started"]))
+    assert warm.run("group", "down", "--dir", str(run)).returncode == 0
+    assert not is_running(ProcessIdentity(node["pid"], node["started"]))
+
+
+def test_nodes_die_with_the_warm_process(tmp_path: Path) -> None:
+    """Even if that is killed, and can clear nothing away."""
+    warm = WarmProgram()
+    run = tmp_path / "run"
+    assert warm.run("group", "up", "--nodes", "1", "--dir", str(run)).returncode == 0
+    (node,) = json.loads((run / "group.json").read_text())["nodes"]
+    process = ProcessIdentity(node["pid"], node["started"])
+    assert is_running(process)
+    warm._process.kill()
+    deadline = time.monotonic() + WAIT_S
+    while is_running(process):
+        assert time.monotonic() < deadline, "left behind"
+        time.sleep(0.05)
+    with pytest.raises(OSError):
+        warm.run("version")
+    warm.close()
+
+
+def test_what_cannot_be_imported_is_told() -> None:
+    with pytest.raises(GroupFailed, match="no_such_module"):
+        WarmProgram("no_such_module")

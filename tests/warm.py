@@ -1,0 +1,35 @@
+"""What tests start of the program, forked from a warm process (`dledger_cli.warm`): half of what a
+node in a test takes, and nearly all of what a command does, are imports.
+
+Nodes of local groups that are made in the tests' process come from here by themselves (`conftest`).
+Others are started as a program: where its start, pipes and signals are the subject
+(`cli/test_process.py`, `cli/test_streams.py`), where it is measured (`bench`), and below `dledger
+chaos`, `demo` and `bench` where these are processes of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker.local_group.process import ProcessIdentity
+from dledger.testing.warm import WarmProgram
+from dledger_cli.warm_nodes import forked_by
+
+
+@functools.cache
+def warm() -> WarmProgram:
+    """The warm process of this one, begun with the first call."""
+    return WarmProgram("chaos.node", "chaos.cli")
+
+
+def spawn(command: Sequence[str], output: Path) -> ProcessIdentity:
+    """As `broker.local_group.process.spawn_detached`, where that starts Python."""
+    return forked_by(warm().path)(command, output)
+
+
+def program(*words: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
+    """`dledger WORDS` in a process of its own: how it ended, and both its outputs."""
+    return warm().run(*words, timeout_s=timeout_s)
