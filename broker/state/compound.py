@@ -20,6 +20,8 @@ from typing import Final, NamedTuple, Protocol
 from google.protobuf.message import DecodeError
 
 from broker.state.groups import Groups
+from broker.state.leases import Leases
+from broker.state.level import COMMAND_LEVELS, Level
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.outcomes import Outcomes, RefusedUnit, Settlement
 from broker.state.refusals import (
@@ -31,10 +33,18 @@ from broker.state.refusals import (
     TopicNotFound,
     TopicReplaced,
 )
-from broker.state.topics import Topics, TopicState
+from broker.state.retries import Retries
+from broker.state.retrying import (
+    Before,
+    refusal_of_fire,
+    refusal_of_resend,
+    refusal_of_send_back,
+)
+from broker.state.topics import TopicRef, Topics, TopicState
 from dledger.reading.compound import UnitSpan, as_entry, unit_spans
 from dledger.reading.entry import EntryHeader, preamble_of
 from dledger.records.errors import FormatError
+from dledger.records.reserved import SCHEDULE_TOPIC
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, SettleUnitsCommand
 from store.dispatch import units_for_entry
 from store.errors import DivergenceFound
@@ -66,6 +76,15 @@ def keys_of(command: Command) -> tuple[Key, ...] | None:
             return (Key(command.delete_topic.name),)
         case "settle_units":
             return (Key(SETTLING, SETTLING),)
+        case "send_back":
+            sent = command.send_back
+            what = f"message {sent.queue_id}/{sent.offset} of {sent.group}"
+            return (Key(sent.topic, what),)
+        case "fire_delayed":
+            return (Key(SCHEDULE_TOPIC, f"level of queue {command.fire_delayed.queue_id}"),)
+        case "resend":
+            dead = command.resend
+            return (Key(dead.topic, f"dead letter {dead.queue_id}/{dead.offset}"),)
         case _:
             return None
 
@@ -130,6 +149,12 @@ class Owners(Protocol):
     def outcomes(self) -> Outcomes: ...
     @property
     def groups(self) -> Groups: ...
+    @property
+    def leases(self) -> Leases: ...
+    @property
+    def retries(self) -> Retries: ...
+    @property
+    def level(self) -> Level: ...
 
 
 def judge(owners: Owners, header: EntryHeader, frame: bytes) -> list[Judged]:
@@ -138,7 +163,7 @@ def judge(owners: Owners, header: EntryHeader, frame: bytes) -> list[Judged]:
     Raises:
         InvalidFrame: it holds no units.
     """
-    entry = _Entry(owners)
+    entry = _Entry(owners, header.append_time_ms)
     return [
         entry.judge(header, frame, number, span)
         for number, span in enumerate(unit_spans(header, frame))
@@ -150,9 +175,11 @@ class _Entry:
     """What the units so far would have done."""
 
     owners: Owners
+    append_time_ms: int
     claims: Claims = field(default_factory=Claims)
     ends: dict[tuple[int, int], int] = field(default_factory=dict)  # of queues, as they go on
     new_progress: int = 0
+    before: Before = field(default_factory=Before)
 
     def judge(self, header: EntryHeader, frame: bytes, number: int, span: UnitSpan) -> Judged:
         refusal: UnitRefusal | None = None
@@ -209,7 +236,8 @@ class _Entry:
             taken += keys
         new_progress = 0
         for command in commands:
-            refusal, more = self._condition(command, self.new_progress + new_progress)
+            new = self.new_progress + new_progress
+            refusal, more = self._condition(command, placed, new)
             if refusal is not None:
                 return refusal
             new_progress += more
@@ -217,7 +245,9 @@ class _Entry:
         self.new_progress += new_progress
         return None
 
-    def _condition(self, command: Command, new_progress: int) -> tuple[Refusal | None, int]:
+    def _condition(
+        self, command: Command, placed: Sequence[PlacedBatch], new_progress: int
+    ) -> tuple[Refusal | None, int]:
         """Why the command doesn't take effect, or None; and how many pairs of group and topic it
         adds."""
         owners = self.owners
@@ -237,8 +267,28 @@ class _Entry:
                     owners.topics, command.delete_topic.name, command.delete_topic.incarnation
                 )
                 return (None if isinstance(topic, TopicState) else topic), 0
-            case _:
+            case "settle_units":
                 return owners.outcomes.refusal_of(settlement_of(command.settle_units)), 0
+            case name if COMMAND_LEVELS[str(name)] > owners.level.current:
+                return Malformed(f"{name} is of a level above the one in use"), 0
+            case _:
+                return self._retry_condition(command, placed), 0
+
+    def _retry_condition(self, command: Command, placed: Sequence[PlacedBatch]) -> Refusal | None:
+        """`_condition` of what failed messages go by; see `broker.state.retrying`."""
+        owners, before = self.owners, self.before
+
+        def found(ref: TopicRef) -> TopicState | TopicNotFound | TopicReplaced:
+            return meant(owners.topics, ref.name, ref.incarnation)
+
+        match command.WhichOneof("body"):
+            case "send_back":
+                return refusal_of_send_back(owners, found, command.send_back, placed, before)
+            case "fire_delayed":
+                fire = command.fire_delayed
+                return refusal_of_fire(owners, found, fire, placed, self.append_time_ms)
+            case _:
+                return refusal_of_resend(owners, found, command.resend, placed, before)
 
 
 def meant(

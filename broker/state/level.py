@@ -53,6 +53,9 @@ COMMAND_LEVELS: Final = {
     "forget_groups": GROUPS_LEVEL,
     "move_group": DELIVERY_LEVEL,
     "clone_group": DELIVERY_LEVEL,
+    "send_back": DELIVERY_LEVEL,
+    "fire_delayed": DELIVERY_LEVEL,
+    "resend": DELIVERY_LEVEL,
 }
 
 

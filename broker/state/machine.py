@@ -26,6 +26,8 @@ with it).
     move log start       log_start: entries before it may go (ADR 43)
     retain topic         topic_retention: how long its messages are wanted (ADR 48)
     move queue starts    topic_retention: what may be read of a topic's queues
+    send back, resend,
+    fire delayed         retries, leases, offsets (`broker.state.retrying`); only in a unit
     settle units         outcomes: the log says which units were refused; only in a unit
     join, end, grant,
     commit, forget       groups, leases, offsets (`broker.state.consuming`; ADR 55)
@@ -61,6 +63,7 @@ from broker.state import (
     offsets,
     outcomes,
     producers,
+    retries,
     topic_retention,
     topics,
 )
@@ -86,6 +89,8 @@ from broker.state.registration import (
     Registration,
     could_be_given,
 )
+from broker.state.retries import Queue, Retries
+from broker.state.retrying import fired_of, send_back
 from broker.state.sequences import StoredBatch, batches_of
 from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
 from broker.state.topic_retention import TopicRetentions
@@ -93,7 +98,7 @@ from broker.state.topics import TopicRef, Topics, TopicState
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
 from dledger.errors import ApplyPaused, ApplyStopped
-from dledger.level import COMPOUND_LEVEL, FIRST_LEVEL, GROUPS_LEVEL, KNOWN_LEVEL
+from dledger.level import COMPOUND_LEVEL, DELIVERY_LEVEL, FIRST_LEVEL, GROUPS_LEVEL, KNOWN_LEVEL
 from dledger.ports import never_enough
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header, preamble_of
 from dledger.records.errors import FormatError
@@ -125,6 +130,7 @@ OPTIONAL_SECTIONS: Final = (
     outcomes.SECTION,
     *groups.OWN_SECTIONS,
     *leases.OWN_SECTIONS,
+    *retries.OWN_SECTIONS,
 )
 
 
@@ -202,6 +208,7 @@ class StateMachine:
         self.outcomes = Outcomes()
         self.groups = Groups()
         self.leases = Leases()
+        self.retries = Retries()
         self.applied_index = 0
         self.append_time_ms = 0
         self.messages_applied = 0
@@ -377,6 +384,14 @@ class StateMachine:
                 self._end_topic(self.topics[command.delete_topic.name])
             case "settle_units":
                 self.outcomes.settle(settlement_of(command.settle_units))
+            case "send_back":
+                sent = command.send_back
+                send_back(self, sent, self.topics[sent.topic], self.lived_time.lived_ms)
+            case "fire_delayed":
+                self.retries.fire(fired_of(command.fire_delayed))
+            case "resend":
+                dead = command.resend
+                self.retries.resend(Queue(dead.incarnation, dead.queue_id), dead.offset)
 
     # --- commands -----------------------------------------------------------------------------
 
@@ -412,6 +427,8 @@ class StateMachine:
             case "move_queue_starts":
                 return self._move_queue_starts(command.move_queue_starts)
             case "join_group":
+                if self.level.current < DELIVERY_LEVEL:
+                    command.join_group.settings.ClearField("max_attempts")  # programs before it do
                 return self._consuming.join(command.join_group, self._now())
             case "end_sessions":
                 self._consuming.end(command.end_sessions, self._now())
@@ -507,6 +524,7 @@ class StateMachine:
         self._consuming.on_topic_deleted(topic, committed)
         self.producers.on_topic_deleted(topic.incarnation)
         self.topic_retention.on_topic_deleted(topic.incarnation)
+        self.retries.on_topic_deleted(topic.incarnation)
         self._listener.topic_deleted(topic)
 
     def _commit_offsets(self, command: CommitOffsetsCommand) -> Refusal | None:
@@ -543,6 +561,7 @@ class StateMachine:
             *self.outcomes.snapshot(),
             *self.groups.snapshot(),
             *self.leases.snapshot(),
+            *self.retries.snapshot(),
         )
         return seal(self.applied_index, sections)
 
@@ -617,6 +636,8 @@ class StateMachine:
                 self.groups.restore(name, first.version, payloads)
             case _ if name in leases.OWN_SECTIONS:
                 self.leases.restore(name, first.version, payloads)
+            case _ if name in retries.OWN_SECTIONS:
+                self.retries.restore(name, first.version, payloads)
             case _ if name == SECTION:
                 if first.version != APPLYING:
                     raise SnapshotAppliedOtherwise(name, first.version, APPLYING)
@@ -657,9 +678,18 @@ class StateMachine:
                 for queue_id, offset in committed.items():
                     self._check_within(f"an offset of {group}", name, queue_id, offset)
         self._check_producers()
+        self._check_retries()
         self.groups.check_invariants(self.applied_index, self.lived_time.lived_ms)
         self.leases.check_invariants(self.applied_index)
         self._consuming.check_invariants(self.topics.values(), is_counted=self._knows_groups)
+
+    def _check_retries(self) -> None:
+        """What has moved on, and what was sent again, is in topics that are there."""
+        self.retries.check_invariants()
+        names = {topic.incarnation: topic.name for topic in self.topics.values()}
+        for queue, end in self.retries.places().items():
+            name = names.get(queue.incarnation, "")
+            self._check_within("a retry", name, queue.queue_id, end)
 
     @property
     def _knows_groups(self) -> bool:

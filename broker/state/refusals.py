@@ -288,6 +288,30 @@ class GroupBroadcasts:
 
 
 @dataclass(frozen=True, slots=True)
+class FinishedAlready:
+    """The message at that offset was finished before, with a copy or without: no other is made."""
+
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LevelMoved:
+    """The level's queue has moved on to `present`."""
+
+    queue_id: int
+    present: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotDue:
+    """The entry was appended before `due_ms`."""
+
+    queue_id: int
+    due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueueRefused:
     """A queue in which a command took no effect, and why."""
 
@@ -341,6 +365,9 @@ Refusal = (
     | TooManySessions
     | TooManyVersions
     | SessionUnknown
+    | FinishedAlready
+    | LevelMoved
+    | NotDue
     | PartlyRefused
     | GroupUnknown
     | GroupExists
