@@ -18,6 +18,7 @@ from broker.leader.commands import Commands
 from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.leadership import Leadership
 from broker.leader.membership import Membership
+from broker.leader.retries.own_topics import OwnTopics
 from broker.log_start import LogStartKeeper
 from broker.mending import Mender
 from broker.picture import Facts, node_health, node_status
@@ -37,6 +38,7 @@ from broker.services.messages import UNTIMED, HoldTimes, Lookups, Pulls, Sends, 
 from broker.services.offsets import Offsets
 from broker.services.producers import Producers
 from broker.services.queue_pulls import QueuePulls
+from broker.services.retries import Retries
 from broker.services.services import Services
 from broker.services.soundness import Soundness
 from broker.services.topics import Topics
@@ -70,6 +72,7 @@ class Parts:
     log_start: LogStartKeeper
     archiver: Archiver
     groups: GroupKeeper
+    own_topics: OwnTopics
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,9 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
             Held(parts.machine, parts.groups, reader, soundness),
             commands,
             surrounds.turns,
+        ),
+        retries=Retries(
+            gate, reader, soundness, parts.appender.units, parts.own_topics, parts.machine
         ),
         topics=Topics(gate, reader, commands, parts.machine),
         cluster=Cluster(

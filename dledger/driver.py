@@ -627,6 +627,11 @@ class RaftDriver(Generic[H]):
                 index,
             )
 
+    @property
+    def log_time_ms(self) -> int:
+        """The log's time, as of now: what an entry would be stamped with."""
+        return self._clock.now_ms(self._now_us())
+
     def statistics(self) -> DriverStatistics:
         """A frozen picture, as of now."""
         return DriverStatistics(

@@ -140,6 +140,10 @@ class LogClock:
         self._reading_us, self._read_at_us = time_us, now_us
         return time_us // 1000
 
+    def now_ms(self, now_us: int) -> int:
+        """What `read_ms` would say; nothing is appended by it."""
+        return self._time_us(now_us) // 1000
+
     def statistics(self, now_us: int) -> ClockStatistics:
         """A frozen picture; to be asked of a leader."""
         if self._ahead_us is None:

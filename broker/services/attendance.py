@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.commands import Commands
 from broker.leader.groups.keeper import GroupKeeper
+from broker.leader.groups.planning import all_topics
 from broker.reading.progress import committed_offsets
 from broker.services.gate import Gate
 from broker.services.refused import refused, session_ended
@@ -401,7 +402,7 @@ class Attendance:
         assert group is not None
         settings, found = group.versions[session.version], dict[QueueOf, _Told]()
         names: dict[int, str] = {}
-        for name in {**dict.fromkeys(settings.topics), **dict.fromkeys(group.settings.topics)}:
+        for name in dict.fromkeys((*settings.topics, *all_topics(group))):
             topic = self._state.topics.get(name)
             if topic is None:
                 continue

@@ -12,6 +12,7 @@ from broker.services.messages import Lookups, Pulls, Sends
 from broker.services.offsets import Offsets
 from broker.services.producers import Producers
 from broker.services.queue_pulls import QueuePulls
+from broker.services.retries import Retries
 from broker.services.topics import Topics
 
 
@@ -27,6 +28,7 @@ class Services:
     offsets: Offsets
     groups: Groups
     consumers: Consumers
+    retries: Retries
     topics: Topics
     cluster: Cluster
     audit: Audit
