@@ -11,6 +11,7 @@ the project.
 
 from dledger.client.client import Client
 from dledger.client.consumer import PullConsumer
+from dledger.client.dead_letters import DeadLetters, DeadQueue, Resent
 from dledger.client.epochs import Registration
 from dledger.client.errors import (
     BodyUnreadable,
@@ -67,6 +68,7 @@ from dledger.client.groups import (
     MovedQueue,
 )
 from dledger.client.members.push import PushConsumer
+from dledger.client.members.retried import Reject
 from dledger.client.members.revoking import OnRevoke
 from dledger.client.options import (
     ALL,
@@ -115,6 +117,8 @@ __all__ = [
     "ConsumerGroups",
     "ConsumerInUse",
     "ConsumerOptions",
+    "DeadLetters",
+    "DeadQueue",
     "DeadlineExceeded",
     "Forked",
     "GroupDescription",
@@ -160,6 +164,8 @@ __all__ = [
     "QueueOffsets",
     "RecordCorrupt",
     "Registration",
+    "Reject",
+    "Resent",
     "RevokedQueues",
     "SendResult",
     "SendsFailed",

@@ -88,6 +88,15 @@ COMMIT_LEASES: Final = Method(
 PULL_QUEUES: Final = Method(
     "/dledger.v1.Groups/PullQueues", gpb.PullQueuesRequest, gpb.PullQueuesResponse
 )
+SEND_BACK: Final = Method("/dledger.v1.Groups/SendBack", gpb.SendBackRequest, gpb.SendBackResponse)
+GET_DEAD_LETTERS: Final = Method(
+    "/dledger.v1.Groups/GetDeadLetters", gpb.GetDeadLettersRequest, gpb.GetDeadLettersResponse
+)
+RESEND_DEAD_LETTER: Final = Method(
+    "/dledger.v1.Groups/ResendDeadLetter",
+    gpb.ResendDeadLetterRequest,
+    gpb.ResendDeadLetterResponse,
+)
 WATCH_LEADER_PATH: Final = "/dledger.v1.Cluster/WatchLeader"
 ATTEND_PATH: Final = "/dledger.v1.Groups/Attend"
 

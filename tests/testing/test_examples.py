@@ -29,3 +29,22 @@ def test_members_that_share_the_work(dledger_group: BrokerGroup) -> None:
     assert [line.split(":")[0] for line in each] == ["anna", "ben"]
     assert once == "400 orders, each once: True"
     assert committed == "committed: 400"
+
+
+def test_dead_letters_that_are_sent_again(dledger_group: BrokerGroup) -> None:
+    """Once, whoever asks how often; in the end everything is booked."""
+    done = subprocess.run(
+        [sys.executable, "examples/dead_letters.py", str(dledger_group._directory)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "dead: ten, rejected, attempt 1",
+        "sent again",
+        "was sent again before",
+        "booked: 50",
+    ]
