@@ -17,6 +17,7 @@ from typing import Literal
 from broker.leader.groups.pace import Pace
 from broker.state.registration import ProducerBounds
 from chaos.sim.network import FAIR, Weather
+from dledger.records.reserved import LEVELS
 
 DEFAULT_DURATION_MS = 20_000
 DEFAULT_RATE = 50
@@ -140,6 +141,8 @@ ROOMY = bounds(1_000)
 RACERS_SHARE = 0.35  # of the seeds
 UNIT_WRITERS_SHARE = 0.5  # of the seeds
 CREWS_SHARE = 0.4
+FAILING_SHARE = 0.25
+MEMBER_DELAYS_MS = tuple(200 + 100 * level for level in range(LEVELS))
 # Sessions are short, so that a run sees many ends of them.
 MEMBER_PACE = Pace(
     heartbeat_ms=150,
@@ -220,6 +223,7 @@ class Plan:
     unit_writers: int = 0
     crews: tuple[int, ...] = ()  # members of each consumer group
     overseers: int = 0  # of crews
+    failing: int = 0  # members of a group that fails at messages
     upgraded: bool = False  # whoever starts again does so with a release of the next level
     weather: Weather = FAIR
     tuning: Tuning = SMALL
@@ -275,7 +279,7 @@ def draw_plan(
     if churn:
         plan = _with_moves(_with_altered_logs(_with_priorities(_with_churn(plan, nodes))))
     plan = replace(plan, upgraded=plan.random("upgraded").random() < UPGRADED_SHARE)
-    return _with_overseers(_with_crews(_with_unit_writers(plan)))
+    return _with_failing(_with_overseers(_with_crews(_with_unit_writers(plan))))
 
 
 def _with_snapshots(plan: Plan) -> Plan:
@@ -445,6 +449,15 @@ def _with_overseers(plan: Plan) -> Plan:
     """Half of the crews are moved back and forth while they work."""
     is_overseen = plan.random("overseers").random() < 0.5
     return replace(plan, overseers=int(is_overseen)) if plan.crews else plan
+
+
+def _with_failing(plan: Plan) -> Plan:
+    """Some have a consumer group whose members fail at messages. Where the log's front moves, what
+    waits may go with it: nothing holds it there."""
+    chance = plan.random("failing")
+    if plan.moves_start or chance.random() >= FAILING_SHARE:
+        return plan
+    return replace(plan, failing=chance.randint(1, 3))
 
 
 def _with_crowds(plan: Plan) -> Plan:

@@ -16,6 +16,8 @@ from chaos.sim.archive import Archive
 from chaos.sim.incarnations import EntryKey, Witness
 from chaos.sim.lease_model import LeaseModel
 from chaos.sim.node import DATA, NEWER_LEVEL, Defect, Life, SimNode
+from chaos.sim.plan import MEMBER_DELAYS_MS
+from chaos.sim.retry_model import RetryModel
 from chaos.sim.snapshots import NoQueues, compare_snapshots, picture
 from dledger.reading.entry import parse_header
 from dledger.records.layout import UNIT
@@ -23,7 +25,7 @@ from dledger.records.layout import UNIT
 
 def compare_replicas(
     nodes: Iterable[SimNode], meant: dict[EntryKey, int], archive: Archive | None = None
-) -> LeaseModel | None:
+) -> tuple[LeaseModel, RetryModel] | None:
     """All that run hold the same, and each batch went to the topic that it was `meant` for; who
     held what and came how far, by the log; None if nobody runs.
 
@@ -48,11 +50,11 @@ def compare_replicas(
             picture(other_life.replica.machine),
         )
     compare_snapshots(node for node, _ in running)
-    model = _compare_with_replay(*running[0], meant, archive) if running else None
+    models = _compare_with_replay(*running[0], meant, archive) if running else None
     if archive is not None:
         for node, life in running:
             archive.check_held(node, life)
-    return model
+    return models
 
 
 def _compare_files(one: SimNode, other: SimNode, mine: Life, theirs: Life) -> None:
@@ -111,11 +113,12 @@ def _compare(what: str, one: SimNode, other: SimNode, mine: object, theirs: obje
 
 def _compare_with_replay(
     node: SimNode, life: Life, meant: dict[EntryKey, int], archive: Archive | None
-) -> LeaseModel:
+) -> tuple[LeaseModel, RetryModel]:
     options = life.replica.machine.options
     machine = StateMachine(NoQueues(), options=options, known_level=NEWER_LEVEL)
     witness = Witness(machine, meant)
     log, model = life.replica.log, LeaseModel(machine)
+    retries = RetryModel(MEMBER_DELAYS_MS)
     append_time_ms = 0
     for index in range(1, life.replica.machine.applied_index + 1):
         frame = (archive or log).read(index, index)
@@ -123,9 +126,10 @@ def _compare_with_replay(
         witness.units = ()
         machine.apply(frame)
         model.applied(witness.header, frame, witness.units)
+        retries.applied(witness.header, frame, witness.units)
         if machine.append_time_ms < append_time_ms:
             raise Defect("time runs backwards", f"entry {index} of {node.name} is older")
         append_time_ms = machine.append_time_ms
     if picture(machine) != picture(life.replica.machine):
         raise Defect("replicas differ", f"{node.name}'s state isn't what its log gives")
-    return model
+    return model, retries

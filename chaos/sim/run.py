@@ -23,6 +23,7 @@ import structlog
 from chaos.checkers.anomalies import find_anomalies
 from chaos.checkers.linearizability import check_linearizability
 from chaos.sim.clients import Administrator, Consumer, Doubter, Shared
+from chaos.sim.failing import FailingCrew, FailingMember, check_failed, has_moved_on
 from chaos.sim.lease_model import LeaseModel
 from chaos.sim.members import Crew, Member
 from chaos.sim.nemesis import Nemesis
@@ -32,12 +33,14 @@ from chaos.sim.plan import Fault, Plan
 from chaos.sim.producers import LifeSpan, Producer
 from chaos.sim.racers import Racer, Track
 from chaos.sim.replicas import compare_replicas
+from chaos.sim.retry_model import RetryModel
 from chaos.sim.timeline import Livelock
 from chaos.sim.unit_writers import UnitBook, UnitWriter, check_units, committed_frames
 from chaos.sim.world import Line, World
 from dledger.core.quorum import has_quorum
 from dledger.core.types import Configuration
 from dledger.level import GROUPS_LEVEL
+from dledger.records.reserved import retry_topic
 from dledger.wire import commands_pb2 as cpb
 
 PEACE_US = 15_000_000  # within which the group has to come to rest
@@ -228,7 +231,7 @@ class _Run:
             clients.append(Administrator("administrator", shared, chance, interval_s))
         clients += self._make_members()
         for i in range(plan.overseers):
-            name, groups = f"overseer-{i}", list(self.world.crews)
+            name, groups = f"overseer-{i}", self._moved_crews()
             clients.append(Overseer(name, shared, plan.random(name), groups, OVERSEER_S))
         track = Track()
         for i in range(plan.racers):
@@ -255,7 +258,23 @@ class _Run:
                 name = f"{crew.group}-{at}" if at < 2 else f"{crew.group}-0/twin"
                 self.world.members_of_crews.append(name)
                 members.append(Member(name, self.shared, self.plan.random(name), crew, self.world))
-        return members
+        return members + self._make_failing()
+
+    def _moved_crews(self) -> list[str]:
+        """Who is moved back fails again at what it has failed at; rules of its own would be needed."""
+        crews = self.world.crews.items()
+        return [name for name, each in crews if not isinstance(each, FailingCrew)]
+
+    def _make_failing(self) -> list[Member]:
+        """A crew that fails at messages."""
+        crew = FailingCrew("failing")
+        if self.plan.failing:
+            crew.is_drained = partial(self._is_drained, crew)
+            self.world.crews[crew.group] = crew
+        names = [f"failing-{at}" for at in range(self.plan.failing)]
+        self.world.members_of_crews += names
+        shared, plan = self.shared, self.plan
+        return [FailingMember(n, shared, plan.random(n), crew, self.world) for n in names]
 
     def _is_drained(self, crew: Crew) -> bool:
         """Everything has been stored, and the group is through with it."""
@@ -268,7 +287,10 @@ class _Run:
             machine = life.replica.machine
             if machine.level.current < GROUPS_LEVEL:
                 return True  # somebody is away for good, who hasn't said that it knows groups
-            for name in self.shared.topics:
+            own = retry_topic(crew.group)
+            if not has_moved_on(machine):
+                return False
+            for name in (*self.shared.topics, *([own] if own in machine.topics else [])):
                 ends = machine.topics[name].next_offsets
                 offsets = machine.offsets.of(crew.group, name)
                 if any(offsets.get(queue_id, -1) < end for queue_id, end in enumerate(ends)):
@@ -276,8 +298,11 @@ class _Run:
             return True
         return False
 
-    def _check_crews(self, model: LeaseModel | None) -> None:
+    def _check_crews(self, models: tuple[LeaseModel, RetryModel] | None) -> None:
         """Every message from where a group was to go on was worked on by somebody since."""
+        model = None if models is None else models[0]
+        if models is not None:
+            check_failed(self.world.crews.values(), models[1])
         for crew in self.world.crews.values():
             for (incarnation, queue_id), due in (model.due(crew.group) if model else {}).items():
                 name, end = self._queue(incarnation, queue_id)
@@ -441,8 +466,8 @@ class _Run:
             if node.life is not None and not node.spoiled:
                 incarnations.check_files(node, node.life)
         self._check_units()
-        model = compare_replicas(world.nodes.values(), incarnations.meant, world.archive)
-        self._check_crews(model)
+        models = compare_replicas(world.nodes.values(), incarnations.meant, world.archive)
+        self._check_crews(models)
 
     def _check_units(self) -> None:
         """Each node has of each unit all or nothing, by the history, or by a log that begins with
