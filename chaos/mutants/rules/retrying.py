@@ -6,6 +6,8 @@ from chaos.mutants.mutant import Mutant
 
 _STATE = ("tests/broker/test_retrying.py",)
 _NODES = ("tests/integration/test_retries.py",)
+_ASKED_FIRST = "a leader that is right proposes no such unit"
+_RARE = "no simulated dead letter is sent again, no such topic deleted, no level as low"
 
 RETRYING = (
     Mutant(
@@ -13,6 +15,7 @@ RETRYING = (
         "broker/state/retrying.py",
         "    if is_finished(frontier, finished, command.offset):\n",
         "    if False:\n",
+        masked=_ASKED_FIRST,
         tests=_STATE,
     ),
     Mutant(
@@ -20,6 +23,7 @@ RETRYING = (
         "broker/state/retrying.py",
         "    if [each.record_count for each in copies] != [1] or copies[0].topic",
         "    if copies and copies[0].topic",
+        masked=_ASKED_FIRST,
         tests=_STATE,
     ),
     Mutant(
@@ -27,6 +31,7 @@ RETRYING = (
         "broker/state/retrying.py",
         "    owners.leases.progress(place, finished)\n",
         "",
+        seed=12,
         tests=_STATE,
     ),
     Mutant(
@@ -34,6 +39,7 @@ RETRYING = (
         "broker/state/retrying.py",
         "    if lost is not None:\n",
         "    if False:\n",
+        masked=_ASKED_FIRST,
         tests=_STATE,
     ),
     Mutant(
@@ -41,6 +47,7 @@ RETRYING = (
         "broker/state/retrying.py",
         "    before.ranges[place] += 1\n",
         "",
+        masked=_ASKED_FIRST,
         tests=_STATE,
     ),
     Mutant(
@@ -48,6 +55,7 @@ RETRYING = (
         "broker/state/retries.py",
         "        if fired.due_ms > append_time_ms:\n",
         "        if False:\n",
+        masked=_ASKED_FIRST,
         tests=_STATE,
     ),
     Mutant(
@@ -55,6 +63,7 @@ RETRYING = (
         "broker/state/retries.py",
         "        if fired.first != moved_to or fired.end <= fired.first:\n",
         "        if fired.end <= fired.first:\n",
+        masked=_ASKED_FIRST,
         tests=_STATE,
     ),
     Mutant(
@@ -62,6 +71,7 @@ RETRYING = (
         "broker/state/retries.py",
         "        self._levels[fired.queue] = fired.end\n",
         "        pass\n",
+        seed=12,
         tests=_STATE,
     ),
     Mutant(
@@ -69,6 +79,7 @@ RETRYING = (
         "broker/state/retrying.py",
         "    if moved > command.end - command.first or any(\n",
         "    if any(\n",
+        masked=_ASKED_FIRST,
         tests=_STATE,
     ),
     Mutant(
@@ -76,6 +87,7 @@ RETRYING = (
         "broker/state/retries.py",
         "        if self.was_resent(queue, offset):\n",
         "        if False:\n",
+        masked=_RARE,
         tests=_STATE,
     ),
     Mutant(
@@ -83,6 +95,7 @@ RETRYING = (
         "broker/state/machine.py",
         "            *self.retries.snapshot(),\n",
         "",
+        seed=12,
         tests=_STATE,
     ),
     Mutant(
@@ -90,6 +103,7 @@ RETRYING = (
         "broker/state/machine.py",
         "        self.retries.on_topic_deleted(topic.incarnation)\n",
         "",
+        masked=_RARE,
         tests=_STATE,
     ),
     Mutant(
@@ -97,6 +111,7 @@ RETRYING = (
         "broker/state/machine.py",
         "                if self.level.current < DELIVERY_LEVEL:\n",
         "                if False:\n",
+        masked=_RARE,
         tests=_STATE,
     ),
     Mutant(
@@ -104,6 +119,7 @@ RETRYING = (
         "broker/leader/retries/copies.py",
         "    return record.reconsume_times if is_copy else 0\n",
         "    return 0\n",
+        seed=12,
         tests=_NODES,
     ),
     Mutant(
@@ -111,6 +127,7 @@ RETRYING = (
         "broker/services/retries.py",
         '            dead = dead or (EXHAUSTED if count >= group.settings.attempts else "")\n',
         "",
+        seed=12,
         tests=_NODES,
     ),
     Mutant(
@@ -118,6 +135,7 @@ RETRYING = (
         "broker/leader/append.py",
         "        if is_reserved(batch.topic):\n",
         "        if False:\n",
+        masked=_RARE,
         tests=_NODES,
     ),
 )
