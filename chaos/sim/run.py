@@ -261,7 +261,7 @@ class _Run:
         return members + self._make_failing()
 
     def _moved_crews(self) -> list[str]:
-        """Who is moved back fails again at what it has failed at; rules of its own would be needed."""
+        """Those that may be moved back: whoever fails would fail again at the same."""
         crews = self.world.crews.items()
         return [name for name, each in crews if not isinstance(each, FailingCrew)]
 
