@@ -33,7 +33,7 @@ from broker.services.refused import refused, session_ended
 from broker.state.groups import JoinWish, Session, Settings, malformed
 from broker.state.leases import Place, Ranges, runs_of
 from broker.state.machine import StateMachine
-from dledger.level import GROUPS_LEVEL
+from dledger.level import DELIVERY_LEVEL, GROUPS_LEVEL
 from dledger.records.record import TOPIC_PATTERN
 
 MAX_MEMBERS: Final = 1_024  # of one stream
@@ -244,6 +244,10 @@ class Attendance:
         level = self._state.level.current
         if level < GROUPS_LEVEL:
             text = f"level {level} is in use: not every member knows consumer groups yet"
+            raise BrokerError(ErrorCode.NOT_READY, text)
+        if wish.settings.max_attempts and level < DELIVERY_LEVEL:
+            # Applied now it would be left out, and refused as another setting from then on.
+            text = f"level {level} is in use: not every member knows max_attempts yet"
             raise BrokerError(ErrorCode.NOT_READY, text)
         why = malformed(wish)
         if not why and not TOPIC_PATTERN.fullmatch(wish.group):
