@@ -48,7 +48,7 @@ from broker.leader.levels import LevelKeeper
 from broker.leader.membership import Membership
 from broker.leader.retention import Retention, Rules
 from broker.leader.retries.own_topics import OwnTopics
-from broker.leader.retries.pump import DelayPump
+from broker.leader.retries.pump import MOST_BYTES, DelayPump
 from broker.leader.topic_retention import TopicRetention
 from broker.log_start import Front, LogStartKeeper
 from broker.memory import Memory
@@ -445,6 +445,7 @@ class Replica:
             self.fail,
             self._ports.rhythm.delays_ms,
             self.config.raft.tick_ms,
+            min(MOST_BYTES, self.config.store.segment_size_bytes // 4),
         )
 
     def _led_term(self) -> int:

@@ -39,7 +39,7 @@ from chaos.sim.unit_writers import UnitBook, UnitWriter, check_units, committed_
 from chaos.sim.world import Line, World
 from dledger.core.quorum import has_quorum
 from dledger.core.types import Configuration
-from dledger.level import GROUPS_LEVEL
+from dledger.level import DELIVERY_LEVEL, GROUPS_LEVEL
 from dledger.records.reserved import retry_topic
 from dledger.wire import commands_pb2 as cpb
 
@@ -285,7 +285,8 @@ class _Run:
             if life is None or not life.replica.leadership.serving:
                 continue
             machine = life.replica.machine
-            if machine.level.current < GROUPS_LEVEL:
+            needed = DELIVERY_LEVEL if isinstance(crew, FailingCrew) else GROUPS_LEVEL
+            if machine.level.current < needed:
                 return True  # somebody is away for good, who hasn't said that it knows groups
             own = retry_topic(crew.group)
             if not has_moved_on(machine):

@@ -86,6 +86,7 @@ class DelayPump:
         failed: is told of an error that ends the replica.
         delays_ms: by level, how long its messages wait.
         tick_ms: how often `on_tick` is called.
+        most_bytes: of a unit; an entry fits into a segment of the log.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class DelayPump:
         failed: Callable[[BaseException], None],
         delays_ms: Sequence[int],
         tick_ms: int,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         self._state = state
         self._reader = reader
@@ -110,6 +112,7 @@ class DelayPump:
         self._is_mended = is_mended
         self._failed = failed
         self._delays_ms = delays_ms
+        self._most_bytes = most_bytes
         self._every = max(1, LOOK_MS // tick_ms)
         self._ticks = self._looks = 0
         self._term = 0
@@ -174,7 +177,7 @@ class DelayPump:
         ref = TopicRef(topic.name, topic.incarnation)
         low, _ = self._reader.bounds(ref, queue.queue_id)
         at = max(first, low)
-        found = self._reader.pull(ref, queue.queue_id, at, MOST_MESSAGES, MOST_BYTES)
+        found = self._reader.pull(ref, queue.queue_id, at, MOST_MESSAGES, self._most_bytes)
         by_topic: dict[str, list[Batch]] = {}
         end, latest_ms = _void_end(found, at), 0
         for record in decode_records(found.records):
