@@ -34,7 +34,7 @@ from dledger.wire.commands_pb2 import Command, FireDelayedCommand
 MOST_MESSAGES: Final = 128  # of a unit
 MOST_BYTES: Final = 256 << 10  # of a unit; one message at least
 LOOK_MS: Final = 100  # between two looks at all levels
-REST_LOOKS: Final = 20  # before a level is tried again that couldn't be moved
+REST_LOOKS: Final = 3  # before a level is tried again that couldn't be moved
 
 log = structlog.get_logger(__name__)
 
