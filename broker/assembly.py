@@ -18,6 +18,7 @@ from broker.leader.commands import Commands
 from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.leadership import Leadership
 from broker.leader.membership import Membership
+from broker.leader.retries.own_topics import OwnTopics
 from broker.log_start import LogStartKeeper
 from broker.mending import Mender
 from broker.picture import Facts, node_health, node_status
@@ -38,6 +39,7 @@ from broker.services.messages import UNTIMED, HoldTimes, Lookups, Pulls, Sends, 
 from broker.services.offsets import Offsets
 from broker.services.producers import Producers
 from broker.services.queue_pulls import QueuePulls
+from broker.services.retries import Retries
 from broker.services.services import Services
 from broker.services.soundness import Soundness
 from broker.services.topics import Topics
@@ -71,6 +73,7 @@ class Parts:
     log_start: LogStartKeeper
     archiver: Archiver
     groups: GroupKeeper
+    own_topics: OwnTopics
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,9 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
             parts.machine,
             lambda: parts.driver.log_time_ms,
             limits.max_held_pulls,
+        ),
+        retries=Retries(
+            gate, reader, soundness, parts.appender.units, parts.own_topics, parts.machine
         ),
         topics=Topics(gate, reader, commands, parts.machine),
         cluster=Cluster(

@@ -172,3 +172,9 @@ def replaced(topic: str, meant: int, present: int) -> BrokerError:
     """What is told of a topic that is gone while another one has its name."""
     text = f"topic {topic!r} of entry {meant} was deleted, the one of entry {present} is another"
     return BrokerError(ErrorCode.TOPIC_REPLACED, text)
+
+
+def own_topic(topic: str) -> BrokerError:
+    """What is told of a topic that is the brokers' own: it can only be read."""
+    text = f"topic {topic!r} is the brokers' own: it can be read, and nothing else"
+    return BrokerError(ErrorCode.INVALID_ARGUMENT, text)

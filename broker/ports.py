@@ -29,6 +29,7 @@ from dledger.level import KNOWN_LEVEL
 from dledger.peers import PeerLink
 from dledger.ports import PeerTransport, Turns
 from dledger.promises import Promises
+from dledger.records.reserved import LEVEL_DELAYS_MS
 from dledger.wire.raft_pb2 import PeerMessage
 from store.files import FileSystem
 
@@ -119,6 +120,7 @@ class Rhythm:
     )
     topic_slack_ms: int = SLACK_MS  # see `broker.leader.topic_retention`
     groups: Pace = USUAL_GROUPS
+    delays_ms: tuple[int, ...] = LEVEL_DELAYS_MS  # by level: the format's, but where time is short
 
 
 STEADY = Rhythm()

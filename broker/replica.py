@@ -47,6 +47,8 @@ from broker.leader.leadership import Leadership
 from broker.leader.levels import LevelKeeper
 from broker.leader.membership import Membership
 from broker.leader.retention import Retention, Rules
+from broker.leader.retries.own_topics import OwnTopics
+from broker.leader.retries.pump import MOST_BYTES, DelayPump
 from broker.leader.topic_retention import TopicRetention
 from broker.log_start import Front, LogStartKeeper
 from broker.memory import Memory
@@ -179,6 +181,8 @@ class Replica:
             config.raft.tick_ms / 1000, self._tick, ports.latencies.loop_lateness_seconds
         )
         self.groups = self._make_groups()
+        self.own_topics = OwnTopics(self.machine, Commands(self.appender))
+        self.delays = self._make_delays()
         self.parts = Parts(
             self.log,
             self.machine,
@@ -196,6 +200,7 @@ class Replica:
             self.log_start,
             self.archiver,
             self.groups,
+            self.own_topics,
         )
         self.services = self._make_services()
         self.levels = self._make_levels()
@@ -418,18 +423,34 @@ class Replica:
             unused_ms=config.broker.group_unused_hours * HOUR_MS,
         )
 
-        def leads() -> int:
-            return self.driver.core.term if self.leadership.serving else 0
-
         return GroupKeeper(
             self.machine,
             Commands(self.appender),
             self.reader,
-            leads,
+            self._led_term,
             self.repairs.takes,
             config.broker_group,
             pace,
         )
+
+    def _make_delays(self) -> DelayPump:
+        return DelayPump(
+            self.machine,
+            self.reader,
+            self.appender.units,
+            self.own_topics,
+            self._led_term,
+            lambda: self.driver.log_time_ms,
+            self.repairs.takes,
+            self.fail,
+            self._ports.rhythm.delays_ms,
+            self.config.raft.tick_ms,
+            min(MOST_BYTES, self.config.store.segment_size_bytes // 4),
+        )
+
+    def _led_term(self) -> int:
+        """The term in which this node leads and serves; 0: it doesn't."""
+        return self.driver.core.term if self.leadership.serving else 0
 
     def _make_levels(self) -> LevelKeeper:
         ports, node = self._ports, NodeId(self.config.node_id)
@@ -676,6 +697,7 @@ class Replica:
         await self.housekeeping.stop()
         self.services.cluster.close()
         self.groups.close()
+        self.delays.close()
 
     async def close(self) -> None:
         """The files are flushed and closed; without `stop` before it, for a replica that was
@@ -779,6 +801,7 @@ class Replica:
             self.membership.on_tick()
             self.appender.units.go_on()
             self.groups.on_tick()
+            self.delays.on_tick()
         except Exception as error:  # noqa: BLE001  the loop would tell it, and tick on
             self.fail(error)
 

@@ -141,6 +141,12 @@ def _query() -> typer.Typer:
     return program
 
 
+def _dlq() -> typer.Typer:
+    from dledger_cli.dlq import app as program
+
+    return program
+
+
 def _audit() -> typer.Typer:
     from audit.commands.app import app as program
 
@@ -180,6 +186,7 @@ PROGRAMS: Final = {
     "consume": Program("Write a topic's messages, a line each, as they come.", _consume),
     "consumers": Program("Look at consumer groups, move them, copy them.", _consumers),
     "query": Program("Find messages.", _query),
+    "dlq": Program("List, show and send again a consumer group's dead letters.", _dlq),
     "audit": Program("Prove that the replicas agree, and read the log as data.", _audit),
     "log": Program("Verify one member's log, show what lies in it, repair it.", _log),
     "chaos": Program("Break things on purpose and check that every promise holds.", _chaos),

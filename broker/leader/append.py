@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from broker.errors import BrokerError, ErrorCode, replaced
+from broker.errors import BrokerError, ErrorCode, own_topic, replaced
 from broker.leader.batches import Batch, BatchAnswer, BatchRules, Placed, StoredBefore
 from broker.leader.flight import InFlight, Lane
 from broker.leader.numbering import (
@@ -54,6 +54,7 @@ from dledger.reading.entry import HEADER_SIZE
 from dledger.records.errors import FormatError
 from dledger.records.layout import HOST, RECORD
 from dledger.records.record import BATCH_PREAMBLE
+from dledger.records.reserved import is_reserved
 from dledger.wire.commands_pb2 import Command, ForgetProducersCommand
 from store.errors import OutOfRange, StoreError
 from store.stamping import stamp_records
@@ -195,6 +196,8 @@ class Appender:
         return done
 
     def _take(self, producer: bytes, batch: Batch, pending: PendingSend, position: int) -> None:
+        if is_reserved(batch.topic):
+            raise own_topic(batch.topic)
         topic = self._machine.topics.get(batch.topic)
         if topic is None:
             raise _no_topic(batch.topic)

@@ -204,6 +204,7 @@ class Commands:
                 start=StartFrom.Name(settings.start),
                 start_time_ms=settings.start_time_ms,
                 topics=settings.topics,
+                max_attempts=settings.max_attempts,
             ),
             queues=[QueueChoice(topic=topic, queue_ids=ids) for topic, ids in wish.choices],
         )

@@ -26,13 +26,14 @@ from typing import Final, NamedTuple
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.commands import Commands
 from broker.leader.groups.keeper import GroupKeeper
+from broker.leader.groups.planning import all_topics
 from broker.reading.progress import committed_offsets
 from broker.services.gate import Gate
 from broker.services.refused import refused, session_ended
 from broker.state.groups import JoinWish, Session, Settings, malformed
 from broker.state.leases import Place, Ranges, runs_of
 from broker.state.machine import StateMachine
-from dledger.level import GROUPS_LEVEL
+from dledger.level import DELIVERY_LEVEL, GROUPS_LEVEL
 from dledger.records.record import TOPIC_PATTERN
 
 MAX_MEMBERS: Final = 1_024  # of one stream
@@ -244,6 +245,10 @@ class Attendance:
         if level < GROUPS_LEVEL:
             text = f"level {level} is in use: not every member knows consumer groups yet"
             raise BrokerError(ErrorCode.NOT_READY, text)
+        if wish.settings.max_attempts and level < DELIVERY_LEVEL:
+            # Applied now it would be left out, and refused as another setting from then on.
+            text = f"level {level} is in use: not every member knows max_attempts yet"
+            raise BrokerError(ErrorCode.NOT_READY, text)
         why = malformed(wish)
         if not why and not TOPIC_PATTERN.fullmatch(wish.group):
             why = f"consumer group name {wish.group!r}: A-Z a-z 0-9 _ % - are allowed"
@@ -401,7 +406,7 @@ class Attendance:
         assert group is not None
         settings, found = group.versions[session.version], dict[QueueOf, _Told]()
         names: dict[int, str] = {}
-        for name in {**dict.fromkeys(settings.topics), **dict.fromkeys(group.settings.topics)}:
+        for name in dict.fromkeys((*settings.topics, *all_topics(group))):
             topic = self._state.topics.get(name)
             if topic is None:
                 continue

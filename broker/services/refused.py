@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import assert_never
 
 from broker.errors import BrokerError, ErrorCode, replaced
+from broker.leader.voided import refused_batch
+from broker.state.compound import UnitRefusal
 from broker.state.groups import Groups
 from broker.state.refusals import (
+    FinishedAlready,
     GroupBroadcasts,
     GroupDiffers,
     GroupExists,
@@ -17,19 +20,24 @@ from broker.state.refusals import (
     KeyTaken,
     LeaseLost,
     LeaseMoved,
+    LevelMoved,
     LevelNotNext,
     LogStartNotMoved,
     Malformed,
+    NotDue,
     OffsetOutOfRange,
+    OffsetTaken,
     OutcomesDiffer,
     PartlyRefused,
     ProducerFenced,
+    ProducerUnknown,
     QueueNotFound,
     QueueRefusal,
     QueueStartNotMoved,
     Refusal,
     RegistrationMalformed,
     RetentionOutOfRange,
+    SequenceBroken,
     SessionUnknown,
     StartMissing,
     StillHidden,
@@ -38,6 +46,7 @@ from broker.state.refusals import (
     TooManyProducers,
     TooManyQueues,
     TooManyRanges,
+    TooManySequences,
     TooManySessions,
     TooManyVersions,
     TooMuchProgress,
@@ -123,7 +132,10 @@ def _group_refused(
     | SessionUnknown
     | GroupUnknown
     | GroupExists
-    | GroupBroadcasts,
+    | GroupBroadcasts
+    | FinishedAlready
+    | LevelMoved
+    | NotDue,
 ) -> BrokerError:
     match refusal:
         case GroupDiffers(group, what, version):
@@ -151,6 +163,15 @@ def _group_refused(
         case GroupBroadcasts(group):
             text = f"group {group!r} broadcasts: its members keep their offsets themselves"
             return BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        case FinishedAlready(queue_id, offset):
+            text = f"the message at offset {offset} of queue {queue_id} was finished before"
+            return BrokerError(ErrorCode.MESSAGE_NOT_FOUND, text)
+        case LevelMoved(queue_id, present):
+            text = f"level {queue_id + 1} has moved on to {present}"
+            return BrokerError(ErrorCode.INTERNAL, text)
+        case NotDue(queue_id, due_ms):
+            text = f"nothing of level {queue_id + 1} is due before {due_ms}"
+            return BrokerError(ErrorCode.INTERNAL, text)
         case _:
             assert_never(refusal)
 
@@ -174,6 +195,17 @@ def _delivery_refused(
             return BrokerError(ErrorCode.LIMIT_REACHED, text)
         case _:
             assert_never(refusal)
+
+
+def unit_refused(refusal: UnitRefusal) -> BrokerError:
+    """The error of a unit: of its commands, or of its batches."""
+    match refusal:
+        case QueueNotFound() | OffsetTaken() | SequenceBroken() | ProducerUnknown():
+            return refused_batch(refusal)
+        case TooManySequences():
+            return refused_batch(refusal)
+        case _:
+            return refused(refusal)
 
 
 def queue_refused(why: QueueRefusal) -> BrokerError:

@@ -13,6 +13,7 @@ from broker.services.messages import Lookups, Pulls, Sends
 from broker.services.offsets import Offsets
 from broker.services.producers import Producers
 from broker.services.queue_pulls import QueuePulls
+from broker.services.retries import Retries
 from broker.services.topics import Topics
 
 
@@ -29,6 +30,7 @@ class Services:
     groups: Groups
     consumers: Consumers
     deliveries: Deliveries
+    retries: Retries
     topics: Topics
     cluster: Cluster
     audit: Audit

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Final
 
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ErrorCode, own_topic
 from broker.leader.commands import Commands
 from broker.reading.progress import QueueOffset, committed_offsets
 from broker.reading.queues import QueueReader
@@ -21,6 +21,7 @@ from broker.state.topic_retention import MAX_RETENTION_MS
 from broker.state.topics import TopicRef
 from dledger.level import TOPIC_RETENTION_LEVEL
 from dledger.records.record import TOPIC_PATTERN
+from dledger.records.reserved import is_reserved
 
 DEFAULT_QUEUES: Final = 4
 MAX_QUEUES: Final = 1_024
@@ -102,6 +103,7 @@ class Topics:
         self._gate.check_writable()
         queues = queue_count or DEFAULT_QUEUES
         _check_creatable(name, queues)
+        _check_own(name)
         refusal = await self._commands.create_topic(name, queues)
         is_same = isinstance(refusal, TopicExists) and refusal.queue_count == queues
         if refusal is not None and not (if_not_exists and is_same):
@@ -117,6 +119,7 @@ class Topics:
                 member knows how yet; whatever a command meets on its way into the log.
         """
         self._gate.check_writable()
+        _check_own(topic.name)
         state = await self._gate.surely(lambda: self._reader.topic(topic))
         found = TopicRef(state.name, state.incarnation)
         self._check_retainable(retention_ms)
@@ -141,6 +144,7 @@ class Topics:
                 the log.
         """
         self._gate.check_writable()
+        _check_own(topic.name)
         state = await self._gate.surely(lambda: self._reader.topic(topic))
         # The command names what was found now: a later topic of the name is another one's.
         found = TopicRef(state.name, state.incarnation)
@@ -198,6 +202,16 @@ class Topics:
         queues = len(state.next_offsets)
         wish_ms = self._state.topic_retention.of(state.incarnation).retention_ms
         return Topic(state.name, queues, state.created_time_ms, state.incarnation, wish_ms)
+
+
+def _check_own(name: str) -> None:
+    """Returns if the topic isn't one of the brokers' own.
+
+    Raises:
+        BrokerError: INVALID_ARGUMENT.
+    """
+    if is_reserved(name):
+        raise own_topic(name)
 
 
 def _check_creatable(name: str, queues: int) -> None:

@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 from broker.state.deliveries import Deliveries
 from broker.state.delivering import Moment, Plan, planned
 from broker.state.groups import Groups
+from broker.state.leases import Leases
 from broker.state.level import COMMAND_LEVELS, Level
 from broker.state.lived_time import LivedTime
 from broker.state.offsets import OffsetCommit, Offsets
@@ -36,10 +37,18 @@ from broker.state.refusals import (
     TopicNotFound,
     TopicReplaced,
 )
-from broker.state.topics import Topics, TopicState
+from broker.state.retries import Retries
+from broker.state.retrying import (
+    Before,
+    refusal_of_fire,
+    refusal_of_resend,
+    refusal_of_send_back,
+)
+from broker.state.topics import TopicRef, Topics, TopicState
 from dledger.reading.compound import UnitSpan, as_entry, unit_spans
 from dledger.reading.entry import EntryHeader, preamble_of
 from dledger.records.errors import FormatError
+from dledger.records.reserved import SCHEDULE_TOPIC
 from dledger.wire.commands_pb2 import (
     Command,
     CommitOffsetsCommand,
@@ -79,6 +88,15 @@ def keys_of(command: Command) -> tuple[Key, ...] | None:
             return (Key(deliver.topic, f"offsets of {deliver.group}"),)
         case "settle_units":
             return (Key(SETTLING, SETTLING),)
+        case "send_back":
+            sent = command.send_back
+            what = f"message {sent.queue_id}/{sent.offset} of {sent.group}"
+            return (Key(sent.topic, what),)
+        case "fire_delayed":
+            return (Key(SCHEDULE_TOPIC, f"level of queue {command.fire_delayed.queue_id}"),)
+        case "resend":
+            dead = command.resend
+            return (Key(dead.topic, f"dead letter {dead.queue_id}/{dead.offset}"),)
         case _:
             return None
 
@@ -146,6 +164,10 @@ class Owners(Protocol):
     @property
     def deliveries(self) -> Deliveries: ...
     @property
+    def leases(self) -> Leases: ...
+    @property
+    def retries(self) -> Retries: ...
+    @property
     def level(self) -> Level: ...
     @property
     def lived_time(self) -> LivedTime: ...
@@ -174,6 +196,7 @@ class _Entry:
     claims: Claims = field(default_factory=Claims)
     ends: dict[tuple[int, int], int] = field(default_factory=dict)  # of queues, as they go on
     new_progress: int = 0
+    before: Before = field(default_factory=Before)
 
     def judge(self, header: EntryHeader, frame: bytes, number: int, span: UnitSpan) -> Judged:
         refusal: UnitRefusal | None = None
@@ -230,7 +253,8 @@ class _Entry:
             taken += keys
         new_progress = 0
         for command in commands:
-            refusal, more = self._condition(command, self.new_progress + new_progress)
+            new = self.new_progress + new_progress
+            refusal, more = self._condition(command, placed, new)
             if refusal is not None:
                 return refusal
             new_progress += more
@@ -238,7 +262,9 @@ class _Entry:
         self.new_progress += new_progress
         return None
 
-    def _condition(self, command: Command, new_progress: int) -> tuple[Refusal | None, int]:
+    def _condition(
+        self, command: Command, placed: Sequence[PlacedBatch], new_progress: int
+    ) -> tuple[Refusal | None, int]:
         """Why the command doesn't take effect, or None; and how many pairs of group and topic it
         adds."""
         owners = self.owners
@@ -269,8 +295,26 @@ class _Entry:
                     return plan, 0
                 is_known = bool(owners.offsets.of(command.deliver.group, command.deliver.topic))
                 return None, 0 if is_known else 1
-            case _:
+            case "settle_units":
                 return owners.outcomes.refusal_of(settlement_of(command.settle_units)), 0
+            case _:
+                return self._retry_condition(command, placed), 0
+
+    def _retry_condition(self, command: Command, placed: Sequence[PlacedBatch]) -> Refusal | None:
+        """`_condition` of what failed messages go by; see `broker.state.retrying`."""
+        owners, before = self.owners, self.before
+
+        def found(ref: TopicRef) -> TopicState | TopicNotFound | TopicReplaced:
+            return meant(owners.topics, ref.name, ref.incarnation)
+
+        match command.WhichOneof("body"):
+            case "send_back":
+                return refusal_of_send_back(owners, found, command.send_back, placed, before)
+            case "fire_delayed":
+                fire = command.fire_delayed
+                return refusal_of_fire(owners, found, fire, placed, self.at.append_time_ms)
+            case _:
+                return refusal_of_resend(owners, found, command.resend, placed, before)
 
 
 def meant(

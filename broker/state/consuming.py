@@ -335,4 +335,5 @@ def settings_of(wire: GroupSettings) -> Settings:
         Start(wire.start),
         wire.start_time_ms,
         tuple(wire.topics),
+        wire.max_attempts,
     )

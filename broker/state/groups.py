@@ -34,6 +34,7 @@ from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import (
     CHOSEN_QUEUE,
     CHOSEN_QUEUES,
+    GROUP_ATTEMPTS_SECTION,
     GROUP_SETTINGS_SECTION,
     GROUPS_SECTION,
     SESSIONS_SECTION,
@@ -49,11 +50,13 @@ from broker.state.refusals import (
 )
 from broker.state.snapshot import PayloadReader, Section, pack, pack_text
 from dledger.core.errors import InvariantViolation
+from dledger.records.reserved import DEFAULT_ATTEMPTS, MOST_ATTEMPTS, retry_topic
 
 SECTION: Final = "groups"
 SETTINGS_SECTION: Final = "group-settings"
 SESSION_SECTION: Final = "sessions"
-OWN_SECTIONS: Final = (SECTION, SETTINGS_SECTION, SESSION_SECTION)
+ATTEMPTS_SECTION: Final = "group-attempts"
+OWN_SECTIONS: Final = (SECTION, SETTINGS_SECTION, SESSION_SECTION, ATTEMPTS_SECTION)
 VERSION: Final = 1
 MAX_GROUPS: Final = 10_000  # that have settings
 MAX_SESSIONS: Final = 10_000
@@ -71,6 +74,7 @@ _SETTINGS: Final = GROUP_SETTINGS_SECTION.run("version", "style", "start", "star
 _COUNT: Final = GROUP_SETTINGS_SECTION.run("topic_count")
 _SESSION: Final = SESSIONS_SECTION.run("session")
 _VERSION: Final = SESSIONS_SECTION.run("version")
+_ATTEMPTS: Final = GROUP_ATTEMPTS_SECTION.run("version", "max_attempts")
 _CHOICES: Final = SESSIONS_SECTION.run("choice_count")
 _CHOICE: Final = CHOSEN_QUEUES.run("queue_count")
 _QUEUE_ID: Final = CHOSEN_QUEUE.struct()
@@ -99,6 +103,12 @@ class Settings:
     start: Start = Start.FIRST
     start_time_ms: int = 0
     topics: tuple[str, ...] = ()
+    max_attempts: int = 0  # 0: as many as is usual
+
+    @property
+    def attempts(self) -> int:
+        """How often a message is tried."""
+        return self.max_attempts or DEFAULT_ATTEMPTS
 
     @property
     def style(self) -> tuple[bool, bool]:
@@ -107,7 +117,7 @@ class Settings:
 
     def differences(self, other: Settings) -> tuple[str, ...]:
         """The names of what isn't the same in `other`; the version and the time aside."""
-        names = ("is_broadcast", "is_orderly", "strategy", "start", "topics")
+        names = ("is_broadcast", "is_orderly", "strategy", "start", "topics", "max_attempts")
         return tuple(name for name in names if getattr(self, name) != getattr(other, name))
 
 
@@ -150,6 +160,12 @@ class Group:
     def settings(self) -> Settings:
         """Those that hold; the group must have been joined once."""
         return self.versions[self.version]
+
+    @property
+    def has_retries(self) -> bool:
+        """Whether its failed messages come again by its retry topic: in order they stay in front of
+        their queue, and a group that broadcasts has no attempts."""
+        return bool(self.created) and not any(self.settings.style)
 
 
 NOBODY: Final[Mapping[str, Session]] = MappingProxyType({})
@@ -217,6 +233,7 @@ class Groups:
         group = self._groups[session.group]
         wanted = group.versions[session.version].topics
         is_wanted = topic in wanted and topic in group.settings.topics
+        is_wanted = is_wanted or (topic == retry_topic(group.name) and group.has_retries)
         return is_wanted and not group.settings.is_broadcast
 
     # --- transitions --------------------------------------------------------------------------
@@ -353,6 +370,14 @@ class Groups:
             found.append(Section(SETTINGS_SECTION, VERSION, pack(records)))
         if sessions:
             found.append(Section(SESSION_SECTION, VERSION, pack(map(_session_record, sessions))))
+        wishes = [
+            pack_text(g.name) + _ATTEMPTS.pack(each.version, each.max_attempts)
+            for g in groups
+            for each in g.versions.values()
+            if each.max_attempts
+        ]
+        if wishes:
+            found.append(Section(ATTEMPTS_SECTION, VERSION, pack(wishes)))
         return tuple(found)
 
     def restore(self, section: str, version: int, payloads: Iterable[bytes]) -> None:
@@ -367,6 +392,7 @@ class Groups:
             SECTION: self._restore_group,
             SETTINGS_SECTION: self._restore_settings,
             SESSION_SECTION: self._restore_session,
+            ATTEMPTS_SECTION: self._restore_attempts,
         }[section]
         for payload in payloads:
             reader = PayloadReader(section, payload)
@@ -404,6 +430,14 @@ class Groups:
         if number in self._sessions or member in group.members:
             raise SnapshotDamaged(SESSION_SECTION, "each session once", number)
         self._sessions[number] = group.members[member] = session
+
+    def _restore_attempts(self, reader: PayloadReader) -> None:
+        group = self._known(ATTEMPTS_SECTION, reader.take_text())
+        version, attempts = reader.take(_ATTEMPTS)
+        settings = group.versions.get(version)
+        if settings is None or settings.max_attempts or not 0 < attempts <= MOST_ATTEMPTS:
+            raise SnapshotDamaged(ATTEMPTS_SECTION, "attempts of settings", (version, attempts))
+        group.versions[version] = replace(settings, max_attempts=attempts)
 
     def _known(self, section: str, name: str) -> Group:
         group = self._groups.get(name)
@@ -457,6 +491,8 @@ def malformed(wish: JoinWish) -> str:
         return "topics are named in ascending order, each once"
     if any(len(topic.encode()) > MAX_TOPIC_BYTES for topic in settings.topics):
         return f"a topic's name has {MAX_TOPIC_BYTES} bytes at most"
+    if settings.max_attempts > MOST_ATTEMPTS:
+        return f"a message is tried {MOST_ATTEMPTS} times at most"
     return _malformed_choices(wish.choices, settings.topics)
 
 

@@ -312,6 +312,38 @@ HANDOUT: Final = Layout(
     ),
 )
 
+DELAYED_SECTION: Final = Layout(
+    "Section delayed",
+    20,
+    (
+        Field(0, "Q", "incarnation", "index of the entry that created the schedule topic"),
+        Field(8, "I", "queue_id", "queue id: level - 1; ascending"),
+        Field(12, "Q", "moved_to", "the first offset that waits"),
+    ),
+)
+
+RESENT_SECTION: Final = Layout(
+    "Section resent",
+    14,
+    (
+        Field(0, "Q", "incarnation", "index of the entry that created the topic"),
+        Field(8, "I", "queue_id", "queue id"),
+        Field(12, "H", "count", "count c of ranges in this record, at most 1,024"),
+        Field(14, "", "resent", "ranges of dead letters that were sent again", length="16c"),
+    ),
+)
+
+GROUP_ATTEMPTS_SECTION: Final = Layout(
+    "Section group-attempts",
+    2,
+    (
+        Field(0, "H", "name_length", "length n of the group's name"),
+        Field(2, "", "name", "the group's name, UTF-8", length="n"),
+        Field(2, "I", "version", "version of its settings", behind="n"),
+        Field(6, "I", "max_attempts", "attempts at a message; no record: 16", behind="n"),
+    ),
+)
+
 STATE_LAYOUTS: Final = (
     SNAPSHOT_CHUNK,
     SNAPSHOT_END,
@@ -341,4 +373,7 @@ STATE_LAYOUTS: Final = (
     DELIVERIES_SECTION,
     HANDOUTS_SECTION,
     HANDOUT,
+    DELAYED_SECTION,
+    RESENT_SECTION,
+    GROUP_ATTEMPTS_SECTION,
 )

@@ -54,6 +54,9 @@ COMMAND_LEVELS: Final = {
     "move_group": DELIVERY_LEVEL,
     "clone_group": DELIVERY_LEVEL,
     "deliver": DELIVERY_LEVEL,
+    "send_back": DELIVERY_LEVEL,
+    "fire_delayed": DELIVERY_LEVEL,
+    "resend": DELIVERY_LEVEL,
 }
 
 

@@ -26,6 +26,8 @@ with it).
     move log start       log_start: entries before it may go (ADR 43)
     retain topic         topic_retention: how long its messages are wanted (ADR 48)
     move queue starts    topic_retention: what may be read of a topic's queues
+    send back, resend,
+    fire delayed         retries, leases, offsets (`broker.state.retrying`); only in a unit
     settle units         outcomes: the log says which units were refused; only in a unit
     join, end, grant,
     commit, forget       groups, leases, offsets (`broker.state.consuming`; ADR 55)
@@ -64,6 +66,7 @@ from broker.state import (
     offsets,
     outcomes,
     producers,
+    retries,
     topic_retention,
     topics,
 )
@@ -92,6 +95,8 @@ from broker.state.registration import (
     Registration,
     could_be_given,
 )
+from broker.state.retries import Queue, Retries
+from broker.state.retrying import fired_of, send_back
 from broker.state.sequences import StoredBatch, batches_of
 from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
 from broker.state.topic_retention import TopicRetentions
@@ -140,6 +145,7 @@ OPTIONAL_SECTIONS: Final = (
     *groups.OWN_SECTIONS,
     *leases.OWN_SECTIONS,
     *deliveries.OWN_SECTIONS,
+    *retries.OWN_SECTIONS,
 )
 
 
@@ -218,6 +224,7 @@ class StateMachine:
         self.groups = Groups()
         self.leases = Leases()
         self.deliveries = Deliveries()
+        self.retries = Retries()
         self.applied_index = 0
         self.append_time_ms = 0
         self.messages_applied = 0
@@ -407,6 +414,14 @@ class StateMachine:
                 self._delivering.deliver(plan, topic, command.deliver.group, at)
             case "settle_units":
                 self.outcomes.settle(settlement_of(command.settle_units))
+            case "send_back":
+                sent = command.send_back
+                send_back(self, sent, self.topics[sent.topic], self.lived_time.lived_ms)
+            case "fire_delayed":
+                self.retries.fire(fired_of(command.fire_delayed))
+            case "resend":
+                dead = command.resend
+                self.retries.resend(Queue(dead.incarnation, dead.queue_id), dead.offset)
 
     # --- commands -----------------------------------------------------------------------------
 
@@ -442,6 +457,8 @@ class StateMachine:
             case "move_queue_starts":
                 return self._move_queue_starts(command.move_queue_starts)
             case "join_group":
+                if self.level.current < DELIVERY_LEVEL:
+                    command.join_group.settings.ClearField("max_attempts")  # programs before it do
                 return self._join(command.join_group)
             case "end_sessions":
                 self._consuming.end(command.end_sessions, self._now())
@@ -552,6 +569,7 @@ class StateMachine:
         self.deliveries.on_topic_deleted(topic.incarnation)
         self.producers.on_topic_deleted(topic.incarnation)
         self.topic_retention.on_topic_deleted(topic.incarnation)
+        self.retries.on_topic_deleted(topic.incarnation)
         self._listener.topic_deleted(topic)
 
     def _commit_offsets(self, command: CommitOffsetsCommand) -> Refusal | None:
@@ -590,6 +608,7 @@ class StateMachine:
             *self.groups.snapshot(),
             *self.leases.snapshot(),
             *self.deliveries.snapshot(),
+            *self.retries.snapshot(),
         )
         return seal(self.applied_index, sections)
 
@@ -666,6 +685,8 @@ class StateMachine:
                 self.leases.restore(name, first.version, payloads)
             case _ if name in deliveries.OWN_SECTIONS:
                 self.deliveries.restore(name, first.version, payloads)
+            case _ if name in retries.OWN_SECTIONS:
+                self.retries.restore(name, first.version, payloads)
             case _ if name == SECTION:
                 if first.version != APPLYING:
                     raise SnapshotAppliedOtherwise(name, first.version, APPLYING)
@@ -706,12 +727,21 @@ class StateMachine:
                 for queue_id, offset in committed.items():
                     self._check_within(f"an offset of {group}", name, queue_id, offset)
         self._check_producers()
+        self._check_retries()
         self.groups.check_invariants(self.applied_index, self.lived_time.lived_ms)
         self.leases.check_invariants(self.applied_index)
         self._consuming.check_invariants(self.topics.values(), is_counted=self._knows_groups)
         self.deliveries.check_invariants(self.applied_index)
         named = {topic.incarnation: topic for topic in self.topics.values()}
         self._delivering.check_invariants(named)
+
+    def _check_retries(self) -> None:
+        """What has moved on, and what was sent again, is in topics that are there."""
+        self.retries.check_invariants()
+        names = {topic.incarnation: topic.name for topic in self.topics.values()}
+        for queue, end in self.retries.places().items():
+            name = names.get(queue.incarnation, "")
+            self._check_within("a retry", name, queue.queue_id, end)
 
     @property
     def _knows_groups(self) -> bool:

@@ -306,6 +306,14 @@ class HandoutSuperseded:
 
 
 @dataclass(frozen=True, slots=True)
+class FinishedAlready:
+    """The message at that offset was finished before, with a copy or without: no other is made."""
+
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class StillHidden:
     """The queue's message at `offset` can't be handed out again yet; in a FIFO group, nothing of
     the queue or nothing behind it."""
@@ -320,6 +328,22 @@ class TooManyHandedOut:
     be."""
 
     queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LevelMoved:
+    """The level's queue has moved on to `present`."""
+
+    queue_id: int
+    present: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotDue:
+    """The entry was appended before `due_ms`."""
+
+    queue_id: int
+    due_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +403,9 @@ Refusal = (
     | TooManySessions
     | TooManyVersions
     | SessionUnknown
+    | FinishedAlready
+    | LevelMoved
+    | NotDue
     | PartlyRefused
     | GroupUnknown
     | GroupExists

@@ -38,6 +38,7 @@ from chaos.mutants.rules.reading import READING
 from chaos.mutants.rules.repairs import REPAIRS
 from chaos.mutants.rules.replica import REPLICA
 from chaos.mutants.rules.retention import RETENTION
+from chaos.mutants.rules.retrying import RETRYING
 from chaos.mutants.rules.seals import SEALS
 from chaos.mutants.rules.sending import SENDING
 from chaos.mutants.rules.snapshots import SNAPSHOTS
@@ -63,6 +64,7 @@ MUTANTS = (
     *RETENTION,
     *GROUPS,
     *ADMINISTRATION,
+    *RETRYING,
     *SEALS,
     *UPKEEP,
     *REPAIRS,

@@ -2,7 +2,8 @@
 
     made      `start`        at work      each member has a process (`chaos.real.member`)
     at work   `kill`, …      as struck    faults hit processes by number, never a name that moved on
-    at work   `drained`      through      the groups have committed everything that is stored
+    at work   `drained`      through      the groups have committed everything that is stored, and
+                                          done what failed
     through   `dismiss`      over         SIGTERM, goodbye; then the books are read
 
 This owns those processes and their books; it signals no other process. A member that ends though
@@ -220,9 +221,23 @@ class Crew:
                         missing = f"{group} has {left:,} messages left to commit"
             except ClientError as error:
                 missing = str(error)
+            if not missing and (left := len(self._failed())):
+                missing = f"{left:,} messages that failed haven't been done"
             if not missing or patience.is_over(reached):
                 return missing
             await asyncio.sleep(ASK_EVERY_S)
+
+    def _failed(self) -> set[tuple[str, str]]:
+        """By group and value: messages that a handler failed at and none has done since. They were
+        committed as they went back to the brokers, and come again (ADR 58)."""
+        failed: set[tuple[str, str]] = set()
+        done: set[tuple[str, str]] = set()
+        for process in self._processes:
+            for each in _handlings(process.name, process.book):
+                kind = failed if each.how is How.FAILED else done if each.how is How.DONE else None
+                if kind is not None:
+                    kind.add((process.group, each.value))
+        return failed - done
 
     # --- the end ------------------------------------------------------------------------------
 

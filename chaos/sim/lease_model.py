@@ -3,8 +3,9 @@ are. Used at a run's end, beside a state machine that applies the log again an e
 
     a queue's lease changes     by a grant that names the epoch it has, by its holder's release or
                                 end, by a move of its group, with its topic, with its group
-    its progress grows          by its epoch's commits and by nobody else's, and never shrinks but
-                                by a commit without a lease, in a group without sessions
+    its progress grows          by its epoch's commits and what it sends back, and by nobody
+                                else's, and never shrinks but by a commit without a lease, in a
+                                group without sessions
     its start                   is there before its first lease, and never changes
 
 What the machine says after each entry must be that.
@@ -67,14 +68,16 @@ class LeaseModel:
         Raises:
             Defect: it isn't as it should be.
         """
-        for unit in units:
-            for command in unit.commands:
-                self._follow(command, header.index)
+        commands = [command for unit in units for command in unit.commands]
         if header.kind == EntryKind.COMMAND:
-            self._follow(pb.Command.FromString(frame[HEADER_SIZE:]), header.index)
+            commands.append(pb.Command.FromString(frame[HEADER_SIZE:]))
         elif header.kind == EntryKind.CONFIGURATION and self._is_forced(header, frame):
             for seat in self._seats.values():
                 seat.session = seat.epoch = 0
+            self._compare(header.index)
+        # All that an entry does is there before any of it can be looked at.
+        changed = [self._follow(command, header.index) for command in commands]
+        if any(changed):
             self._compare(header.index)
 
     def _is_forced(self, header: EntryHeader, frame: bytes) -> bool:
@@ -84,12 +87,15 @@ class LeaseModel:
         is_forced = recovery is not None and recovery.index == header.index
         return is_forced and self._machine.level.current >= DELIVERY_LEVEL
 
-    def _follow(self, command: pb.Command, index: int) -> None:
+    def _follow(self, command: pb.Command, index: int) -> bool:
+        """Whether the command may have changed anything of leases."""
         match command.WhichOneof("body"):
             case "grant_leases":
                 self._grant(command.grant_leases, index)
             case "commit_leases":
                 self._commit(command.commit_leases, index)
+            case "send_back":
+                self._send_back(command.send_back)
             case "commit_offsets":
                 self._commit_simply(command.commit_offsets)
             case "move_group":
@@ -101,8 +107,8 @@ class LeaseModel:
                     if seat.session and self._machine.groups.session(seat.session) is None:
                         seat.session = seat.epoch = 0
             case _:
-                return
-        self._compare(index)
+                return False
+        return True
 
     def _grant(self, command: pb.GrantLeasesCommand, index: int) -> None:
         for topic in command.topics:
@@ -151,6 +157,16 @@ class LeaseModel:
                 seat.finished |= told
                 if queue.release:
                     seat.session = seat.epoch = 0
+
+    def _send_back(self, command: pb.SendBackCommand) -> None:
+        """Of a unit that took effect: by the holder's epoch, of what wasn't finished."""
+        seat = self._seats.get((command.group, command.incarnation, command.queue_id))
+        held_by = None if seat is None else (seat.session, seat.epoch)
+        if seat is None or held_by != (command.session, command.epoch):
+            raise Defect("lease", f"{command} took effect, and the queue is held by {held_by}")
+        if command.offset in seat.finished:
+            raise Defect("lease", f"{command} took effect, and was finished before")
+        seat.finished.add(command.offset)
 
     def _commit_simply(self, command: pb.CommitOffsetsCommand) -> None:
         topic = self._machine.topics.get(command.topic)

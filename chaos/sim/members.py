@@ -21,7 +21,7 @@ from chaos.sim.clients import Client, Shared
 from chaos.sim.node import Defect
 from chaos.sim.plan import MEMBER_PACE
 from chaos.sim.streams import MemberStream
-from dledger.records.record import decode_records
+from dledger.records.record import DecodedRecord, decode_records
 from dledger.wire import broker_pb2 as bpb
 from dledger.wire import commands_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
@@ -305,9 +305,8 @@ class Member(Client):
             await self._pull([queue for queue, held in self._held.items() if not held.is_asked])
         self._asleep = []
         await asyncio.sleep(self.chance.uniform(0.2, 2.5) * SESSION_S)
-        for held in self._held.values():
-            for offset in sorted(held.unfinished):
-                held.finish(offset)
+        for queue, held in self._held.items():
+            self._finish_all(queue, held)
         await self._commit(list(self._held))
         backlog, self._asleep = self._asleep, None
         for response in backlog:
@@ -343,12 +342,23 @@ class Member(Client):
             await self._pull([q for q, held in self._held.items() if not held.is_asked])
         asked = [queue for queue, held in self._held.items() if held.is_asked]
         for queue, held in list(self._held.items()):
-            for offset in sorted(held.unfinished):
-                if queue in asked or self._crew.is_orderly or self.chance.random() < 0.7:
-                    held.finish(offset)
+            await self._finish_some(queue, held)
         await self._commit([queue for queue in self._held if queue not in asked])
         if asked and self.chance.random() < 0.9:
             await self._commit(asked, release=True)
+
+    async def _finish_some(self, queue: Queue, held: Held) -> None:
+        """What is asked for or in order, and most of the rest."""
+        for offset in sorted(held.unfinished):
+            if held.is_asked or self._crew.is_orderly or self.chance.random() < 0.7:
+                held.finish(offset)
+
+    def _finish_all(self, queue: Queue, held: Held) -> None:
+        for offset in sorted(held.unfinished):
+            held.finish(offset)
+
+    def _note(self, queue: Queue, record: DecodedRecord) -> None:
+        """It was handed this message."""
 
     async def _pull(self, queues: list[Queue]) -> None:
         wanted: list[tuple[Queue, Held]] = [(queue, self._held[queue]) for queue in queues]
@@ -403,6 +413,7 @@ class Member(Client):
             held.position += 1
             if offset >= held.frontier and offset not in held.finished:
                 held.unfinished.add(offset)
+                self._note(queue, record)
                 self._crew.work(queue, [offset], held.epoch)
             held.advance()
 

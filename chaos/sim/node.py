@@ -41,7 +41,7 @@ from chaos.sim.files import SECTOR_BYTES
 from chaos.sim.links import SimulatedLinks
 from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.network import Network
-from chaos.sim.plan import MEMBER_PACE, Plan
+from chaos.sim.plan import MEMBER_DELAYS_MS, MEMBER_PACE, Plan
 from chaos.sim.timeline import ActorDied, Timeline
 from chaos.sim.turns import CountedTurns
 from chaos.sim.worker import Workers
@@ -559,6 +559,7 @@ class SimNode:
                 log_start_s=tuning.log_start_ms / 1e3,
                 retention_s=tuning.retention_ms / 1e3,
                 groups=MEMBER_PACE,
+                delays_ms=MEMBER_DELAYS_MS,
             ),
             known_level=self.known_level,
         )

@@ -17,6 +17,7 @@ from typing import Literal
 from broker.leader.groups.pace import Pace
 from broker.state.registration import ProducerBounds
 from chaos.sim.network import FAIR, Weather
+from dledger.records.reserved import LEVELS
 
 DEFAULT_DURATION_MS = 20_000
 DEFAULT_RATE = 50
@@ -141,6 +142,8 @@ RACERS_SHARE = 0.35  # of the seeds
 UNIT_WRITERS_SHARE = 0.5  # of the seeds
 CREWS_SHARE = 0.4
 POPPERS_SHARE = 0.4
+FAILING_SHARE = 0.25
+MEMBER_DELAYS_MS = tuple(200 + 100 * level for level in range(LEVELS))
 # Sessions are short, so that a run sees many ends of them.
 MEMBER_PACE = Pace(
     heartbeat_ms=150,
@@ -224,6 +227,7 @@ class Plan:
     crews: tuple[int, ...] = ()  # members of each consumer group
     overseers: int = 0  # of crews
     poppers: tuple[int, ...] = ()  # of each group that is handed single messages
+    failing: int = 0  # members of a group that fails at messages
     upgraded: bool = False  # whoever starts again does so with a release of the next level
     one_away: bool = False  # when all is at rest a voter goes, and the others have to serve
     weather: Weather = FAIR
@@ -283,7 +287,8 @@ def draw_plan(
     share = ONE_AWAY_UPGRADED_SHARE if upgraded else ONE_AWAY_SHARE
     one_away = plan.random("one-away/drawn").random() < share
     plan = replace(plan, upgraded=upgraded, one_away=one_away)
-    return _with_poppers(_with_overseers(_with_crews(_with_unit_writers(plan))))
+    plan = _with_overseers(_with_crews(_with_unit_writers(plan)))
+    return _with_failing(_with_poppers(plan))
 
 
 def _with_snapshots(plan: Plan) -> Plan:
@@ -461,6 +466,15 @@ def _with_poppers(plan: Plan) -> Plan:
     if chance.random() >= POPPERS_SHARE:
         return plan
     return replace(plan, poppers=chance.choice(((2,), (3,), (1, 2), (3, 2))))
+
+
+def _with_failing(plan: Plan) -> Plan:
+    """Some have a consumer group whose members fail at messages. Where the log's front moves, what
+    waits may go with it: nothing holds it there."""
+    chance = plan.random("failing")
+    if plan.moves_start or chance.random() >= FAILING_SHARE:
+        return plan
+    return replace(plan, failing=chance.randint(1, 3))
 
 
 def _with_crowds(plan: Plan) -> Plan:

@@ -23,7 +23,7 @@ import structlog
 from chaos.checkers.anomalies import find_anomalies
 from chaos.checkers.linearizability import check_linearizability
 from chaos.sim.clients import Administrator, Consumer, Doubter, Shared
-from chaos.sim.lease_model import LeaseModel
+from chaos.sim.failing import FailingCrew, FailingMember, check_failed, has_moved_on
 from chaos.sim.members import Crew, Member
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.node import Defect, Life, SimNode
@@ -33,13 +33,14 @@ from chaos.sim.plan import Fault, Plan
 from chaos.sim.poppers import Popper, Shop, check_shops
 from chaos.sim.producers import LifeSpan, Producer
 from chaos.sim.racers import Racer, Track
-from chaos.sim.replicas import compare_replicas
+from chaos.sim.replicas import Models, compare_replicas
 from chaos.sim.timeline import Livelock
 from chaos.sim.unit_writers import UnitBook, UnitWriter, check_units, committed_frames
 from chaos.sim.world import Line, World
 from dledger.core.quorum import has_quorum
 from dledger.core.types import Configuration
 from dledger.level import DELIVERY_LEVEL, GROUPS_LEVEL
+from dledger.records.reserved import retry_topic
 from dledger.wire import commands_pb2 as cpb
 
 PEACE_US = 15_000_000  # within which the group has to come to rest
@@ -247,7 +248,7 @@ class _Run:
             clients.append(Administrator("administrator", shared, chance, interval_s))
         clients += self._make_members()
         for i in range(plan.overseers):
-            name, groups = f"overseer-{i}", list(self.world.crews)
+            name, groups = f"overseer-{i}", self._moved_crews()
             clients.append(Overseer(name, shared, plan.random(name), groups, OVERSEER_S))
         clients += self._make_poppers()
         track = Track()
@@ -275,7 +276,23 @@ class _Run:
                 name = f"{crew.group}-{at}" if at < 2 else f"{crew.group}-0/twin"
                 self.world.members_of_crews.append(name)
                 members.append(Member(name, self.shared, self.plan.random(name), crew, self.world))
-        return members
+        return members + self._make_failing()
+
+    def _moved_crews(self) -> list[str]:
+        """Those that may be moved back: whoever fails would fail again at the same."""
+        crews = self.world.crews.items()
+        return [name for name, each in crews if not isinstance(each, FailingCrew)]
+
+    def _make_failing(self) -> list[Member]:
+        """A crew that fails at messages."""
+        crew = FailingCrew("failing")
+        if self.plan.failing:
+            crew.is_drained = partial(self._is_drained, crew)
+            self.world.crews[crew.group] = crew
+        names = [f"failing-{at}" for at in range(self.plan.failing)]
+        self.world.members_of_crews += names
+        shared, plan = self.shared, self.plan
+        return [FailingMember(n, shared, plan.random(n), crew, self.world) for n in names]
 
     def _make_poppers(self) -> list[Popper]:
         """The shops: the first of any order, the second FIFO."""
@@ -290,7 +307,8 @@ class _Run:
         return poppers
 
     def _is_drained(self, crew: Crew) -> bool:
-        return self._is_through(crew.group, GROUPS_LEVEL)
+        is_failing = isinstance(crew, FailingCrew)
+        return self._is_through(crew.group, DELIVERY_LEVEL if is_failing else GROUPS_LEVEL)
 
     def _is_through(self, group: str, level: int) -> bool:
         """Everything has been stored, and the group is through with it."""
@@ -303,7 +321,10 @@ class _Run:
             machine = life.replica.machine
             if machine.level.current < level:
                 return True  # somebody is away for good, who hasn't said that it knows groups
-            for name in self.shared.topics:
+            own = retry_topic(group)
+            if not has_moved_on(machine):
+                return False
+            for name in (*self.shared.topics, *([own] if own in machine.topics else [])):
                 ends = machine.topics[name].next_offsets
                 offsets = machine.offsets.of(group, name)
                 if any(offsets.get(queue_id, -1) < end for queue_id, end in enumerate(ends)):
@@ -311,8 +332,10 @@ class _Run:
             return True
         return False
 
-    def _check_crews(self, model: LeaseModel) -> None:
+    def _check_crews(self, models: Models) -> None:
         """Every message from where a group was to go on was worked on by somebody since."""
+        model = models.leases
+        check_failed(self.world.crews.values(), models.retries)
         for crew in self.world.crews.values():
             for (incarnation, queue_id), due in model.due(crew.group).items():
                 name, end = self._queue(incarnation, queue_id)
@@ -478,7 +501,7 @@ class _Run:
         self._check_units()
         models = compare_replicas(world.nodes.values(), incarnations.meant, world.archive)
         if models is not None:
-            self._check_crews(models.leases)
+            self._check_crews(models)
             check_shops(
                 self.shops.values(),
                 models.deliveries,

@@ -11,6 +11,7 @@ the project.
 
 from dledger.client.client import Client
 from dledger.client.consumer import PullConsumer
+from dledger.client.dead_letters import DeadLetters, DeadQueue, Resent
 from dledger.client.delivery import Delivery
 from dledger.client.epochs import Registration
 from dledger.client.errors import (
@@ -70,6 +71,7 @@ from dledger.client.groups import (
     MovedQueue,
 )
 from dledger.client.members.push import PushConsumer
+from dledger.client.members.retried import Reject
 from dledger.client.members.revoking import OnRevoke
 from dledger.client.options import (
     ALL,
@@ -119,6 +121,8 @@ __all__ = [
     "ConsumerGroups",
     "ConsumerInUse",
     "ConsumerOptions",
+    "DeadLetters",
+    "DeadQueue",
     "DeadlineExceeded",
     "Delivery",
     "Forked",
@@ -167,6 +171,8 @@ __all__ = [
     "ReceiptExpired",
     "RecordCorrupt",
     "Registration",
+    "Reject",
+    "Resent",
     "RevokedQueues",
     "SendResult",
     "SendsFailed",

@@ -32,6 +32,7 @@ from dledger.client.blocking_push import BlockingPushConsumer
 from dledger.client.blocking_simple import BlockingDelivery, BlockingSimpleConsumer
 from dledger.client.client import Client, warn_unclosed
 from dledger.client.consumer import PullConsumer
+from dledger.client.dead_letters import DeadLetters, Resent
 from dledger.client.errors import ClientClosed, InvalidArgument, SendsFailed
 from dledger.client.failed_sends import closed_together
 from dledger.client.loop_thread import LoopThread
@@ -233,6 +234,18 @@ class BlockingClient:
     ) -> QueueOffsets:
         """See `Client.queue_offsets`."""
         return self._call(self._client.queue_offsets(topic, queue_id, deadline_s=deadline_s))
+
+    def dead_letters(self, group: str, *, deadline_s: float | None = None) -> DeadLetters:
+        """See `Client.dead_letters`."""
+        return self._call(self._client.dead_letters(group, deadline_s=deadline_s))
+
+    def resend(
+        self, group: str, offset: int, *, queue_id: int = 0, deadline_s: float | None = None
+    ) -> Resent:
+        """See `Client.resend`."""
+        return self._call(
+            self._client.resend(group, offset, queue_id=queue_id, deadline_s=deadline_s)
+        )
 
     def offset_by_time(
         self, topic: str, queue_id: int, time_ms: int, *, deadline_s: float | None = None

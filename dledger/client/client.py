@@ -24,6 +24,7 @@ from dledger.client.arguments import i64, retention_ms, seconds, text, u32, u64
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import WhenDeposed
 from dledger.client.consumer import PullConsumer, Reading, check_group
+from dledger.client.dead_letters import DeadLetters, Resent, dead_letters, resend
 from dledger.client.errors import (
     ClientClosed,
     ClientError,
@@ -359,6 +360,22 @@ class Client:
             rpc.GET_OFFSET_BY_TIME, request, Effect.NONE, deadline_s=deadline_s
         )
         return answer.offset
+
+    async def dead_letters(self, group: str, *, deadline_s: float | None = None) -> DeadLetters:
+        """What there is of a consumer group's dead letters: messages that its members rejected, or
+        that have failed too often."""
+        return await dead_letters(self._broker_group, group, deadline_s)
+
+    async def resend(
+        self, group: str, offset: int, *, queue_id: int = 0, deadline_s: float | None = None
+    ) -> Resent:
+        """The dead letter at that offset of %DLQ%group is a message of the topic that it came from
+        again, for every consumer group of it; done again nothing is sent.
+
+        Raises:
+            TopicNotFound, QueueNotFound, OffsetOutOfRange: there is none, or its topic is gone.
+        """
+        return await resend(self._broker_group, group, offset, queue_id, deadline_s)
 
     async def commit_offsets(
         self,

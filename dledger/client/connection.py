@@ -91,6 +91,15 @@ PULL_QUEUES: Final = Method(
 )
 RECEIVE: Final = Method("/dledger.v1.Deliveries/Receive", dpb.ReceiveRequest, dpb.ReceiveResponse)
 SETTLE: Final = Method("/dledger.v1.Deliveries/Settle", dpb.SettleRequest, dpb.SettleResponse)
+SEND_BACK: Final = Method("/dledger.v1.Groups/SendBack", gpb.SendBackRequest, gpb.SendBackResponse)
+GET_DEAD_LETTERS: Final = Method(
+    "/dledger.v1.Groups/GetDeadLetters", gpb.GetDeadLettersRequest, gpb.GetDeadLettersResponse
+)
+RESEND_DEAD_LETTER: Final = Method(
+    "/dledger.v1.Groups/ResendDeadLetter",
+    gpb.ResendDeadLetterRequest,
+    gpb.ResendDeadLetterResponse,
+)
 WATCH_LEADER_PATH: Final = "/dledger.v1.Cluster/WatchLeader"
 ATTEND_PATH: Final = "/dledger.v1.Groups/Attend"
 

@@ -22,6 +22,7 @@ from dledger.credentials.tls import TlsFiles
 from dledger.limits import MESSAGE_LENGTHS
 from dledger.records import errors as records
 from dledger.records.compression import LEVELS, Codec, check_installed
+from dledger.records.reserved import MOST_ATTEMPTS
 
 MAX_SENT_BATCHES: Final = 5  # per queue; the brokers remember that many for deduplication
 NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_%-]{0,255}")  # of a producer
@@ -225,8 +226,11 @@ class PushOptions:
         queue_span: how far a queue is read beyond its first message that isn't finished.
         pull_bytes: the most that one pull asks for.
         hold_ms: how long the leader holds a pull for which there is nothing, up to 20,000.
-        retry_delays_s: before each further attempt at a message that failed; the last one goes on.
+        retry_delays_s: before each further attempt at a message that can't be sent back to the
+            brokers: of a broadcast group, or while they can't take it; the last one goes on.
         suspend_s: the same with `in_order`, where the queue waits.
+        max_attempts: so often a message is tried before it is a dead letter, by all members
+            together; None: 16 times, and with `in_order` for ever. All members name the same.
         when_gone: what happens when the next message of a queue has gone.
         around: makes a context manager around each handler's call; see `dledger.client.hooks`.
     """
@@ -249,6 +253,7 @@ class PushOptions:
     hold_ms: int = 15_000
     retry_delays_s: Sequence[float] = RETRY_DELAYS_S
     suspend_s: float = 1.0
+    max_attempts: int | None = None
     when_gone: WhenGone = WhenGone.RAISE
     around: Around | None = None
 
@@ -269,6 +274,10 @@ class PushOptions:
             raise InvalidArgument(f"drain_s is {self.drain_s!r}, less than 0")
         if not isinstance(self.member, str) or len(self.member.encode(errors="replace")) > 255:
             raise InvalidArgument(f"member {str(self.member)[:300]!r}: 1 to 255 bytes of text")
+        if self.max_attempts is not None:
+            _check_range("max_attempts", self.max_attempts, 1, MOST_ATTEMPTS)
+            if self.broadcast:
+                raise InvalidArgument("a broadcast group has no dead letters: no max_attempts")
         delays = self.retry_delays_s
         if not delays or not all(_is_number(each) and each >= 0 for each in delays):
             raise InvalidArgument(f"retry_delays_s is {delays!r}; wanted: numbers of seconds")

@@ -398,6 +398,16 @@ class FakeGroup:
     ) -> gpb.CommitLeasesResponse:
         return self.members.commit(request)
 
+    async def on_SendBack(
+        self, node: FakeNode, request: gpb.SendBackRequest
+    ) -> gpb.SendBackResponse:
+        raise Refusal(wire_error(epb.INVALID_ARGUMENT, "fake nodes keep no failed messages"))
+
+    async def on_GetDeadLetters(
+        self, node: FakeNode, request: gpb.GetDeadLettersRequest
+    ) -> gpb.GetDeadLettersResponse:
+        return gpb.GetDeadLettersResponse(topic=f"%DLQ%{request.group}")
+
     async def on_PullQueues(
         self, node: FakeNode, request: gpb.PullQueuesRequest
     ) -> gpb.PullQueuesResponse:

@@ -26,7 +26,7 @@ SETTLING_RETURNED: Settling
 SETTLING_EXTENDED: Settling
 
 class Command(_message.Message):
-    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts", "join_group", "end_sessions", "grant_leases", "commit_leases", "forget_groups", "settle_units", "move_group", "clone_group", "deliver")
+    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts", "join_group", "end_sessions", "grant_leases", "commit_leases", "forget_groups", "settle_units", "move_group", "clone_group", "deliver", "send_back", "fire_delayed", "resend")
     CREATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     DELETE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,9 @@ class Command(_message.Message):
     MOVE_GROUP_FIELD_NUMBER: _ClassVar[int]
     CLONE_GROUP_FIELD_NUMBER: _ClassVar[int]
     DELIVER_FIELD_NUMBER: _ClassVar[int]
+    SEND_BACK_FIELD_NUMBER: _ClassVar[int]
+    FIRE_DELAYED_FIELD_NUMBER: _ClassVar[int]
+    RESEND_FIELD_NUMBER: _ClassVar[int]
     create_topic: CreateTopicCommand
     delete_topic: DeleteTopicCommand
     commit_offsets: CommitOffsetsCommand
@@ -63,7 +66,10 @@ class Command(_message.Message):
     move_group: MoveGroupCommand
     clone_group: CloneGroupCommand
     deliver: DeliverCommand
-    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ..., join_group: _Optional[_Union[JoinGroupCommand, _Mapping]] = ..., end_sessions: _Optional[_Union[EndSessionsCommand, _Mapping]] = ..., grant_leases: _Optional[_Union[GrantLeasesCommand, _Mapping]] = ..., commit_leases: _Optional[_Union[CommitLeasesCommand, _Mapping]] = ..., forget_groups: _Optional[_Union[ForgetGroupsCommand, _Mapping]] = ..., settle_units: _Optional[_Union[SettleUnitsCommand, _Mapping]] = ..., move_group: _Optional[_Union[MoveGroupCommand, _Mapping]] = ..., clone_group: _Optional[_Union[CloneGroupCommand, _Mapping]] = ..., deliver: _Optional[_Union[DeliverCommand, _Mapping]] = ...) -> None: ...
+    send_back: SendBackCommand
+    fire_delayed: FireDelayedCommand
+    resend: ResendCommand
+    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ..., join_group: _Optional[_Union[JoinGroupCommand, _Mapping]] = ..., end_sessions: _Optional[_Union[EndSessionsCommand, _Mapping]] = ..., grant_leases: _Optional[_Union[GrantLeasesCommand, _Mapping]] = ..., commit_leases: _Optional[_Union[CommitLeasesCommand, _Mapping]] = ..., forget_groups: _Optional[_Union[ForgetGroupsCommand, _Mapping]] = ..., settle_units: _Optional[_Union[SettleUnitsCommand, _Mapping]] = ..., move_group: _Optional[_Union[MoveGroupCommand, _Mapping]] = ..., clone_group: _Optional[_Union[CloneGroupCommand, _Mapping]] = ..., deliver: _Optional[_Union[DeliverCommand, _Mapping]] = ..., send_back: _Optional[_Union[SendBackCommand, _Mapping]] = ..., fire_delayed: _Optional[_Union[FireDelayedCommand, _Mapping]] = ..., resend: _Optional[_Union[ResendCommand, _Mapping]] = ...) -> None: ...
 
 class SettleUnitsCommand(_message.Message):
     __slots__ = ("through", "refused")
@@ -176,7 +182,7 @@ class ForgetProducersCommand(_message.Message):
     def __init__(self, producer_ids: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class GroupSettings(_message.Message):
-    __slots__ = ("version", "broadcast", "orderly", "strategy", "start", "start_time_ms", "topics")
+    __slots__ = ("version", "broadcast", "orderly", "strategy", "start", "start_time_ms", "topics", "max_attempts")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BROADCAST_FIELD_NUMBER: _ClassVar[int]
     ORDERLY_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +190,7 @@ class GroupSettings(_message.Message):
     START_FIELD_NUMBER: _ClassVar[int]
     START_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     version: int
     broadcast: bool
     orderly: bool
@@ -191,7 +198,8 @@ class GroupSettings(_message.Message):
     start: StartFrom
     start_time_ms: int
     topics: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[int] = ..., broadcast: _Optional[bool] = ..., orderly: _Optional[bool] = ..., strategy: _Optional[str] = ..., start: _Optional[_Union[StartFrom, str]] = ..., start_time_ms: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
+    max_attempts: int
+    def __init__(self, version: _Optional[int] = ..., broadcast: _Optional[bool] = ..., orderly: _Optional[bool] = ..., strategy: _Optional[str] = ..., start: _Optional[_Union[StartFrom, str]] = ..., start_time_ms: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., max_attempts: _Optional[int] = ...) -> None: ...
 
 class QueueChoice(_message.Message):
     __slots__ = ("topic", "queue_ids")
@@ -368,3 +376,47 @@ class GivenMessages(_message.Message):
     attempt_id: bytes
     hidden_ms: int
     def __init__(self, queue_id: _Optional[int] = ..., former: _Optional[int] = ..., base: _Optional[int] = ..., mask: _Optional[int] = ..., attempt_id: _Optional[bytes] = ..., hidden_ms: _Optional[int] = ...) -> None: ...
+
+class SendBackCommand(_message.Message):
+    __slots__ = ("group", "session", "topic", "incarnation", "queue_id", "epoch", "offset")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    session: int
+    topic: str
+    incarnation: int
+    queue_id: int
+    epoch: int
+    offset: int
+    def __init__(self, group: _Optional[str] = ..., session: _Optional[int] = ..., topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class FireDelayedCommand(_message.Message):
+    __slots__ = ("incarnation", "queue_id", "first", "end", "due_ms")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    queue_id: int
+    first: int
+    end: int
+    due_ms: int
+    def __init__(self, incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., first: _Optional[int] = ..., end: _Optional[int] = ..., due_ms: _Optional[int] = ...) -> None: ...
+
+class ResendCommand(_message.Message):
+    __slots__ = ("topic", "incarnation", "queue_id", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    incarnation: int
+    queue_id: int
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...

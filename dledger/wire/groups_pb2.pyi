@@ -227,3 +227,95 @@ class PulledQueue(_message.Message):
     topic_incarnation: int
     void_count: int
     def __init__(self, position: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., records: _Optional[bytes] = ..., count: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., topic_incarnation: _Optional[int] = ..., void_count: _Optional[int] = ...) -> None: ...
+
+class SendBackRequest(_message.Message):
+    __slots__ = ("group", "member", "session", "messages")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member: str
+    session: int
+    messages: _containers.RepeatedCompositeFieldContainer[FailedMessage]
+    def __init__(self, group: _Optional[str] = ..., member: _Optional[str] = ..., session: _Optional[int] = ..., messages: _Optional[_Iterable[_Union[FailedMessage, _Mapping]]] = ...) -> None: ...
+
+class FailedMessage(_message.Message):
+    __slots__ = ("topic", "incarnation", "queue_id", "epoch", "offset", "rejected")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    incarnation: int
+    queue_id: int
+    epoch: int
+    offset: int
+    rejected: bool
+    def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., rejected: _Optional[bool] = ...) -> None: ...
+
+class SendBackResponse(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[SentBack]
+    def __init__(self, messages: _Optional[_Iterable[_Union[SentBack, _Mapping]]] = ...) -> None: ...
+
+class SentBack(_message.Message):
+    __slots__ = ("error",)
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    error: _errors_pb2.Error
+    def __init__(self, error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class GetDeadLettersRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class GetDeadLettersResponse(_message.Message):
+    __slots__ = ("topic", "incarnation", "queues")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    incarnation: int
+    queues: _containers.RepeatedCompositeFieldContainer[DeadQueue]
+    def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[DeadQueue, _Mapping]]] = ...) -> None: ...
+
+class DeadQueue(_message.Message):
+    __slots__ = ("queue_id", "min_offset", "max_offset", "resent")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RESENT_FIELD_NUMBER: _ClassVar[int]
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    resent: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., resent: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ResendDeadLetterRequest(_message.Message):
+    __slots__ = ("group", "incarnation", "queue_id", "offset")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    incarnation: int
+    queue_id: int
+    offset: int
+    def __init__(self, group: _Optional[str] = ..., incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class ResendDeadLetterResponse(_message.Message):
+    __slots__ = ("topic", "resent", "queue_id", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    RESENT_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    resent: bool
+    queue_id: int
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., resent: _Optional[bool] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...

@@ -9,6 +9,7 @@ from broker.state.groups import OWN_SECTIONS as GROUP_SECTIONS
 from broker.state.groups import Groups
 from broker.state.leases import OWN_SECTIONS as LEASE_SECTIONS
 from broker.state.leases import Lease, Leases, Place, runs_of
+from broker.state.level import Level
 from broker.state.moving import Moving
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.refusals import Refusal, TopicNotFound, TopicReplaced
@@ -44,6 +45,7 @@ class Owners:
         leases: Leases | None = None,
         offsets: Offsets | None = None,
     ) -> None:
+        self.level = Level()
         self.topics = Topics()
         self.offsets = Offsets() if offsets is None else offsets
         self.groups = Groups() if groups is None else groups

@@ -123,13 +123,14 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
     ),
 }
 # These are asked with what another answer gave, or of a later level: see below,
-# tests/broker/test_topic_retention.py, tests/broker/test_keeper.py,
-# tests/broker/test_consumers.py and tests/integration/test_deliveries.py.
+# tests/broker/test_topic_retention.py, tests/broker/test_keeper.py, tests/broker/test_consumers.py,
+# tests/integration/test_deliveries.py and tests/integration/test_retries.py.
 ELSEWHERE = {
     *("lookups.by_id", "cluster.replace_disk", "cluster.change_members"),
     *("topics.retain", "groups.attend", "groups.commit"),
     *("consumers.describe", "consumers.progress", "consumers.move", "consumers.clone"),
     *("deliveries.receive", "deliveries.settle"),
+    *("retries.send_back", "retries.dead_letters", "retries.resend"),
 }
 # These are the node's to call, or another service's, and no questions.
 NOT_ASKED = {

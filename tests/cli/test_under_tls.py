@@ -166,6 +166,7 @@ TABLE: dict[str, list[str]] = {
     "consumers skip": ["copy", "t", "--all", "--json"],
     "query offset": ["t", "0", "0", "--json"],
     "query id": ["{message_id}"],
+    "dlq list": ["g", "--json"],
     "audit replicas": ["--over", "grpc", "--json", "--processes", "1"],
     "group backup": ["{backup}", "--json"],
     "audit delivery": ["--history", "{history}", "--processes", "1"],
@@ -183,7 +184,8 @@ CHANGES = {
 }
 # What a group that is well refuses: that it is reached shows in the refusal.
 LAST_RESORT = "member recover"
-ALIKE = ("bench produce", "bench consume", "bench push", "bench e2e", *CHANGES)
+DEAD = ("dlq show", "dlq resend")  # there are no dead letters; `dlq list` is asked the same way
+ALIKE = ("bench produce", "bench consume", "bench push", "bench e2e", *DEAD, *CHANGES)
 
 
 def test_table_has_every_command_that_dials() -> None:

@@ -22,6 +22,7 @@ from dledger.client import (
     PushConsumer,
     PushOptions,
 )
+from dledger.records.reserved import LEVEL_DELAYS_MS
 from tests.integration.group import Group, make_configs
 
 # As usual, but for what a test would wait for.
@@ -35,11 +36,14 @@ ROOT = Path(__file__).parents[2]
 
 @contextlib.asynccontextmanager
 async def some_group(
-    directory: Path, count: int = 1, pace: Pace = PACE
+    directory: Path,
+    count: int = 1,
+    pace: Pace = PACE,
+    delays_ms: tuple[int, ...] = LEVEL_DELAYS_MS,
 ) -> AsyncIterator[tuple[Group, Client, str]]:
     """Nodes with topic `t`, a client, and the nodes' addresses."""
     configs = make_configs(directory, count)
-    group = Group(configs, rhythm=Rhythm(groups=pace))
+    group = Group(configs, rhythm=Rhythm(groups=pace, delays_ms=delays_ms))
     addresses = ",".join(config.listen for config in configs)
     try:
         await group.start()

@@ -318,6 +318,7 @@ PLACES: Final = {
     "broker/repairs.py: _note_places": ENDS,
     "broker/scrubbing.py: start": ENDS,
     "broker/leader/units.py: _settle": AGAIN,
+    "broker/leader/retries/pump.py: _look": ENDS,
     "broker/services/attendance.py: join": ONE_CALL,
     "broker/services/consumers.py: move": ONE_CALL,
     "broker/services/deliveries.py: _set_to_work": TOLD,

@@ -73,3 +73,22 @@ def test_a_suite_on_real_and_fake_nodes() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 passed" in done.stdout
+
+
+def test_dead_letters_that_are_sent_again(dledger_group: BrokerGroup) -> None:
+    """Once, whoever asks how often; in the end everything is booked."""
+    done = subprocess.run(
+        [sys.executable, "examples/dead_letters.py", str(dledger_group._directory)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "dead: ten, rejected, attempt 1",
+        "sent again",
+        "was sent again before",
+        "booked: 50",
+    ]

@@ -25,8 +25,10 @@ from broker.services.attendance import (
 )
 from broker.services.groups import LeaseCommit
 from broker.services.queue_pulls import Pulled, QueuesRequest, QueueWish
+from broker.services.retries import FailedMessage, SendBack
 from broker.services.services import Services
 from broker.state.groups import JoinWish, Settings, Start
+from broker.state.leases import runs_of
 from broker.state.topics import TopicRef
 from dledger.wire import commands_pb2 as cpb
 from dledger.wire import groups_pb2 as pb
@@ -102,6 +104,60 @@ class GroupsDoor:
         found = await self._services.queue_pulls.pull(wanted, EndOfCall(context))
         return pb.PullQueuesResponse(queues=[_pulled_queue(each) for each in found])
 
+    async def send_back(self, request: pb.SendBackRequest, context: object) -> pb.SendBackResponse:
+        wish = SendBack(
+            request.group,
+            request.member,
+            request.session,
+            tuple(
+                FailedMessage(
+                    QueueOf(each.topic, each.incarnation, each.queue_id),
+                    each.epoch,
+                    each.offset,
+                    each.rejected,
+                )
+                for each in request.messages
+            ),
+        )
+        found = await self._services.retries.send_back(wish)
+        return pb.SendBackResponse(
+            messages=[
+                pb.SentBack(error=None if failure is None else wire_error(failure))
+                for failure in found
+            ]
+        )
+
+    async def get_dead_letters(
+        self, request: pb.GetDeadLettersRequest, context: object
+    ) -> pb.GetDeadLettersResponse:
+        found = await self._services.retries.dead_letters(request.group)
+        return pb.GetDeadLettersResponse(
+            topic=found.topic,
+            incarnation=found.incarnation,
+            queues=[
+                pb.DeadQueue(
+                    queue_id=each.queue_id,
+                    min_offset=each.min_offset,
+                    max_offset=each.max_offset,
+                    resent=runs_of(0, each.resent),
+                )
+                for each in found.queues
+            ],
+        )
+
+    async def resend_dead_letter(
+        self, request: pb.ResendDeadLetterRequest, context: object
+    ) -> pb.ResendDeadLetterResponse:
+        found = await self._services.retries.resend(
+            request.group, request.incarnation, request.queue_id, request.offset
+        )
+        if found.place is None:
+            return pb.ResendDeadLetterResponse(topic=found.topic)
+        queue_id, offset = found.place
+        return pb.ResendDeadLetterResponse(
+            topic=found.topic, resent=True, queue_id=queue_id, offset=offset
+        )
+
 
 # --- the stream --------------------------------------------------------------------------------
 
@@ -145,6 +201,7 @@ def _settings(wire: cpb.GroupSettings) -> Settings:
         start_of(wire.start),
         wire.start_time_ms,
         tuple(wire.topics),
+        wire.max_attempts,
     )
 
 
@@ -170,6 +227,7 @@ def wire_settings(settings: Settings) -> cpb.GroupSettings:
         start=cpb.StartFrom.Name(settings.start),
         start_time_ms=settings.start_time_ms,
         topics=settings.topics,
+        max_attempts=settings.max_attempts,
     )
 
 

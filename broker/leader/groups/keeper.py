@@ -25,7 +25,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.leader.commands import Commands, TopicGrant
 from broker.leader.groups.ending import Ends
 from broker.leader.groups.pace import USUAL_PACE, Pace
-from broker.leader.groups.planning import Grant, HandOver, State, When, plan
+from broker.leader.groups.planning import Grant, HandOver, State, When, all_topics, plan
 from broker.leader.groups.presence import Presence
 from broker.leader.groups.starting import Queues, starts
 from broker.leader.groups.strategies import StrategyUnknown, strategy_of
@@ -292,7 +292,7 @@ class GroupKeeper:
         if not self._term:
             return
         kept, group = self._of(name), self._state.groups.joined(name)
-        topics = () if group is None else group.settings.topics
+        topics = () if group is None else all_topics(group)
         for topic in kept.topics:
             self._subscribers.get(topic, set()).discard(name)
         for topic in topics:

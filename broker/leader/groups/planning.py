@@ -21,9 +21,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from broker.leader.groups.strategies import Member, QueueName, Share, Strategy, share_out
+from broker.leader.retries.own_topics import QUEUES
 from broker.state.groups import Group, Groups
 from broker.state.leases import Lease, Leases, Place
+from broker.state.level import Level
 from broker.state.topics import Topics, TopicState
+from dledger.level import DELIVERY_LEVEL
+from dledger.records.reserved import retry_topic
 
 
 class State(Protocol):
@@ -35,6 +39,8 @@ class State(Protocol):
     def groups(self) -> Groups: ...
     @property
     def leases(self) -> Leases: ...
+    @property
+    def level(self) -> Level: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +150,25 @@ def _one(
         found.wake = min(found.wake or asked.until, asked.until)
 
 
+def wanted_topics(state: State, group: Group) -> tuple[str, ...]:
+    """What its members share: its topics, and that in which its failed messages come again."""
+    if state.level.current < DELIVERY_LEVEL:
+        return group.settings.topics
+    return all_topics(group)
+
+
+def all_topics(group: Group) -> tuple[str, ...]:
+    """What a group may read, at whichever level: what has to be looked out for."""
+    own = (retry_topic(group.name),) if group.has_retries else ()
+    return (*group.settings.topics, *own)
+
+
 def _place(group: Group, topic: TopicState, queue_id: int) -> Place:
     return Place(group.name, topic.incarnation, queue_id)
 
 
 def _topics(state: State, group: Group) -> Iterator[TopicState]:
-    for name in group.settings.topics:
+    for name in wanted_topics(state, group):
         topic = state.topics.get(name)
         if topic is not None:
             yield topic
@@ -159,10 +178,13 @@ def _members(state: State, group: Group) -> list[Member]:
     """By name; each with the topics of which it may hold queues."""
     found: list[Member] = []
     for _, session in sorted(group.members.items()):
-        topics = frozenset(t for t in group.settings.topics if state.groups.takes(session, t))
+        wanted = wanted_topics(state, group)
+        topics = frozenset(t for t in wanted if state.groups.takes(session, t))
         choices = frozenset(
             QueueName(topic, queue_id) for topic, ids in session.choices for queue_id in ids
         )
+        if choices and not found:  # who chooses doesn't name what the brokers make
+            choices |= {QueueName(retry_topic(group.name), queue_id) for queue_id in range(QUEUES)}
         found.append(Member(session.session, session.member, topics, choices))
     return found
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from broker.state.groups import Group, Start
 from broker.state.topics import TopicRef, TopicState
+from dledger.records.reserved import is_reserved
 
 
 class Queues(Protocol):
@@ -28,7 +29,9 @@ def starts(reader: Queues, group: Group, topic: TopicState, started: int) -> Seq
         BrokerError, StoreError: it can't be told now.
     """
     ref, settings = TopicRef(topic.name, topic.incarnation), group.settings
-    wish = Start.FIRST if started or topic.incarnation > group.created else settings.start
+    # What failed before is none of a group's wishes, and neither is what comes after it was made.
+    is_all = started or topic.incarnation > group.created or is_reserved(topic.name)
+    wish = Start.FIRST if is_all else settings.start
     found: list[int] = []
     for queue_id in range(started, len(topic.next_offsets)):
         first, last = reader.bounds(ref, queue_id)

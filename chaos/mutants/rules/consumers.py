@@ -33,8 +33,9 @@ CONSUMERS = (
     _mutant(
         "failed-message-counts-as-finished",
         _QUEUE,
-        "        work.failures += 1\n",
-        "        work.failures += 1\n        self.finished.finish(work.message.queue_offset)\n",
+        "        work.failures += 1\n        if work.key is not None",
+        "        work.failures += 1\n        self.finished.finish(work.message.queue_offset)\n"
+        "        if work.key is not None",
         _MACHINE,
     ),
     _mutant(
@@ -159,14 +160,14 @@ CONSUMERS = (
     _mutant(
         "queue-is-given-up-while-handlers-run",
         _MEMBER,
-        "and (not queue.running or now >= queue.asked_until)",
+        "and (not (queue.running or queue.returning) or now >= queue.asked_until)",
         "",
         (*_MACHINE, *_PUSH),
     ),
     _mutant(
         "queue-is-never-given-up-while-a-handler-runs",
         _MEMBER,
-        "and (not queue.running or now >= queue.asked_until)",
+        "and (not (queue.running or queue.returning) or now >= queue.asked_until)",
         "and not queue.running",
         _PUSH,
     ),

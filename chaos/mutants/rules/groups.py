@@ -289,8 +289,7 @@ GROUPS = (
     Mutant(
         "young-topics-started-at-their-end",
         "broker/leader/groups/starting.py",
-        "    wish = Start.FIRST if started or topic.incarnation > group.created else "
-        "settings.start\n",
+        "    wish = Start.FIRST if is_all else settings.start\n",
         "    wish = settings.start\n",
         masked=_ONE_TOPIC,
         tests=_KEEPER,

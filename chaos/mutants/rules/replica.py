@@ -304,8 +304,8 @@ REPLICA = (
     Mutant(
         "ticks-on-after-an-error-that-nobody-expected",
         "broker/replica.py",
-        "            self.groups.on_tick()\n        except Exception as error:",
-        "            self.groups.on_tick()\n        except ZeroDivisionError as error:",
+        "            self.delays.on_tick()\n        except Exception as error:",
+        "            self.delays.on_tick()\n        except ZeroDivisionError as error:",
         masked="nothing raises there",
         tests=_SILENTLY,
     ),

@@ -12,7 +12,7 @@ may grow together, and none ever parts, hence those are `MAX_RUNS` at most.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -48,6 +48,13 @@ class Finished:
             self._advance()
         elif offset not in self:
             self._above.add(offset)
+
+    def settle(self, offset: int) -> None:
+        """The brokers have finished the message at `offset` by themselves, and said so: what is
+        named from now on holds it."""
+        self.finish(offset)
+        if offset >= self.frontier:
+            insort(self._named, offset)
 
     def pass_over(self, first: int, end: int) -> None:
         """Nobody is to be given `[first, end)`: as good as finished."""

@@ -68,6 +68,7 @@ class Rules:
         tags: by topic, those that are wanted; topics without any aren't there.
         delays_s: before each next attempt; the last one goes on for ever.
         suspend_s: the same in order, where the queue waits.
+        max_attempts: in order, after so many a message is a dead letter; None: never.
     """
 
     order: Order = Order.KEYS
@@ -76,6 +77,7 @@ class Rules:
     bounds: Bounds = field(default_factory=Bounds)
     delays_s: Sequence[float] = RETRY_DELAYS_S
     suspend_s: float = 1.0
+    max_attempts: int | None = None
 
 
 class Progress(NamedTuple):
@@ -99,6 +101,13 @@ def in_calls(progress: Iterable[Progress]) -> Iterator[list[Progress]]:
         runs += len(each.runs)
     if call:
         yield call
+
+
+class Returned(NamedTuple):
+    """A message that goes back to the brokers."""
+
+    work: Work
+    is_rejected: bool
 
 
 class Line:
@@ -308,15 +317,42 @@ class Member:
 
     def fail(self, work: Work, now: float) -> float:
         """Its handler has raised; when it is tried again."""
-        delays = self.rules.delays_s
-        if self.rules.order is Order.QUEUE:
-            resume_at = now + self.rules.suspend_s
-        else:
-            resume_at = now + delays[min(work.failures, len(delays) - 1)]
+        resume_at = now + self._pause_s(work)
         if work.queue.fail(work, resume_at) or work.queue.state is not Held.GONE:
             heapq.heappush(self._failed, (resume_at, next(self._numbers), work))
         self._enqueue(work.queue)
         return resume_at
+
+    def send_back(self, work: Work, *, is_rejected: bool) -> Returned | None:
+        """Its handler has raised: what is to be told the brokers; None: it stays here."""
+        rules = self.rules
+        if rules.broadcast or work.queue.state is Held.GONE:
+            return None
+        if rules.order is Order.QUEUE and not is_rejected:
+            is_rejected = work.failures + 1 >= (rules.max_attempts or float("inf"))
+            if not is_rejected:
+                return None
+        work.queue.send_back(work)
+        return Returned(work, is_rejected)
+
+    def on_sent_back(self, work: Work) -> None:
+        """The brokers have it."""
+        work.queue.on_sent_back(work)
+        self._enqueue(work.queue)
+
+    def on_kept(self, work: Work, now: float) -> float:
+        """The brokers can't take it now; when it is tried again here."""
+        resume_at = now + self._pause_s(work)
+        if work.queue.on_kept(work, resume_at) or work.queue.state is not Held.GONE:
+            heapq.heappush(self._failed, (resume_at, next(self._numbers), work))
+        self._enqueue(work.queue)
+        return resume_at
+
+    def _pause_s(self, work: Work) -> float:
+        delays = self.rules.delays_s
+        if self.rules.order is Order.QUEUE:
+            return self.rules.suspend_s
+        return delays[min(work.failures, len(delays) - 1)]
 
     def wake(self, now: float) -> None:
         """Whose pause is over is in line again."""
@@ -368,7 +404,8 @@ class Member:
         return [
             queue
             for queue in self.queues.values()
-            if queue.state is Held.ASKED and (not queue.running or now >= queue.asked_until)
+            if queue.state is Held.ASKED
+            and (not (queue.running or queue.returning) or now >= queue.asked_until)
         ]
 
     def release(self, queues: Iterable[ProcessQueue]) -> None:

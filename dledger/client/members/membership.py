@@ -40,6 +40,8 @@ from dledger.client.members.member import (
 )
 from dledger.client.members.process_queue import Held, Place, ProcessQueue, Work
 from dledger.client.members.pulling import CALL_S, GONE, REST_S, Counts, Pace, Pulling
+from dledger.client.members.retried import Reject
+from dledger.client.members.sending_back import SendingBack
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import groups_pb2 as gpb
 
@@ -125,6 +127,11 @@ class Membership:
             on_work=owner.on_work,
             on_gone=self._on_gone,
         )
+        self._sending_back = SendingBack(
+            *(broker_group, identity.group, identity.name, member),
+            on_settled=self._on_settled,
+            on_gone=self._on_gone,
+        )
         self._committing = asyncio.Lock()
 
     def begin(self) -> None:
@@ -132,6 +139,7 @@ class Membership:
         self._slot = self._attendance.attend(self)
         self._start(self.pulling.run(), "pull")
         self._start(self._commit_on(), "commit")
+        self._start(self._sending_back.run(), "send-back")
 
     def _start(self, work: Awaitable[None], name: str) -> None:
         task = self._loop.create_task(
@@ -291,25 +299,36 @@ class Membership:
         """Its handler has raised."""
         self.counts.failed += 1
         now = clock()
-        resume_at = self.member.fail(work, now)
+        returned = self.member.send_back(work, is_rejected=isinstance(error, Reject))
+        if returned is not None:
+            self._sending_back.add(returned)
+            then = "is a dead letter" if returned.is_rejected else "is sent back"
+        else:
+            then = f"again in {self.member.fail(work, now) - now:.3g} s"
         self._untold += 1
         if now - self._told_at >= 1.0:
             self._told_at, untold, self._untold = now, self._untold, 0
             message = work.message
             _log.warning(
-                "group %s: %s/%d offset %d failed, attempt %d, again in %.3g s (%d failures since "
-                "this was last told)",
+                "group %s: %s/%d offset %d failed, attempt %d, %s (%d failures since this was last "
+                "told)",
                 *(self.identity.group, message.topic, message.queue_id, message.queue_offset),
-                *(work.failures, resume_at - now, untold),
+                *(message.attempt, then, untold),
                 exc_info=error,
             )
         self._wants_commit.set()  # to wake in time
         self._after(work.queue)
 
+    def _on_settled(self, queue: ProcessQueue) -> None:
+        """A message that failed is the brokers' now, or waits here for its next attempt."""
+        self._wants_commit.set()
+        self._after(queue)
+        self._owner.on_work()
+
     def _after(self, queue: ProcessQueue) -> None:
         """One less runs."""
         if queue.state is Held.ASKED:
-            if not queue.running:
+            if not (queue.running or queue.returning):
                 self._wants_commit.set()
         elif not queue.is_pulled and 2 * queue.waiting_messages <= queue.bounds.messages:
             self.pulling.want()

@@ -3,6 +3,7 @@
     fetched      waits, in the queue's order
     behind       waits for an earlier message of its key (or, in order, of its queue)
     running      handed out
+    returning    failed, on its way back to the brokers, who finish it here
     to be tried  failed; back when its pause is over, and behind its key if that is at work
     finished     see `dledger.client.members.finished`
 
@@ -96,7 +97,7 @@ class ProcessQueue:
     __slots__ = (
         *("_behind", "_fetched", "_in_order", "_order", "_ready", "_tags", "asked_until", "bounds"),
         *("committed", "epoch", "finished", "is_pulled", "is_queued", "max_offset", "next_offset"),
-        *("paused", "place", "rests_until", "running", "state", "suspended_until"),
+        *("paused", "place", "rests_until", "returning", "running", "state", "suspended_until"),
         *("waiting_bytes", "waiting_messages"),
     )
 
@@ -127,7 +128,7 @@ class ProcessQueue:
         self.asked_until = 0.0
         self.rests_until = 0.0  # not pulled before
         self.suspended_until = 0.0  # in order: nothing is handed out before
-        self.running = 0
+        self.running = self.returning = 0
         self.waiting_messages = 0  # in memory, running ones too
         self.waiting_bytes = 0
         self._order = order
@@ -269,6 +270,12 @@ class ProcessQueue:
         then; otherwise true: `try_again` is to be called then."""
         self.running -= 1
         work.failures += 1
+        if work.key is not None and self.state is not Held.GONE:
+            self._end_key(work.key)
+        return self._stays(work, resume_at)
+
+    def _stays(self, work: Work, resume_at: float) -> bool:
+        """It is tried again here; as `fail` says."""
         tried = work.message.reconsume_times + 1
         work.message = work.message._replace(reconsume_times=tried)
         if self.state is Held.GONE:
@@ -277,9 +284,37 @@ class ProcessQueue:
             self._ready.appendleft(work)
             self.suspended_until = resume_at
             return False
+        return True
+
+    def send_back(self, work: Work) -> None:
+        """Its handler has raised, and the brokers are to take it. In order the queue waits until
+        they have."""
+        self.running -= 1
+        work.failures += 1
+        self.returning += 1
+        if self._in_order:
+            self.suspended_until = float("inf")
         if work.key is not None:
             self._end_key(work.key)
-        return True
+
+    def on_sent_back(self, work: Work) -> None:
+        """The brokers have it: it is finished here."""
+        if self.state is Held.GONE:
+            return
+        self._end_return()
+        self.finished.settle(work.message.queue_offset)
+        self.waiting_messages -= 1
+        self.waiting_bytes -= work.message.size
+
+    def on_kept(self, work: Work, resume_at: float) -> bool:
+        """They can't take it now; as after `fail`."""
+        if self.state is not Held.GONE:
+            self._end_return()
+        return self._stays(work, resume_at)
+
+    def _end_return(self) -> None:
+        self.returning -= 1
+        self.suspended_until = 0.0
 
     def try_again(self, work: Work) -> None:
         """Its pause is over; it is the next of its key."""

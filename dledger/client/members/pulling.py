@@ -31,6 +31,7 @@ from dledger.client.members.attendance import is_final
 from dledger.client.members.clock import clock
 from dledger.client.members.member import MAX_QUEUES_A_CALL, Member
 from dledger.client.members.process_queue import Held, Place, ProcessQueue
+from dledger.client.members.retried import as_sent
 from dledger.client.options import WhenGone
 from dledger.client.results import decode_messages
 from dledger.wire import groups_pb2 as gpb
@@ -229,7 +230,7 @@ class Pulling:
 
     def _on_records(self, queue: ProcessQueue, pulled: gpb.PulledQueue) -> None:
         try:
-            messages = decode_messages(pulled.records)
+            messages = as_sent(queue.place.topic, decode_messages(pulled.records))
         except ClientError as error:
             self._on_unreadable(queue, error)
         else:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +45,7 @@ from dledger.client.members.workers import CoroutineWorkers, Pool, ThreadWorkers
 from dledger.client.options import PushOptions
 from dledger.client.owner import Owner
 from dledger.client.results import Message, PushStatistics
+from dledger.records.reserved import retry_topic
 
 Handler = TypeVar("Handler", bound=Callable[[Message], Any])
 LOOK_S: Final = 0.25  # between looks at handlers that may have taken too long
@@ -99,7 +100,7 @@ class PushConsumer:
     ) -> Callable[[Handler], Handler]:
         """Decorates the handler of a topic: `async def`, or a plain function, which runs on a
         thread. It is given one message at a time; returning means done, raising that it is to be
-        tried again.
+        tried again, raising `Reject` that it is a dead letter.
 
         Args:
             tags: only messages with one of these; None: all. Others are passed over here, so that
@@ -184,6 +185,8 @@ class PushConsumer:
         line_of = {
             topic: lines[_is_coroutine(each.handler)] for topic, each in self._subscriptions.items()
         }
+        is_mixed = _is_any_coroutine(self._subscriptions)
+        line_of[retry_topic(self.group)] = lines[is_mixed]
         rules = Rules(
             order=Order.QUEUE if options.in_order else Order.KEYS,
             broadcast=options.broadcast,
@@ -191,6 +194,7 @@ class PushConsumer:
             bounds=Bounds(options.queue_messages, options.queue_bytes, options.queue_span),
             delays_s=options.retry_delays_s,
             suspend_s=options.suspend_s,
+            max_attempts=options.max_attempts,
         )
         attendance = self._attendance()
         keeper = self._keeper()
@@ -221,6 +225,7 @@ class PushConsumer:
                 in_order=options.in_order,
                 strategy=options.strategy,
                 start=options.start,
+                max_attempts=options.max_attempts,
             ),
             queue_choices(chosen),
         )
@@ -235,11 +240,7 @@ class PushConsumer:
         options = self._options
         pools: list[Pool] = []
         for is_coroutine, line in lines.items():
-            handlers = {
-                topic: each.handler
-                for topic, each in self._subscriptions.items()
-                if _is_coroutine(each.handler) is is_coroutine
-            }
+            handlers = self._handlers(is_coroutine=is_coroutine)
             if handlers:
                 kind = CoroutineWorkers if is_coroutine else ThreadWorkers
                 pool: Pool = kind(
@@ -253,6 +254,17 @@ class PushConsumer:
                 )
                 pools.append(pool)
         return pools
+
+    def _handlers(self, *, is_coroutine: bool) -> dict[str, Callable[[Message], Any]]:
+        """Those of one kind, by topic. What failed before comes from one topic, whichever it was
+        sent to: where handlers are of both kinds, the coroutines' workers run the functions of
+        that, too, each on a thread."""
+        handlers = {topic: each.handler for topic, each in self._subscriptions.items()}
+        own = {t: each for t, each in handlers.items() if _is_coroutine(each) is is_coroutine}
+        if own and is_coroutine:
+            for topic in handlers.keys() - own.keys():
+                own[topic] = _on_a_thread(handlers[topic])
+        return own
 
     async def _until_stopped(self) -> None:
         while not self._stopped.is_set():
@@ -367,6 +379,17 @@ class _Employer:
         call = self._consumer._on_revoke
         if call is not None:
             await revoke(call, queues, lost=lost)
+
+
+def _on_a_thread(handler: Callable[[Message], Any]) -> Callable[[Message], Any]:
+    async def call(message: Message) -> None:
+        await asyncio.to_thread(handler, message)
+
+    return call
+
+
+def _is_any_coroutine(subscriptions: Mapping[str, Subscription]) -> bool:
+    return any(_is_coroutine(each.handler) for each in subscriptions.values())
 
 
 def _is_coroutine(handler: Callable[[Message], Any]) -> bool:

@@ -52,6 +52,7 @@ def group_settings(
     in_order: bool = False,
     strategy: str = "STICKY",
     start: StartFrom | datetime = StartFrom.FIRST,
+    max_attempts: int | None = None,
 ) -> kpb.GroupSettings:
     """The settings on the wire.
 
@@ -68,6 +69,7 @@ def group_settings(
         strategy=strategy,
         start=kpb.START_LAST if start is StartFrom.LAST else kpb.START_FIRST,
         topics=names,
+        max_attempts=max_attempts or 0,
     )
     if isinstance(start, datetime):
         settings.start = kpb.START_TIME

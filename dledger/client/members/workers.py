@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from queue import Empty, SimpleQueue
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NoReturn, Protocol, TypeAlias
 
 from dledger.client.hooks import Around, HookFailures, Surrounding
 from dledger.client.members.clock import clock
@@ -29,6 +29,12 @@ SLICE_S: Final = 0.005  # for handlers that never wait, before the event loop ha
 AHEAD: Final = 4  # messages a thread is given ahead, on average
 
 _log = logging.getLogger("dledger.client")
+
+
+def no_handler(message: Message) -> NoReturn:
+    """What a message is given to that failed at a member with a handler of its topic, where this
+    one has none: it fails again, and another member may be given it then."""
+    raise LookupError(f"this member has no handler of topic {message.topic!r}")
 
 
 class Desk(Protocol):
@@ -160,7 +166,7 @@ class CoroutineWorkers:
                 continue
             now = desk.now
             worker.work, worker.since = work, now
-            handler = handlers[work.queue.place.topic]
+            handler = handlers.get(work.message.topic, no_handler)
             try:
                 if around is None:
                     await handler(work.message)
@@ -357,7 +363,7 @@ class ThreadWorkers:
             self._tell(Settled(work, error, began=True))
 
     def _handle(self, message: Message, around: Surrounding | None) -> None:
-        handler = self._handlers[message.topic]
+        handler = self._handlers.get(message.topic, no_handler)
         if around is None:
             handler(message)
             return

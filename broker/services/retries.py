@@ -1,0 +1,313 @@
+"""Messages that failed: sent back by the members that have them, and dead letters sent again
+(ADR 58).
+
+What a member says is which message failed, by the epoch of its lease. Everything else is read from
+the log here: the message, how often it had failed, where it came from. So a member can neither
+invent a message nor miscount. Sent back twice, a message is copied once: the second is told the
+same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from broker.errors import BrokerError, ErrorCode
+from broker.errors import Failure as Told
+from broker.leader.batches import Batch
+from broker.leader.retries.copies import Failure, copy_of, failures_before, resent_copy
+from broker.leader.retries.own_topics import OwnTopics
+from broker.leader.retries.proposals import Failed, sent_again, sent_back
+from broker.leader.units import Units
+from broker.reading.queues import QueueReader
+from broker.services.attendance import QueueOf
+from broker.services.gate import Gate
+from broker.services.refused import refused, session_ended, unit_refused
+from broker.services.soundness import Soundness
+from broker.state.compound import UnitRefusal
+from broker.state.groups import Group
+from broker.state.leases import Place
+from broker.state.machine import StateMachine
+from broker.state.refusals import (
+    FinishedAlready,
+    PartlyRefused,
+    QueueRefused,
+    Refusal,
+    SessionUnknown,
+)
+from broker.state.retries import Queue, Ranges
+from broker.state.retrying import is_finished
+from broker.state.topics import TopicRef
+from dledger.level import DELIVERY_LEVEL
+from dledger.records.errors import InvalidProperties, InvalidRecord
+from dledger.records.record import DecodedRecord, decode_records
+from dledger.records.reserved import (
+    ORIGIN_QUEUE,
+    ORIGIN_TOPIC,
+    SCHEDULE_TOPIC,
+    dead_letter_topic,
+    is_reserved,
+    retry_topic,
+)
+
+MAX_MESSAGES_IN_CALL: Final = 256
+REJECTED: Final = "rejected"
+EXHAUSTED: Final = "attempts"
+
+
+class FailedMessage(NamedTuple):
+    """A message that a member couldn't work on; `is_rejected`: nobody can."""
+
+    queue: QueueOf
+    epoch: int
+    offset: int
+    is_rejected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendBack:
+    """What a member sends back."""
+
+    group: str
+    member: str
+    session: int
+    messages: tuple[FailedMessage, ...]
+
+
+class DeadQueue(NamedTuple):
+    """A queue of dead letters: bounds, and what was sent again of it."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    resent: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """A group's; no queues: it has none."""
+
+    topic: str
+    incarnation: int
+    queues: tuple[DeadQueue, ...]
+
+
+class Resent(NamedTuple):
+    """Where a dead letter is a message again; None: it was sent again before."""
+
+    topic: str
+    place: tuple[int, int] | None  # queue id, offset
+
+
+class Retries:
+    """What members and operators ask for about messages that failed."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        reader: QueueReader,
+        soundness: Soundness,
+        units: Units,
+        topics: OwnTopics,
+        state: StateMachine,
+    ) -> None:
+        self._gate = gate
+        self._reader = reader
+        self._soundness = soundness
+        self._units = units
+        self._topics = topics
+        self._state = state
+
+    # --- members ------------------------------------------------------------------------------
+
+    async def send_back(self, wish: SendBack) -> tuple[Told | None, ...]:
+        """For each message None, it is finished here and its copy stored on a majority of disks,
+        by this call or an earlier one; or why not.
+
+        Raises:
+            BrokerError: SESSION_ENDED, MEMBER_REPLACED, INVALID_ARGUMENT; NOT_READY, not every
+                member of the broker group knows how yet.
+        """
+        self._check()
+        if not 0 < len(wish.messages) <= MAX_MESSAGES_IN_CALL:
+            text = f"1 to {MAX_MESSAGES_IN_CALL} messages are sent back, not {len(wish.messages)}"
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        group = await self._gate.surely(lambda: self._group_of(wish))
+        return tuple(
+            await asyncio.gather(*(self._one(wish, group, each) for each in wish.messages))
+        )
+
+    def _check(self) -> None:
+        self._gate.check_writable()
+        level = self._state.level.current
+        if level < DELIVERY_LEVEL:
+            text = f"level {level} is in use: not every member knows retries yet"
+            raise BrokerError(ErrorCode.NOT_READY, text)
+
+    def _group_of(self, wish: SendBack) -> Group:
+        """The group, which the session is of."""
+        found = self._state.groups.session(wish.session)
+        if found is None or (found.group, found.member) != (wish.group, wish.member):
+            raise session_ended(self._state.groups, wish.group, wish.member, wish.session)
+        group = self._state.groups.get(found.group)
+        assert group is not None
+        is_again = any(not each.is_rejected for each in wish.messages)
+        if group.settings.is_broadcast or (is_again and not group.has_retries):
+            text = f"group {wish.group!r} tries its messages again where they are"
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        return group
+
+    async def _one(self, wish: SendBack, group: Group, failed: FailedMessage) -> Told | None:
+        try:
+            await self._send_back(wish, group, failed)
+        except BrokerError as error:
+            return error.failure
+        return None
+
+    async def _send_back(self, wish: SendBack, group: Group, failed: FailedMessage) -> None:
+        queue = failed.queue
+        refusal: UnitRefusal | None = await self._gate.surely(lambda: self._refusal(wish, failed))
+        if refusal is None:
+            record = self._read(TopicRef(*queue[:2]), queue.queue_id, failed.offset)
+            count = failures_before(wish.group, record) + 1
+            dead = REJECTED if failed.is_rejected else ""
+            dead = dead or (EXHAUSTED if count >= group.settings.attempts else "")
+            failure = Failure(wish.group, count, self._state.append_time_ms, dead)
+            batch = _made(lambda: copy_of(record, failure))
+            await self._make(batch.topic)
+            if batch.topic == SCHEDULE_TOPIC:
+                await self._make(retry_topic(wish.group))  # members are given it before it is due
+            at = TopicRef(queue.topic, queue.incarnation), queue.queue_id
+            done = Failed(wish.group, wish.session, *at, failed.epoch, failed.offset)
+            unit = sent_back(batch, done, lambda: self._refusal(wish, failed))
+            refusal = (await self._units.propose(unit)).refusal
+        match refusal:
+            case None | FinishedAlready():
+                return
+            case SessionUnknown():
+                raise session_ended(self._state.groups, wish.group, wish.member, wish.session)
+            case _:
+                raise unit_refused(refusal)
+
+    def _refusal(self, wish: SendBack, failed: FailedMessage) -> Refusal | None:
+        """What is known already of why the message isn't finished now; None: nothing."""
+        queue = failed.queue
+        topic = self._reader.topic(TopicRef(queue.topic, queue.incarnation))
+        place = Place(wish.group, topic.incarnation, queue.queue_id)
+        if self._state.groups.session(wish.session) is None:
+            return SessionUnknown(wish.session)
+        lost = self._state.leases.refusal_of(place, wish.session, failed.epoch)
+        if lost is not None:
+            return PartlyRefused((QueueRefused(*queue, lost),))
+        frontier = self._state.offsets.of(wish.group, topic.name)[queue.queue_id]
+        finished = self._state.leases.of(place).finished
+        if is_finished(frontier, finished, failed.offset):
+            return FinishedAlready(queue.queue_id, failed.offset)
+        return None
+
+    # --- dead letters -------------------------------------------------------------------------
+
+    async def dead_letters(self, group: str) -> DeadLetters:
+        """What there is of the group's dead letters.
+
+        Raises:
+            BrokerError: NOT_LEADER, NOT_READY.
+        """
+        await self._gate.confirm()
+        topic = self._state.topics.get(dead_letter_topic(group))
+        if topic is None:
+            return DeadLetters(dead_letter_topic(group), 0, ())
+        ref = TopicRef(topic.name, topic.incarnation)
+        queues = tuple(
+            DeadQueue(
+                queue_id,
+                *self._reader.bounds(ref, queue_id),
+                self._state.retries.resent(Queue(topic.incarnation, queue_id)),
+            )
+            for queue_id in range(len(topic.next_offsets))
+        )
+        return DeadLetters(topic.name, topic.incarnation, queues)
+
+    async def resend(self, group: str, incarnation: int, queue_id: int, offset: int) -> Resent:
+        """The dead letter is a message of the topic that it came from again, once.
+
+        Args:
+            incarnation: of the group's topic of dead letters; 0: whichever there is.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE; LIMIT_REACHED;
+                whatever a unit meets on its way into the log.
+        """
+        self._check()
+        ref = TopicRef(dead_letter_topic(group), incarnation)
+        topic = await self._gate.surely(lambda: self._reader.topic(ref))
+        ref = TopicRef(topic.name, topic.incarnation)
+        record = self._read(ref, queue_id, offset)
+        destination = await self._gate.surely(lambda: self._reader.topic(_origin_of(record)))
+        to = _origin_queue(record) % len(destination.next_offsets)
+        batch = _made(lambda: resent_copy(record, destination.name, to))
+        queue = Queue(topic.incarnation, queue_id)
+        batch = replace(batch, incarnation=destination.incarnation)
+        unit = sent_again(batch, ref, queue_id, offset, lambda: self._resent(queue, offset))
+        result = await self._units.propose(unit)
+        if isinstance(result.refusal, FinishedAlready):
+            return Resent(destination.name, None)
+        if result.refusal is not None:
+            raise unit_refused(result.refusal)
+        return Resent(destination.name, (to, result.placed[0].base_queue_offset))
+
+    def _resent(self, queue: Queue, offset: int) -> Refusal | None:
+        is_done = self._state.retries.was_resent(queue, offset)
+        return FinishedAlready(queue.queue_id, offset) if is_done else None
+
+    # --- both ---------------------------------------------------------------------------------
+
+    def _read(self, topic: TopicRef, queue_id: int, offset: int) -> DecodedRecord:
+        """The message there.
+
+        Raises:
+            BrokerError: MESSAGE_NOT_FOUND, OFFSET_OUT_OF_RANGE, NOT_READY.
+        """
+        found = self._soundness.read(lambda: self._reader.pull(topic, queue_id, offset, 1, 1))
+        if not found.count or found.void_count:
+            text = f"no message is at offset {offset} of {topic.name}/{queue_id}"
+            raise BrokerError(ErrorCode.MESSAGE_NOT_FOUND, text)
+        return decode_records(found.records)[0]
+
+    async def _make(self, topic: str) -> None:
+        refusal = await self._topics.make(topic)
+        if refusal is not None:
+            raise refused(refusal)
+
+
+def _origin_of(record: DecodedRecord) -> TopicRef:
+    """The topic that a dead letter was first sent to.
+
+    Raises:
+        BrokerError: INVALID_ARGUMENT, it doesn't say.
+    """
+    topic = record.properties.get(ORIGIN_TOPIC, "")
+    if not topic or is_reserved(topic):
+        text = f"the message at offset {record.queue_offset} doesn't say where it came from"
+        raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+    return TopicRef(topic)
+
+
+def _origin_queue(record: DecodedRecord) -> int:
+    queue_id = record.properties.get(ORIGIN_QUEUE, "")
+    return int(queue_id) if queue_id.isdecimal() else record.queue_offset
+
+
+def _made(make: Callable[[], Batch]) -> Batch:
+    """A copy.
+
+    Raises:
+        BrokerError: MESSAGE_TOO_LARGE, there is no room in it for what the brokers add.
+    """
+    try:
+        return make()
+    except (InvalidProperties, InvalidRecord) as error:
+        text = f"no copy of the message can be made: {error}"
+        raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, text) from error

@@ -1,0 +1,153 @@
+"""A crew that fails at messages: some now and then, some always, and nobody ever skips one.
+
+Its members send failed messages back to the brokers (ADR 58), which have them come again after
+delays that fit a run. What they say twice, and what they say of queues
+that they have no more, must copy nothing; what is poison must be dead after exactly its attempts.
+The log is judged at the end (`chaos.sim.retry_model`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from broker.state.machine import StateMachine
+from broker.state.retries import Queue as Level
+from chaos.errors import CallFailed
+from chaos.sim.members import Crew, Held, Member, Queue
+from chaos.sim.node import Defect
+from chaos.sim.retry_model import Chain, RetryModel
+from dledger.records.record import DecodedRecord
+from dledger.records.reserved import ORIGIN_MESSAGE_ID, SCHEDULE_TOPIC
+from dledger.wire import commands_pb2 as cpb
+from dledger.wire import errors_pb2 as epb
+from dledger.wire import groups_pb2 as pb
+
+ATTEMPTS = 3
+POISON_SHARE = 5  # one of so many messages fails always
+CHANCE = 0.15  # of any other to fail, once more each time
+TWICE = 0.3  # of what was sent back, once more
+
+
+@dataclass(slots=True)
+class FailingCrew(Crew):
+    """By message id of the first: poison that the brokers have taken back once."""
+
+    poison: set[str] = field(default_factory=set)
+
+    def settings(self, *topics: str) -> cpb.GroupSettings:
+        return cpb.GroupSettings(start=self.start, topics=topics, max_attempts=ATTEMPTS)
+
+
+class FailingMember(Member):
+    """One process of such a crew."""
+
+    _crew: FailingCrew
+
+    def _begin_life(self) -> None:
+        super()._begin_life()
+        self._given: dict[tuple[Queue, int], DecodedRecord] = {}
+
+    def _note(self, queue: Queue, record: DecodedRecord) -> None:
+        self._given[queue, record.queue_offset] = record
+
+    async def _finish_some(self, queue: Queue, held: Held) -> None:
+        for offset in sorted(held.unfinished):
+            record = self._given.pop((queue, offset), None)
+            if record is None or not self._fails(record):
+                held.finish(offset)
+            else:
+                await self._send_back(queue, held, record)
+
+    def _fails(self, record: DecodedRecord) -> bool:
+        if _is_poison(record):
+            return True
+        return not self.shared.stopping and self.chance.random() < CHANCE
+
+    def _finish_all(self, queue: Queue, held: Held) -> None:
+        """All but what can't be worked on."""
+        for offset in sorted(held.unfinished):
+            record = self._given.get((queue, offset))
+            if record is None or not _is_poison(record):
+                held.finish(offset)
+
+    async def _send_back(self, queue: Queue, held: Held, record: DecodedRecord) -> None:
+        """It is the brokers' from now on; if they can't be asked it is worked on again."""
+        topic, incarnation, queue_id = queue
+        failed = pb.FailedMessage(
+            topic=topic,
+            incarnation=incarnation,
+            queue_id=queue_id,
+            epoch=held.epoch,
+            offset=record.queue_offset,
+            rejected=not _is_poison(record) and self.chance.random() < 0.1,
+        )
+        request = pb.SendBackRequest(
+            group=self._crew.group,
+            member=self.name.partition("/")[0],
+            session=self._session,
+            messages=[failed],
+        )
+        for _ in range(2 if self.chance.random() < TWICE else 1):
+            try:
+                answer = await self.call("send_back", request)
+            except CallFailed as failure:
+                if (
+                    failure.code == epb.NOT_READY
+                    and failure.error
+                    and "level" in (failure.error.message)
+                ):
+                    held.finish(record.queue_offset)  # nobody can be told yet
+                else:
+                    self._given[queue, record.queue_offset] = record
+                return
+            (sent,) = answer.messages
+            if not sent.HasField("error"):
+                if _is_poison(record):
+                    self._crew.poison.add(_origin(record))
+                if record.queue_offset in held.unfinished:
+                    held.finish(record.queue_offset)
+            elif sent.error.code not in (epb.LEASE_LOST, epb.LIMIT_REACHED) and not (
+                sent.error.retriable
+            ):
+                raise Defect("send back refused", f"{self.name}: {sent.error}")
+            else:
+                self._given[queue, record.queue_offset] = record
+
+
+def has_moved_on(machine: StateMachine) -> bool:
+    """Whether nothing waits in the schedule topic."""
+    topic = machine.topics.get(SCHEDULE_TOPIC)
+    return topic is None or all(
+        machine.retries.moved_to(Level(topic.incarnation, queue_id)) == end
+        for queue_id, end in enumerate(topic.next_offsets)
+    )
+
+
+def check_failed(crews: Iterable[Crew], model: RetryModel) -> None:
+    """Nothing waits any more, and what is poison is dead, after exactly its attempts; so is nothing
+    else, but what was rejected or has failed as often.
+
+    Raises:
+        Defect: names what isn't so.
+    """
+    if model.waiting:
+        raise Defect("retry", f"{model.waiting[:5]} wait for ever")
+    dead = model.dead
+    for chain, (failures, is_rejected) in dead.items():
+        if failures != ATTEMPTS and not (is_rejected and failures < ATTEMPTS):
+            raise Defect("retry", f"{chain} is dead after {failures} attempts")
+    for crew in crews:
+        for origin in crew.poison if isinstance(crew, FailingCrew) else ():
+            if dead.get(Chain(crew.group, origin)) != (ATTEMPTS, False):
+                found = model.place(Chain(crew.group, origin))
+                raise Defect("retry", f"nobody can work on {origin}, and it is {found}")
+
+
+def _is_poison(record: DecodedRecord) -> bool:
+    return crc32(record.body) % POISON_SHARE == 0
+
+
+def _origin(record: DecodedRecord) -> str:
+    return record.properties.get(ORIGIN_MESSAGE_ID, record.message_id)

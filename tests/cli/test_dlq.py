@@ -1,0 +1,75 @@
+"""`dledger dlq` at a real node: listed within 80 columns, shown, sent again once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dledger.client import Message, PushOptions, Reject
+from dledger.client.blocking import BlockingClient
+from dledger.testing import BrokerGroup
+from dledger.testing.fixtures import dledger_group
+
+__all__ = ["dledger_group"]
+
+
+def dlq(group: BrokerGroup, *arguments: str) -> str:
+    """What the command says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dledger_cli", "dlq", *arguments, "--bootstrap", group.addresses],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def topic(dledger_group: BrokerGroup) -> str:
+    """A topic with a long name, of which a group `g` has rejected three messages."""
+    name = "orders-" + "of-the-northern-branch-" * 4
+    with BlockingClient.connect(dledger_group.addresses) as client:
+        client.create_topic(name, queues=1)
+        with client.producer() as producer:
+            for number in range(3):
+                producer.send(name, b"bad %d" % number)
+        service = client.push_consumer("g", PushOptions(handlers=1))
+        left = 3
+
+        @service.on(name)
+        def handle(message: Message) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                service.stop()
+            raise Reject("nobody can")
+
+        service.run()
+    return name
+
+
+def test_dead_letters_are_listed_shown_and_sent_again(
+    dledger_group: BrokerGroup, topic: str
+) -> None:
+    assert dlq(dledger_group, "list", "nobody").splitlines() == [
+        "OFFSET  TRIES  WHY  TOPIC  WAS AT  AGAIN"
+    ]
+    title, *rows = dlq(dledger_group, "list", "g").splitlines()
+    assert len(rows) == 3
+    assert max(map(len, (title, *rows))) <= 80
+    listed = json.loads(dlq(dledger_group, "list", "g", "--from", "1", "--max", "1", "--json"))
+    (letter,) = listed
+    assert (letter["reason"], letter["attempts"], letter["resent"]) == ("rejected", 1, False)
+    assert letter["origin_topic"] == topic
+    assert "rejected" in dlq(dledger_group, "show", "g", "1")
+    sent = json.loads(dlq(dledger_group, "resend", "g", "1", "1", "--json"))
+    assert [each["resent"] for each in sent] == [True, False]
+    assert (sent[0]["topic"], sent[0]["queue_id"], sent[0]["offset"]) == (topic, 0, 3)
+    assert "was sent again before" in dlq(dledger_group, "resend", "g", "1")
+    resent = [each["resent"] for each in json.loads(dlq(dledger_group, "list", "g", "--json"))]
+    assert resent == [False, True, False]

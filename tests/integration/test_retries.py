@@ -1,0 +1,117 @@
+"""Messages that fail, at real nodes: they come again, in the end they are dead letters, and those
+are sent again. The levels' delays are shortened; which level it is stays as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dledger.client import DeadQueue, InvalidArgument, Message, PushConsumer, Reject, Resent
+from dledger.records.reserved import LEVELS, ORIGIN_OFFSET, ORIGIN_QUEUE, SCHEDULE_TOPIC
+from tests.client.loops import async_test
+from tests.integration.test_group_members import PUSH, QUEUES, fill, some_group, until
+
+DELAY_MS = 200
+
+
+DELAYS_MS = (DELAY_MS,) * LEVELS
+
+
+@contextlib.asynccontextmanager
+async def running(consumer: PushConsumer) -> AsyncIterator[None]:
+    """It runs meanwhile."""
+    task = asyncio.create_task(consumer.run())
+    try:
+        yield
+    finally:
+        consumer.stop()
+        await task
+
+
+@async_test
+async def test_a_message_comes_again_and_is_dead_after_its_attempts(tmp_path: Path) -> None:
+    """Each of its attempts is counted, whoever makes it; others aren't held up by it."""
+    async with some_group(tmp_path, delays_ms=DELAYS_MS) as (_, client, _):
+        await fill(client, 2)
+        attempts: dict[tuple[int, bytes], list[int]] = {}
+        consumer = client.push_consumer("g", options=replace(PUSH, max_attempts=3))
+
+        @consumer.on("t")
+        async def handle(message: Message) -> None:
+            origin = message.properties.get(ORIGIN_QUEUE, str(message.queue_id))
+            attempts.setdefault((int(origin), message.body), []).append(message.attempt)
+            assert message.topic == "t"
+            if message.body == b"1":
+                raise RuntimeError("poison")
+
+        async with running(consumer):
+            poison = [(queue_id, b"1") for queue_id in range(QUEUES)]
+            await until(lambda: all(len(attempts.get(each, ())) == 3 for each in poison))
+
+            async with asyncio.timeout(30):
+                while (await client.dead_letters("g")).count < QUEUES:
+                    await asyncio.sleep(0.05)
+            await asyncio.sleep(3 * DELAY_MS / 1000)
+        assert attempts == {
+            (queue_id, body): times
+            for queue_id in range(QUEUES)
+            for body, times in ((b"0", [1]), (b"1", [1, 2, 3]))
+        }
+        assert consumer.statistics().failed == 3 * QUEUES
+        committed = await client.describe_topic("t")
+        assert committed.groups["g"] == dict.fromkeys(range(QUEUES), 2)
+
+
+@async_test
+async def test_what_is_rejected_is_dead_at_once_and_can_be_sent_again(tmp_path: Path) -> None:
+    """It says where it came from; sent again, which happens once, it is as new."""
+    async with some_group(tmp_path, delays_ms=DELAYS_MS) as (_, client, _):
+        async with client.producer() as producer:
+            producer.send("t", b"bad", key="k", tag="a", properties={"x": "y"}, queue_id=4)
+        seen: list[Message] = []
+        consumer = client.push_consumer("g", options=PUSH)
+
+        @consumer.on("t")
+        def handle(message: Message) -> None:
+            seen.append(message)
+            if len(seen) == 1:
+                raise Reject("nobody can")
+
+        async with running(consumer):
+            await until(lambda: seen)
+            async with asyncio.timeout(30):
+                while not (found := await client.dead_letters("g")).count:
+                    await asyncio.sleep(0.05)
+            assert found.queues == (DeadQueue(0, 0, 1),)
+            letters = await client.pull(found.topic, 0, 0)
+            (letter,) = letters.messages
+            assert (letter.body, letter.keys, letter.tags) == (b"bad", "k", "a")
+            assert letter.properties[ORIGIN_QUEUE] == "4"
+            assert letter.properties[ORIGIN_OFFSET] == "0"
+            assert await client.resend("g", 0) == Resent("t", 4, 1)
+            assert await client.resend("g", 0) == Resent("t", None, None)
+            await until(lambda: len(seen) == 2)
+            assert (await client.dead_letters("g")).queues[0].was_resent(0)
+        producer = client.producer()
+        with pytest.raises(InvalidArgument, match="%DLQ%g"):
+            await producer.send("%DLQ%g", b"forged")
+        await producer.close()
+        assert Counter(each.attempt for each in seen) == {1: 2}
+        assert seen[1].properties == seen[0].properties
+
+
+@async_test
+async def test_the_brokers_own_topics_are_read_only(tmp_path: Path) -> None:
+    """Nobody makes or deletes them; refusals name them."""
+    async with some_group(tmp_path, delays_ms=DELAYS_MS) as (_, client, _):
+        for name in (SCHEDULE_TOPIC, "%RETRY%g", "%DLQ%g"):
+            with pytest.raises(InvalidArgument, match=name):
+                await client.create_topic(name)
+            with pytest.raises(InvalidArgument, match=name):
+                await client.delete_topic(name)
