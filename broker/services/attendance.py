@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from broker.errors import BrokerError, ErrorCode, Failure
@@ -32,7 +32,7 @@ from broker.services.refused import refused, session_ended
 from broker.state.groups import JoinWish, Session, Settings, malformed
 from broker.state.leases import Place, Ranges, runs_of
 from broker.state.machine import StateMachine
-from dledger.level import GROUPS_LEVEL
+from dledger.level import DELIVERY_LEVEL, GROUPS_LEVEL
 from dledger.records.record import TOPIC_PATTERN
 
 MAX_MEMBERS: Final = 1_024  # of one stream
@@ -223,7 +223,7 @@ class Attendance:
         self._gate.check_writable()
         self._check(wish)
         if not session:
-            refusal = await self._commands.join_group(wish)
+            refusal = await self._commands.join_group(_as_of(self._state.level.current, wish))
             if refusal is not None:
                 raise refused(refusal)
         found = await self._gate.surely(lambda: self._find(wish, session))
@@ -438,3 +438,11 @@ class Attendance:
             left -= 1
             if not left:
                 return
+
+
+def _as_of(level: int, wish: JoinWish) -> JoinWish:
+    """The wish as it can be written on that level: before filters, it says nothing of tags, and the
+    member chooses by itself."""
+    if level >= DELIVERY_LEVEL or wish.settings.tags is None:
+        return wish
+    return replace(wish, settings=replace(wish.settings, tags=None))

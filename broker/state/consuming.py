@@ -16,8 +16,9 @@ why, is one value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from broker.state.filters import filters_of
 from broker.state.groups import Groups, JoinWish, Session, Settings, Start
 from broker.state.leases import Leases, Place, Ranges, ranges_of, united
 from broker.state.offsets import OffsetCommit, Offsets
@@ -38,6 +39,7 @@ from broker.state.refusals import (
 )
 from broker.state.topics import TopicRef, TopicState
 from dledger.core.errors import InvariantViolation
+from dledger.level import DELIVERY_LEVEL
 from dledger.wire.commands_pb2 import (
     CommitLeasesCommand,
     EndSessionsCommand,
@@ -56,10 +58,11 @@ Meant = Callable[[TopicRef], TopicState | TopicNotFound | TopicReplaced]
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """The entry that is applied, and the lived time as of it."""
+    """The entry that is applied, and as of it the lived time and the level in use."""
 
     index: int
     lived_ms: int
+    level: int = DELIVERY_LEVEL
 
 
 class Consuming:
@@ -86,7 +89,7 @@ class Consuming:
         """The member has a session; or why not."""
         if int(command.settings.start) not in set(map(int, Start)):
             return Malformed(f"a group can't start at {command.settings.start}")
-        before = self._groups.join(wish_of(command), at.index, at.lived_ms)
+        before = self._groups.join(wish_of(command, at.level), at.index, at.lived_ms)
         if before is not None and not isinstance(before, Session):
             return before
         if before is not None:
@@ -304,13 +307,15 @@ class Consuming:
                 )
 
 
-def wish_of(command: JoinGroupCommand) -> JoinWish:
-    """The command as a value."""
+def wish_of(command: JoinGroupCommand, level: int) -> JoinWish:
+    """The command as a value; what is of a level above `level` isn't in it, as the members that
+    know no more haven't it either."""
+    tags = filters_of(command.settings) if level >= DELIVERY_LEVEL else None
     return JoinWish(
         command.group,
         command.member,
         command.token,
-        settings_of(command.settings),
+        replace(settings_of(command.settings), tags=tags),
         tuple((each.topic, tuple(each.queue_ids)) for each in command.queues),
     )
 

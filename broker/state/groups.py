@@ -7,7 +7,8 @@ time, and a session ends because an entry says so.
 
     state                      on                                  becomes
     no group                 join                              group of these settings; session
-    group                    join, its settings                session
+    group                    join, its settings                session; who is the first to say
+                                                               something of tags says it for all
     group                    join, others, a higher version    those settings; session
     group                    join, others, no higher one       unchanged  (refused: GroupDiffers)
     with sessions            join, another style               unchanged  (refused: GroupHasMembers)
@@ -30,6 +31,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
+from broker.state import filters
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import (
     CHOSEN_QUEUE,
@@ -53,7 +55,7 @@ from dledger.core.errors import InvariantViolation
 SECTION: Final = "groups"
 SETTINGS_SECTION: Final = "group-settings"
 SESSION_SECTION: Final = "sessions"
-OWN_SECTIONS: Final = (SECTION, SETTINGS_SECTION, SESSION_SECTION)
+OWN_SECTIONS: Final = (SECTION, SETTINGS_SECTION, filters.SECTION, SESSION_SECTION)
 VERSION: Final = 1
 MAX_GROUPS: Final = 10_000  # that have settings
 MAX_SESSIONS: Final = 10_000
@@ -99,6 +101,7 @@ class Settings:
     start: Start = Start.FIRST
     start_time_ms: int = 0
     topics: tuple[str, ...] = ()
+    tags: filters.Filters | None = None
 
     @property
     def style(self) -> tuple[bool, bool]:
@@ -108,7 +111,8 @@ class Settings:
     def differences(self, other: Settings) -> tuple[str, ...]:
         """The names of what isn't the same in `other`; the version and the time aside."""
         names = ("is_broadcast", "is_orderly", "strategy", "start", "topics")
-        return tuple(name for name in names if getattr(self, name) != getattr(other, name))
+        found = tuple(name for name in names if getattr(self, name) != getattr(other, name))
+        return (*found, "tags") if filters.differ(self.tags, other.tags) else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +213,12 @@ class Groups:
         return tuple(found)
 
     def takes(self, session: Session, topic: str) -> bool:
-        """Whether the session may hold queues of the topic: it and its group want it, and lease."""
+        """Whether the session may hold queues of the topic: it and its group want it, the same
+        messages of it, and lease."""
         group = self._groups[session.group]
-        wanted = group.versions[session.version].topics
-        is_wanted = topic in wanted and topic in group.settings.topics
-        return is_wanted and not group.settings.is_broadcast
+        now, own = group.settings, group.versions[session.version]
+        is_wanted = topic in own.topics and topic in now.topics and not now.is_broadcast
+        return is_wanted and filters.tags_for(own.tags, topic) == filters.tags_for(now.tags, topic)
 
     # --- transitions --------------------------------------------------------------------------
 
@@ -278,6 +283,8 @@ class Groups:
                 time_ms = settings.start_time_ms
             group.version = settings.version
             group.versions[settings.version] = replace(settings, start_time_ms=time_ms)
+        elif group.settings.tags is None and settings.tags is not None:
+            group.versions[group.version] = replace(group.settings, tags=settings.tags)
 
     def end(self, session: int, lived_ms: int) -> Session | None:
         """The session is over; None: it was."""
@@ -347,6 +354,15 @@ class Groups:
                 _settings_record(g.name, each) for g in groups for each in g.versions.values()
             )
             found.append(Section(SETTINGS_SECTION, VERSION, pack(records)))
+        said = [
+            (g.name, version, each.tags)
+            for g in groups
+            for version, each in g.versions.items()
+            if each.tags is not None
+        ]
+        if said:
+            records = (filters.filters_record(*each) for each in said)
+            found.append(Section(filters.SECTION, filters.VERSION, pack(records)))
         if sessions:
             found.append(Section(SESSION_SECTION, VERSION, pack(map(_session_record, sessions))))
         return tuple(found)
@@ -362,6 +378,7 @@ class Groups:
         step = {
             SECTION: self._restore_group,
             SETTINGS_SECTION: self._restore_settings,
+            filters.SECTION: self._restore_filters,
             SESSION_SECTION: self._restore_session,
         }[section]
         for payload in payloads:
@@ -388,6 +405,14 @@ class Groups:
         group.versions[version] = Settings(
             version, bool(style & 1), bool(style & 2), strategy, Start(start), time_ms, topics
         )
+
+    def _restore_filters(self, reader: PayloadReader) -> None:
+        for name, version, tags in filters.take_filters(reader):
+            group = self._known(filters.SECTION, name)
+            settings = group.versions.get(version)
+            if settings is None or settings.tags is not None:
+                raise SnapshotDamaged(filters.SECTION, "settings that there are", (name, version))
+            group.versions[version] = replace(settings, tags=tags)
 
     def _restore_session(self, reader: PayloadReader) -> None:
         (number,), token = reader.take(_SESSION), reader.take_bytes(TOKEN_SIZE)
@@ -453,7 +478,9 @@ def malformed(wish: JoinWish) -> str:
         return "topics are named in ascending order, each once"
     if any(len(topic.encode()) > MAX_TOPIC_BYTES for topic in settings.topics):
         return f"a topic's name has {MAX_TOPIC_BYTES} bytes at most"
-    return _malformed_choices(wish.choices, settings.topics)
+    return filters.malformed(settings.tags, settings.topics) or _malformed_choices(
+        wish.choices, settings.topics
+    )
 
 
 def _malformed_choices(choices: Choices, topics: tuple[str, ...]) -> str:

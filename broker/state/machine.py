@@ -452,7 +452,7 @@ class StateMachine:
         return None
 
     def _now(self) -> At:
-        return At(self.applied_index, self.lived_time.lived_ms)
+        return At(self.applied_index, self.lived_time.lived_ms, self.level.current)
 
     def _on_group_changed(self, name: str) -> None:
         self._listener.group_changed(name)

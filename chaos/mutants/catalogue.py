@@ -21,6 +21,7 @@ from chaos.mutants.rules.divergence import DIVERGENCE
 from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
 from chaos.mutants.rules.fast_way import FAST_WAY
+from chaos.mutants.rules.filters import FILTERS
 from chaos.mutants.rules.gaps import GAPS
 from chaos.mutants.rules.groups import GROUPS
 from chaos.mutants.rules.judging import JUDGING
@@ -75,4 +76,5 @@ MUTANTS = (
     *UNITS,
     *LAST_RESORT,
     *CONSUMERS,
+    *FILTERS,
 )

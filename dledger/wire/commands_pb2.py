@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x64ledger/wire/commands.proto\x12\ndledger.v1\"\xe3\x07\n\x07\x43ommand\x12\x36\n\x0c\x63reate_topic\x18\x01 \x01(\x0b\x32\x1e.dledger.v1.CreateTopicCommandH\x00\x12\x36\n\x0c\x64\x65lete_topic\x18\x02 \x01(\x0b\x32\x1e.dledger.v1.DeleteTopicCommandH\x00\x12:\n\x0e\x63ommit_offsets\x18\x03 \x01(\x0b\x32 .dledger.v1.CommitOffsetsCommandH\x00\x12\x34\n\x0braise_level\x18\x04 \x01(\x0b\x32\x1d.dledger.v1.RaiseLevelCommandH\x00\x12@\n\x11register_producer\x18\x05 \x01(\x0b\x32#.dledger.v1.RegisterProducerCommandH\x00\x12>\n\x10\x66orget_producers\x18\x06 \x01(\x0b\x32\".dledger.v1.ForgetProducersCommandH\x00\x12\x39\n\x0emove_log_start\x18\x07 \x01(\x0b\x32\x1f.dledger.v1.MoveLogStartCommandH\x00\x12\x36\n\x0cretain_topic\x18\x08 \x01(\x0b\x32\x1e.dledger.v1.RetainTopicCommandH\x00\x12?\n\x11move_queue_starts\x18\t \x01(\x0b\x32\".dledger.v1.MoveQueueStartsCommandH\x00\x12\x32\n\njoin_group\x18\n \x01(\x0b\x32\x1c.dledger.v1.JoinGroupCommandH\x00\x12\x36\n\x0c\x65nd_sessions\x18\x0b \x01(\x0b\x32\x1e.dledger.v1.EndSessionsCommandH\x00\x12\x36\n\x0cgrant_leases\x18\x0c \x01(\x0b\x32\x1e.dledger.v1.GrantLeasesCommandH\x00\x12\x38\n\rcommit_leases\x18\r \x01(\x0b\x32\x1f.dledger.v1.CommitLeasesCommandH\x00\x12\x38\n\rforget_groups\x18\x0e \x01(\x0b\x32\x1f.dledger.v1.ForgetGroupsCommandH\x00\x12\x36\n\x0csettle_units\x18\x14 \x01(\x0b\x32\x1e.dledger.v1.SettleUnitsCommandH\x00\x12\x32\n\nmove_group\x18/ \x01(\x0b\x32\x1c.dledger.v1.MoveGroupCommandH\x00\x12\x34\n\x0b\x63lone_group\x18\x30 \x01(\x0b\x32\x1d.dledger.v1.CloneGroupCommandH\x00\x42\x06\n\x04\x62ody\"O\n\x12SettleUnitsCommand\x12\x0f\n\x07through\x18\x01 \x01(\x04\x12(\n\x07refused\x18\x02 \x03(\x0b\x32\x17.dledger.v1.RefusedUnit\"*\n\x0bRefusedUnit\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04unit\x18\x02 \x01(\r\"M\n\x12RetainTopicCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x14\n\x0cretention_ms\x18\x03 \x01(\x04\"c\n\x16MoveQueueStartsCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12&\n\x06starts\x18\x03 \x03(\x0b\x32\x16.dledger.v1.QueueStart\".\n\nQueueStart\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"*\n\x13MoveLogStartCommand\x12\x13\n\x0b\x66irst_index\x18\x01 \x01(\x04\"\"\n\x11RaiseLevelCommand\x12\r\n\x05level\x18\x01 \x01(\r\"7\n\x12\x43reateTopicCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\r\"7\n\x12\x44\x65leteTopicCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"3\n\x0f\x43ommittedOffset\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"\x8c\x01\n\x14\x43ommitOffsetsCommand\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12,\n\x07offsets\x18\x03 \x03(\x0b\x32\x1b.dledger.v1.CommittedOffset\x12\r\n\x05reset\x18\x04 \x01(\x08\x12\x19\n\x11topic_incarnation\x18\x05 \x01(\x04\"H\n\x17RegisterProducerCommand\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08previous\x18\x03 \x01(\x0c\".\n\x16\x46orgetProducersCommand\x12\x14\n\x0cproducer_ids\x18\x01 \x03(\x0c\"\xa3\x01\n\rGroupSettings\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x11\n\tbroadcast\x18\x02 \x01(\x08\x12\x0f\n\x07orderly\x18\x03 \x01(\x08\x12\x10\n\x08strategy\x18\x04 \x01(\t\x12$\n\x05start\x18\x05 \x01(\x0e\x32\x15.dledger.v1.StartFrom\x12\x15\n\rstart_time_ms\x18\x06 \x01(\x03\x12\x0e\n\x06topics\x18\x07 \x03(\t\"/\n\x0bQueueChoice\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tqueue_ids\x18\x02 \x03(\r\"\x96\x01\n\x10JoinGroupCommand\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\x0c\x12+\n\x08settings\x18\x04 \x01(\x0b\x32\x19.dledger.v1.GroupSettings\x12\'\n\x06queues\x18\x05 \x03(\x0b\x32\x17.dledger.v1.QueueChoice\"&\n\x12\x45ndSessionsCommand\x12\x10\n\x08sessions\x18\x01 \x03(\x04\"L\n\x12GrantLeasesCommand\x12\r\n\x05group\x18\x01 \x01(\t\x12\'\n\x06topics\x18\x02 \x03(\x0b\x32\x17.dledger.v1.TopicGrants\"~\n\x0bTopicGrants\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0b\x66irst_start\x18\x03 \x01(\r\x12\x0e\n\x06starts\x18\x04 \x03(\x04\x12&\n\x06grants\x18\x05 \x03(\x0b\x32\x16.dledger.v1.QueueGrant\"E\n\nQueueGrant\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\x04\x12\x14\n\x0c\x66ormer_epoch\x18\x03 \x01(\x04\"e\n\rQueueProgress\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x66rontier\x18\x03 \x01(\x04\x12\x10\n\x08\x66inished\x18\x04 \x03(\x04\x12\x0f\n\x07release\x18\x05 \x01(\x08\"^\n\rTopicProgress\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12)\n\x06queues\x18\x03 \x03(\x0b\x32\x19.dledger.v1.QueueProgress\"`\n\x13\x43ommitLeasesCommand\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\x04\x12)\n\x06topics\x18\x03 \x03(\x0b\x32\x19.dledger.v1.TopicProgress\"8\n\x13\x46orgetGroupsCommand\x12\x0e\n\x06groups\x18\x01 \x03(\t\x12\x11\n\tunused_ms\x18\x02 \x01(\x04\"~\n\x10MoveGroupCommand\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12&\n\x06queues\x18\x04 \x03(\x0b\x32\x16.dledger.v1.QueueStart\x12\x0f\n\x07\x66orward\x18\x05 \x01(\x08\"3\n\x11\x43loneGroupCommand\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t*<\n\tStartFrom\x12\x0f\n\x0bSTART_FIRST\x10\x00\x12\x0e\n\nSTART_LAST\x10\x01\x12\x0e\n\nSTART_TIME\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x64ledger/wire/commands.proto\x12\ndledger.v1\"\xe3\x07\n\x07\x43ommand\x12\x36\n\x0c\x63reate_topic\x18\x01 \x01(\x0b\x32\x1e.dledger.v1.CreateTopicCommandH\x00\x12\x36\n\x0c\x64\x65lete_topic\x18\x02 \x01(\x0b\x32\x1e.dledger.v1.DeleteTopicCommandH\x00\x12:\n\x0e\x63ommit_offsets\x18\x03 \x01(\x0b\x32 .dledger.v1.CommitOffsetsCommandH\x00\x12\x34\n\x0braise_level\x18\x04 \x01(\x0b\x32\x1d.dledger.v1.RaiseLevelCommandH\x00\x12@\n\x11register_producer\x18\x05 \x01(\x0b\x32#.dledger.v1.RegisterProducerCommandH\x00\x12>\n\x10\x66orget_producers\x18\x06 \x01(\x0b\x32\".dledger.v1.ForgetProducersCommandH\x00\x12\x39\n\x0emove_log_start\x18\x07 \x01(\x0b\x32\x1f.dledger.v1.MoveLogStartCommandH\x00\x12\x36\n\x0cretain_topic\x18\x08 \x01(\x0b\x32\x1e.dledger.v1.RetainTopicCommandH\x00\x12?\n\x11move_queue_starts\x18\t \x01(\x0b\x32\".dledger.v1.MoveQueueStartsCommandH\x00\x12\x32\n\njoin_group\x18\n \x01(\x0b\x32\x1c.dledger.v1.JoinGroupCommandH\x00\x12\x36\n\x0c\x65nd_sessions\x18\x0b \x01(\x0b\x32\x1e.dledger.v1.EndSessionsCommandH\x00\x12\x36\n\x0cgrant_leases\x18\x0c \x01(\x0b\x32\x1e.dledger.v1.GrantLeasesCommandH\x00\x12\x38\n\rcommit_leases\x18\r \x01(\x0b\x32\x1f.dledger.v1.CommitLeasesCommandH\x00\x12\x38\n\rforget_groups\x18\x0e \x01(\x0b\x32\x1f.dledger.v1.ForgetGroupsCommandH\x00\x12\x36\n\x0csettle_units\x18\x14 \x01(\x0b\x32\x1e.dledger.v1.SettleUnitsCommandH\x00\x12\x32\n\nmove_group\x18/ \x01(\x0b\x32\x1c.dledger.v1.MoveGroupCommandH\x00\x12\x34\n\x0b\x63lone_group\x18\x30 \x01(\x0b\x32\x1d.dledger.v1.CloneGroupCommandH\x00\x42\x06\n\x04\x62ody\"O\n\x12SettleUnitsCommand\x12\x0f\n\x07through\x18\x01 \x01(\x04\x12(\n\x07refused\x18\x02 \x03(\x0b\x32\x17.dledger.v1.RefusedUnit\"*\n\x0bRefusedUnit\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04unit\x18\x02 \x01(\r\"M\n\x12RetainTopicCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x14\n\x0cretention_ms\x18\x03 \x01(\x04\"c\n\x16MoveQueueStartsCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12&\n\x06starts\x18\x03 \x03(\x0b\x32\x16.dledger.v1.QueueStart\".\n\nQueueStart\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"*\n\x13MoveLogStartCommand\x12\x13\n\x0b\x66irst_index\x18\x01 \x01(\x04\"\"\n\x11RaiseLevelCommand\x12\r\n\x05level\x18\x01 \x01(\r\"7\n\x12\x43reateTopicCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\r\"7\n\x12\x44\x65leteTopicCommand\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"3\n\x0f\x43ommittedOffset\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"\x8c\x01\n\x14\x43ommitOffsetsCommand\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12,\n\x07offsets\x18\x03 \x03(\x0b\x32\x1b.dledger.v1.CommittedOffset\x12\r\n\x05reset\x18\x04 \x01(\x08\x12\x19\n\x11topic_incarnation\x18\x05 \x01(\x04\"H\n\x17RegisterProducerCommand\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08previous\x18\x03 \x01(\x0c\".\n\x16\x46orgetProducersCommand\x12\x14\n\x0cproducer_ids\x18\x01 \x03(\x0c\"\xcc\x01\n\rGroupSettings\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x11\n\tbroadcast\x18\x02 \x01(\x08\x12\x0f\n\x07orderly\x18\x03 \x01(\x08\x12\x10\n\x08strategy\x18\x04 \x01(\t\x12$\n\x05start\x18\x05 \x01(\x0e\x32\x15.dledger.v1.StartFrom\x12\x15\n\rstart_time_ms\x18\x06 \x01(\x03\x12\x0e\n\x06topics\x18\x07 \x03(\t\x12\'\n\x07\x66ilters\x18\x08 \x01(\x0b\x32\x16.dledger.v1.TagFilters\"3\n\nTagFilters\x12%\n\x06topics\x18\x01 \x03(\x0b\x32\x15.dledger.v1.TagFilter\"(\n\tTagFilter\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x03(\t\"/\n\x0bQueueChoice\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tqueue_ids\x18\x02 \x03(\r\"\x96\x01\n\x10JoinGroupCommand\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\x0c\x12+\n\x08settings\x18\x04 \x01(\x0b\x32\x19.dledger.v1.GroupSettings\x12\'\n\x06queues\x18\x05 \x03(\x0b\x32\x17.dledger.v1.QueueChoice\"&\n\x12\x45ndSessionsCommand\x12\x10\n\x08sessions\x18\x01 \x03(\x04\"L\n\x12GrantLeasesCommand\x12\r\n\x05group\x18\x01 \x01(\t\x12\'\n\x06topics\x18\x02 \x03(\x0b\x32\x17.dledger.v1.TopicGrants\"~\n\x0bTopicGrants\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0b\x66irst_start\x18\x03 \x01(\r\x12\x0e\n\x06starts\x18\x04 \x03(\x04\x12&\n\x06grants\x18\x05 \x03(\x0b\x32\x16.dledger.v1.QueueGrant\"E\n\nQueueGrant\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\x04\x12\x14\n\x0c\x66ormer_epoch\x18\x03 \x01(\x04\"e\n\rQueueProgress\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x66rontier\x18\x03 \x01(\x04\x12\x10\n\x08\x66inished\x18\x04 \x03(\x04\x12\x0f\n\x07release\x18\x05 \x01(\x08\"^\n\rTopicProgress\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12)\n\x06queues\x18\x03 \x03(\x0b\x32\x19.dledger.v1.QueueProgress\"`\n\x13\x43ommitLeasesCommand\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\x04\x12)\n\x06topics\x18\x03 \x03(\x0b\x32\x19.dledger.v1.TopicProgress\"8\n\x13\x46orgetGroupsCommand\x12\x0e\n\x06groups\x18\x01 \x03(\t\x12\x11\n\tunused_ms\x18\x02 \x01(\x04\"~\n\x10MoveGroupCommand\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12&\n\x06queues\x18\x04 \x03(\x0b\x32\x16.dledger.v1.QueueStart\x12\x0f\n\x07\x66orward\x18\x05 \x01(\x08\"3\n\x11\x43loneGroupCommand\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t*<\n\tStartFrom\x12\x0f\n\x0bSTART_FIRST\x10\x00\x12\x0e\n\nSTART_LAST\x10\x01\x12\x0e\n\nSTART_TIME\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dledger.wire.commands_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STARTFROM']._serialized_start=3127
-  _globals['_STARTFROM']._serialized_end=3187
+  _globals['_STARTFROM']._serialized_start=3263
+  _globals['_STARTFROM']._serialized_end=3323
   _globals['_COMMAND']._serialized_start=44
   _globals['_COMMAND']._serialized_end=1039
   _globals['_SETTLEUNITSCOMMAND']._serialized_start=1041
@@ -62,29 +62,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FORGETPRODUCERSCOMMAND']._serialized_start=1858
   _globals['_FORGETPRODUCERSCOMMAND']._serialized_end=1904
   _globals['_GROUPSETTINGS']._serialized_start=1907
-  _globals['_GROUPSETTINGS']._serialized_end=2070
-  _globals['_QUEUECHOICE']._serialized_start=2072
-  _globals['_QUEUECHOICE']._serialized_end=2119
-  _globals['_JOINGROUPCOMMAND']._serialized_start=2122
-  _globals['_JOINGROUPCOMMAND']._serialized_end=2272
-  _globals['_ENDSESSIONSCOMMAND']._serialized_start=2274
-  _globals['_ENDSESSIONSCOMMAND']._serialized_end=2312
-  _globals['_GRANTLEASESCOMMAND']._serialized_start=2314
-  _globals['_GRANTLEASESCOMMAND']._serialized_end=2390
-  _globals['_TOPICGRANTS']._serialized_start=2392
-  _globals['_TOPICGRANTS']._serialized_end=2518
-  _globals['_QUEUEGRANT']._serialized_start=2520
-  _globals['_QUEUEGRANT']._serialized_end=2589
-  _globals['_QUEUEPROGRESS']._serialized_start=2591
-  _globals['_QUEUEPROGRESS']._serialized_end=2692
-  _globals['_TOPICPROGRESS']._serialized_start=2694
-  _globals['_TOPICPROGRESS']._serialized_end=2788
-  _globals['_COMMITLEASESCOMMAND']._serialized_start=2790
-  _globals['_COMMITLEASESCOMMAND']._serialized_end=2886
-  _globals['_FORGETGROUPSCOMMAND']._serialized_start=2888
-  _globals['_FORGETGROUPSCOMMAND']._serialized_end=2944
-  _globals['_MOVEGROUPCOMMAND']._serialized_start=2946
-  _globals['_MOVEGROUPCOMMAND']._serialized_end=3072
-  _globals['_CLONEGROUPCOMMAND']._serialized_start=3074
-  _globals['_CLONEGROUPCOMMAND']._serialized_end=3125
+  _globals['_GROUPSETTINGS']._serialized_end=2111
+  _globals['_TAGFILTERS']._serialized_start=2113
+  _globals['_TAGFILTERS']._serialized_end=2164
+  _globals['_TAGFILTER']._serialized_start=2166
+  _globals['_TAGFILTER']._serialized_end=2206
+  _globals['_QUEUECHOICE']._serialized_start=2208
+  _globals['_QUEUECHOICE']._serialized_end=2255
+  _globals['_JOINGROUPCOMMAND']._serialized_start=2258
+  _globals['_JOINGROUPCOMMAND']._serialized_end=2408
+  _globals['_ENDSESSIONSCOMMAND']._serialized_start=2410
+  _globals['_ENDSESSIONSCOMMAND']._serialized_end=2448
+  _globals['_GRANTLEASESCOMMAND']._serialized_start=2450
+  _globals['_GRANTLEASESCOMMAND']._serialized_end=2526
+  _globals['_TOPICGRANTS']._serialized_start=2528
+  _globals['_TOPICGRANTS']._serialized_end=2654
+  _globals['_QUEUEGRANT']._serialized_start=2656
+  _globals['_QUEUEGRANT']._serialized_end=2725
+  _globals['_QUEUEPROGRESS']._serialized_start=2727
+  _globals['_QUEUEPROGRESS']._serialized_end=2828
+  _globals['_TOPICPROGRESS']._serialized_start=2830
+  _globals['_TOPICPROGRESS']._serialized_end=2924
+  _globals['_COMMITLEASESCOMMAND']._serialized_start=2926
+  _globals['_COMMITLEASESCOMMAND']._serialized_end=3022
+  _globals['_FORGETGROUPSCOMMAND']._serialized_start=3024
+  _globals['_FORGETGROUPSCOMMAND']._serialized_end=3080
+  _globals['_MOVEGROUPCOMMAND']._serialized_start=3082
+  _globals['_MOVEGROUPCOMMAND']._serialized_end=3208
+  _globals['_CLONEGROUPCOMMAND']._serialized_start=3210
+  _globals['_CLONEGROUPCOMMAND']._serialized_end=3261
 # @@protoc_insertion_point(module_scope)

@@ -165,7 +165,7 @@ class ForgetProducersCommand(_message.Message):
     def __init__(self, producer_ids: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class GroupSettings(_message.Message):
-    __slots__ = ("version", "broadcast", "orderly", "strategy", "start", "start_time_ms", "topics")
+    __slots__ = ("version", "broadcast", "orderly", "strategy", "start", "start_time_ms", "topics", "filters")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BROADCAST_FIELD_NUMBER: _ClassVar[int]
     ORDERLY_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +173,7 @@ class GroupSettings(_message.Message):
     START_FIELD_NUMBER: _ClassVar[int]
     START_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    FILTERS_FIELD_NUMBER: _ClassVar[int]
     version: int
     broadcast: bool
     orderly: bool
@@ -180,7 +181,22 @@ class GroupSettings(_message.Message):
     start: StartFrom
     start_time_ms: int
     topics: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[int] = ..., broadcast: _Optional[bool] = ..., orderly: _Optional[bool] = ..., strategy: _Optional[str] = ..., start: _Optional[_Union[StartFrom, str]] = ..., start_time_ms: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
+    filters: TagFilters
+    def __init__(self, version: _Optional[int] = ..., broadcast: _Optional[bool] = ..., orderly: _Optional[bool] = ..., strategy: _Optional[str] = ..., start: _Optional[_Union[StartFrom, str]] = ..., start_time_ms: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., filters: _Optional[_Union[TagFilters, _Mapping]] = ...) -> None: ...
+
+class TagFilters(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TagFilter]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TagFilter, _Mapping]]] = ...) -> None: ...
+
+class TagFilter(_message.Message):
+    __slots__ = ("topic", "tags")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class QueueChoice(_message.Message):
     __slots__ = ("topic", "queue_ids")

@@ -14,6 +14,7 @@ from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.refusals import Refusal, TopicNotFound, TopicReplaced
 from broker.state.snapshot import Section
 from broker.state.topics import TopicRef, Topics, TopicState
+from dledger.level import DELIVERY_LEVEL
 from dledger.wire.commands_pb2 import (
     CloneGroupCommand,
     CommitLeasesCommand,
@@ -49,6 +50,7 @@ class Owners:
         self.groups = Groups() if groups is None else groups
         self.leases = Leases() if leases is None else leases
         self.index = self.lived_ms = 0
+        self.level = DELIVERY_LEVEL
         self.changed: list[str] = []
         self.consuming = Consuming(
             self.groups, self.leases, self.offsets, self.meant, self.changed.append
@@ -68,7 +70,7 @@ class Owners:
     def at(self) -> At:
         """The next entry."""
         self.index += 1
-        return At(self.index, self.lived_ms)
+        return At(self.index, self.lived_ms, self.level)
 
     def topic(self, name: str = "t", queues: int = QUEUES) -> int:
         """Creates a topic whose queues end at `END`; its incarnation."""

@@ -281,8 +281,8 @@ GROUPS = (
     Mutant(
         "older-settings-get-new-topics",
         "broker/state/groups.py",
-        "        is_wanted = topic in wanted and topic in group.settings.topics\n",
-        "        is_wanted = topic in group.settings.topics\n",
+        "        is_wanted = topic in own.topics and topic in now.topics and ",
+        "        is_wanted = topic in now.topics and ",
         masked=_AGREED,
         tests=_STATE,
     ),
