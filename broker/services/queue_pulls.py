@@ -135,8 +135,9 @@ class QueuePulls:
         messages = request.max_messages or DEFAULT_MESSAGES
         size = min(request.max_bytes or DEFAULT_BYTES, MAX_BYTES)
         found: list[Pulled] = []
+        looks = UNITS_AT_ONCE  # over all queues: a look has no pause within it
         for count, position in enumerate(positions):
-            if messages <= 0 or size <= 0:
+            if messages <= 0 or size <= 0 or looks <= 0:
                 break
             if count % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
                 await self._turns.pause()
@@ -147,6 +148,7 @@ class QueuePulls:
             elif got.count or got.passed_over:
                 found.append((position, got))
                 messages -= got.count
+                looks -= got.filtered_count
                 size -= len(got.records)
         return found
 

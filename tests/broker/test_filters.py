@@ -275,6 +275,19 @@ def test_a_member_waits_for_a_message_that_its_group_wants() -> None:
     assert counts(pull(room, member, 0, hold_ms=200)) == {0: (0, 2)}
 
 
+def test_what_is_looked_through_at_once_is_bounded_over_all_queues() -> None:
+    """Those that weren't come with the next pull, whose sender names them first."""
+    room = Room()
+    seat = room.seat()
+    member = seat.join(settings=tagged("a"))
+    room.pass_ms(SOON_MS, seat)
+    for queue_id in (0, 1):
+        for _ in range(2):
+            send(room, "b", 20_000, queue_id)
+    assert counts(pull(room, member, 0, 1, hold_ms=2_000)) == {0: (0, UNITS_AT_ONCE)}
+    assert counts(pull(room, member, 1, 0, hold_ms=2_000)) == {0: (0, UNITS_AT_ONCE)}
+
+
 def test_who_wants_other_tags_is_refused_by_name() -> None:
     """Until it comes with a higher version."""
     room = Room()
@@ -301,6 +314,8 @@ def test_queues_go_to_who_wants_what_the_group_wants() -> None:
     new = seat.join("b", settings=tagged("a", "b", version=1))
     room.pass_ms(8_000, old_seat, seat)
     assert (old.queues, new.queues) == ([], [0, 1, 2, 3])
+    send(room, "b")
+    assert counts(pull(room, new, 0)) == {0: (1, 0)}  # by its own version, whoever is there yet
 
 
 def test_a_lease_is_read_by_no_tags_of_its_holders() -> None:

@@ -105,6 +105,14 @@ FILTERS: Final = (
         tests=_TESTS,
     ),
     Mutant(
+        "many-queues-looked-through-in-one-turn",
+        _PULLS,
+        "                looks -= got.filtered_count\n",
+        "",
+        masked="it takes longer, and no message is lost",
+        tests=_TESTS,
+    ),
+    Mutant(
         "what-is-not-wanted-ends-the-hold",
         _PULLS,
         "        if found.count or not found.filtered_count:\n",
