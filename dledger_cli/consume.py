@@ -94,12 +94,14 @@ class Job:
     as_json: bool
     raw: bool
     when_gone: Gone
+    tags: tuple[str, ...] = ()
 
     def consumer(self, client: Client) -> PullConsumer:
         """Who reads: a member of the group, or with none whoever."""
         if self.group is None:
             return client.pull_consumer(
                 self.topic,
+                tags=self.tags or None,
                 start=self.start,
                 queues=ALL,
                 idle_timeout_s=self.idle_timeout_s,
@@ -108,6 +110,7 @@ class Job:
         return client.pull_consumer(
             self.topic,
             group=self.group,
+            tags=self.tags or None,
             start=self.start,
             idle_timeout_s=self.idle_timeout_s,
             options=ConsumerOptions(
@@ -172,6 +175,10 @@ RawOption = Annotated[
 ]
 
 
+TagOption = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="TAG", help="Only messages with this tag; may be repeated."),
+]
 GoneOption = Annotated[
     Gone,
     typer.Option(
@@ -191,6 +198,7 @@ def consume(
     output: OutputOption = STANDARD_STREAM,
     raw: RawOption = False,
     when_gone: GoneOption = Gone.RAISE,
+    tag: TagOption = None,
     bootstrap: BootstrapOption = None,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     as_json: JsonOption = False,
@@ -199,8 +207,10 @@ def consume(
 
     With --group it is a member of that consumer group: several of them share the topic's queues,
     and what was written is committed as it goes, when a queue goes to another one, and at the end.
-    All members name the same topic and the same --from. A group that has read goes on where it was;
+    All members name the same topic, --tag and --from. A group that has read goes on where it was;
     dledger consumers reset-offset sends it elsewhere.
+
+    With --tag only messages with one of the tags are read; the group's offsets cover the others.
 
     With --json a line is an object; a body that isn't UTF-8 is in base64 then, and body_encoding
     says so. Ctrl-C and SIGTERM commit what was written, give the queues back, and end with 130; a
@@ -212,6 +222,7 @@ def consume(
     Examples:
       dledger consume logs --group g1
       dledger consume logs --from first --idle-timeout 2 --output all.log
+      dledger consume logs --tag error --tag fatal --idle-timeout 2
       dledger consume logs --from first --json | head -n 1 | jq .message_id
     """
     if start is From.COMMITTED and group is None:
@@ -219,7 +230,8 @@ def consume(
     if group == "":
         raise typer.BadParameter("--group needs a name")
     begin = start or (From.COMMITTED if group else From.FIRST)
-    job = Job(topic, output, group, begin.start, limit, idle_timeout, as_json, raw, when_gone)
+    tags = tuple(tag or ())
+    job = Job(topic, output, group, begin.start, limit, idle_timeout, as_json, raw, when_gone, tags)
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
         descriptor = _open_output(output)

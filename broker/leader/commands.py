@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol, cast
 from google.protobuf.message import DecodeError
 
 from broker.leader.units import ProposedUnit, UnitResult
+from broker.state.filters import wire_filters
 from broker.state.groups import JoinWish
 from broker.state.offsets import OffsetCommit
 from broker.state.refusals import Refusal
@@ -205,6 +206,7 @@ class Commands:
                 start_time_ms=settings.start_time_ms,
                 topics=settings.topics,
                 max_attempts=settings.max_attempts,
+                filters=wire_filters(settings.tags),
             ),
             queues=[QueueChoice(topic=topic, queue_ids=ids) for topic, ids in wish.choices],
         )

@@ -3,7 +3,8 @@
 A unit is right if the record where it points says that it lies there, belongs to that offset of
 that queue of that topic, has that size, and was stored since the topic was created: there is one
 such record at most (ADR 28). The record's bytes are the log's, checked by their frame's checksum;
-so what differs is the unit. A unit's tags code is not looked at: no answer holds it.
+so what differs is the unit. A unit's tags code is not looked at: no answer holds it, and what is
+passed over by it is judged elsewhere (`tags`).
 
 Pure functions over bytes: nothing is read here, and nothing raises for bytes that are wrong.
 """
@@ -54,6 +55,7 @@ class Place:
     queue_id: int
     offset: int
     created_at: int
+    offsets: npt.NDArray[np.int64] | None = None  # of each, if they don't follow each other
 
 
 def plausible(units: bytes) -> int:
@@ -84,8 +86,9 @@ def proven(records: bytes, units: bytes, place: Place) -> int:
 def _proven_by_loop(records: bytes, units: bytes, place: Place) -> int:
     at = end = count = 0
     named = _named(place)
+    offsets = _offsets(place, len(units) // UNIT_SIZE).tolist()
     for physical, size, _ in UNIT.iter_unpack(units):
-        expected = (size, place.queue_id, place.offset + count, physical)
+        expected = (size, place.queue_id, offsets[count], physical)
         if at + size > len(records) or _HEAD.unpack_from(records, at) != expected:
             return count
         # Records that lie back to back are of one entry, and an entry is of one queue.
@@ -111,15 +114,20 @@ def _proven_by_vector(records: bytes, units: bytes, place: Place) -> int:
     heads = _items(records, _HEAD.size)[starts].view(_HEAD_DTYPE)
     good = heads["total_size"] == sizes
     good &= heads["queue_id"] == place.queue_id
-    good &= heads["queue_offset"] == np.arange(
-        place.offset, place.offset + len(sizes), dtype=np.uint64
-    )
+    good &= heads["queue_offset"] == _offsets(place, len(sizes)).astype(np.uint64)
     good &= heads["physical_offset"] == physical
     begins = np.ones(len(sizes), dtype=bool)
     begins[1:] = physical[1:] != physical[:-1] + sizes[:-1].astype(np.uint64)
     good[begins] &= physical[begins] > place.created_at
     good[begins] &= _are_of_topic(records, starts[begins], _named(place))
     return len(good) if good.all() else int(np.argmin(good))
+
+
+def _offsets(place: Place, count: int) -> npt.NDArray[np.int64]:
+    """The queue offsets of so many records."""
+    if place.offsets is not None:
+        return place.offsets[:count]
+    return np.arange(place.offset, place.offset + count, dtype=np.int64)
 
 
 def _are_of_topic(

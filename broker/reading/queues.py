@@ -4,26 +4,32 @@ A pull costs two look-ups: units of the ConsumeQueue give physical offsets and s
 of adjacent records are read from the CommitLog as they lie (ADR 5). Consumers see what the state
 machine has applied and nothing else. A ConsumeQueue is derived, and no witness: what a unit points
 to is given to nobody unless the record there bears it out (`proof`). A queue that is found wrong is
-told, and whoever asked for what it hides is refused for now. Void units are passed over. This
-reads; it never writes.
+told, and whoever asked for what it hides is refused for now. Void units are passed over, and so is
+what carries none of the tags that are asked for. This reads; it never writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from broker.errors import BrokerError, ErrorCode, out_of_range, replaced
 from broker.reading.proof import Place, plausible, proven
+from broker.reading.tags import UNITS_AT_ONCE, WantedTags, carries, chosen, look_through
 from broker.state.machine import StateMachine
 from broker.state.topics import MAX_QUEUES, TopicRef, TopicState
 from dledger.records import layout
 from dledger.records.record import DecodedRecord, decode_records
+from store.dispatch import UNIT_DTYPE
 from store.errors import OutOfRange
 from store.voiding import is_void, leading_voids
 
 T = TypeVar("T")
+Offsets = npt.NDArray[np.int64]
 
 UNIT = layout.UNIT.struct()
 STORE_TIME = layout.RECORD.run("store_time_ms")
@@ -59,7 +65,8 @@ Suspect = Callable[[TopicState, int], None]
 class Found:
     """What a pull found: `count` records that follow each other, behind `void_count` offsets that
     nobody may read (ADR 54). `next_offset` is where the next pull goes on; `incarnation` is that of
-    the topic that was looked at."""
+    the topic that was looked at. By tags the records needn't follow each other: between the offset
+    asked for and `next_offset` lie all void ones, and those that were left out, too."""
 
     records: bytes
     count: int
@@ -68,6 +75,12 @@ class Found:
     max_offset: int
     incarnation: int
     void_count: int = 0
+    filtered_count: int = 0
+
+    @property
+    def passed_over(self) -> int:
+        """How many offsets need nobody's look any more, and gave no record."""
+        return self.void_count + self.filtered_count
 
 
 class QueueReader:
@@ -214,6 +227,43 @@ class QueueReader:
         records, count, voids = yield from steps
         return Found(records, count, offset + voids + count, low, high, state.incarnation, voids)
 
+    def pull_by_tags_in_steps(
+        self, place: tuple[TopicRef, int, int], max_messages: int, max_bytes: int, tags: WantedTags
+    ) -> Generator[None, None, Found]:
+        """`pull_in_steps`, of messages with one of the tags. It looks at `UNITS_AT_ONCE` units at
+        most, and says so by `next_offset`; there is nothing there only if that is the end."""
+        topic, queue_id, offset = place
+        self.check_offset(topic, queue_id, offset)
+        low, high = self.bounds(topic, queue_id)
+        state = self.topic(topic)
+        units = b""
+        if offset < high:
+            count = min(high - offset, UNITS_AT_ONCE)
+            units = self._queues.units(state.folder, queue_id, offset, count)
+        look = look_through(units, offset, tags)
+        most = min(max_messages or DEFAULT_MESSAGES, MAX_MESSAGES)
+        numbers = look.wanted[:most]
+        max_bytes = min(max_bytes or DEFAULT_BYTES, MAX_BYTES)
+        runs, taken = yield from _runs(chosen(units, numbers), max_bytes)
+        end = int(look.wanted[taken]) if taken < len(look.wanted) else look.end
+        is_wrong = taken == len(look.wanted) and look.end * UNIT.size < len(units)
+        at = self._place(state, queue_id, offset + numbers[:taken])
+        records, good = yield from self._witnessed(
+            state, at, chosen(units, numbers[:taken]), runs, is_wrong=is_wrong
+        )
+        if good < taken:
+            end = int(numbers[good])
+        if not end and units:
+            raise _rotted(state, queue_id, offset)
+        sizes = np.frombuffer(chosen(units, numbers[:good]), dtype=UNIT_DTYPE)["size"]
+        records, count = yield from _with_tags(records, sizes.tolist(), tags)
+        voids = int(np.searchsorted(look.voids, end))
+        return Found(
+            *(records, count, offset + end, low, high, state.incarnation),
+            void_count=voids,
+            filtered_count=end - voids - count,
+        )
+
     def _prove(
         self, topic: TopicState, queue_id: int, offset: int, wanted: int, max_bytes: int
     ) -> Generator[None, None, tuple[bytes, int, int]]:
@@ -237,24 +287,46 @@ class QueueReader:
         runs, taken = yield from _runs(units[: count * UNIT.size], max_bytes)
         is_wrong = is_wrong and taken == count
         place = Place(topic.name.encode(), queue_id, offset, self._created_at(topic))
-        records, readable = yield from self._read(runs)
-        good = proven(records, units[: taken * UNIT.size], place)
-        low = self._queues.min_offset(topic.folder, queue_id)
-        if offset < low:  # gone while it was read
-            end = max(low, topic.next_offsets[queue_id])
-            raise out_of_range(f"{topic.name}/{queue_id}", offset, (low, end))
-        if is_wrong or good < taken or not readable:
-            self._suspect(topic, queue_id)
+        taken_units = units[: taken * UNIT.size]
+        steps = self._witnessed(topic, place, taken_units, runs, is_wrong=is_wrong)
+        records, good = yield from steps
         if good == 0:
-            raise BrokerError(
-                ErrorCode.NOT_READY,
-                f"offset {offset} of the ConsumeQueue {topic.name}/{queue_id} has rotted here; "
-                "it is being derived again from the log",
-            )
+            raise _rotted(topic, queue_id, offset)
+        return records, good, voids
+
+    def _place(self, topic: TopicState, queue_id: int, offsets: Offsets) -> Place:
+        """Where records with these offsets are to be."""
+        first = int(offsets[0]) if len(offsets) else 0
+        return Place(topic.name.encode(), queue_id, first, self._created_at(topic), offsets)
+
+    def _witnessed(
+        self,
+        topic: TopicState,
+        place: Place,
+        units: bytes,
+        runs: list[tuple[int, int]],
+        *,
+        is_wrong: bool,
+    ) -> Generator[None, None, tuple[bytes, int]]:
+        """The records of the units, up to the first that its record doesn't bear out; how many.
+        `is_wrong`: whether the unit behind them is. A queue with a wrong unit is told.
+
+        Raises:
+            BrokerError: OFFSET_OUT_OF_RANGE, they have gone while they were read.
+        """
+        taken = len(units) // UNIT.size
+        records, readable = yield from self._read(runs)
+        good = proven(records, units, place) if taken else 0
+        low = self._queues.min_offset(topic.folder, place.queue_id)
+        if taken and place.offset < low:
+            end = max(low, topic.next_offsets[place.queue_id])
+            raise out_of_range(f"{topic.name}/{place.queue_id}", place.offset, (low, end))
+        if is_wrong or good < taken or not readable:
+            self._suspect(topic, place.queue_id)
         if good < taken:
             sizes = (size for _, size, _ in UNIT.iter_unpack(units[: good * UNIT.size]))
             records = records[: sum(sizes)]
-        return records, good, voids
+        return records, good
 
     def _created_at(self, topic: TopicState) -> int:
         """Where the topic's creation lies; -1: before the log begins. Kept: of an old entry that is
@@ -300,6 +372,29 @@ def _runs(units: bytes, max_bytes: int) -> Generator[None, None, tuple[list[tupl
     if count:
         runs.append((start, end - start))
     return runs, count
+
+
+def _with_tags(
+    records: bytes, sizes: Sequence[int], tags: WantedTags
+) -> Generator[None, None, tuple[bytes, int]]:
+    """Those of the records, which have these sizes, that carry one of the tags; how many."""
+    kept: list[bytes] = []
+    at = 0
+    for number, size in enumerate(sizes):
+        if carries(records, at, at + size, tags):
+            kept.append(records[at : at + size])
+        at += size
+        if number % STEP_MESSAGES == STEP_MESSAGES - 1:
+            yield
+    return (records if len(kept) == len(sizes) else b"".join(kept)), len(kept)
+
+
+def _rotted(topic: TopicState, queue_id: int, offset: int) -> BrokerError:
+    return BrokerError(
+        ErrorCode.NOT_READY,
+        f"offset {offset} of the ConsumeQueue {topic.name}/{queue_id} has rotted here; it is being "
+        "derived again from the log",
+    )
 
 
 def _finish(steps: Generator[None, None, T]) -> T:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from broker.errors import BrokerError, ErrorCode, Failure
@@ -224,7 +224,7 @@ class Attendance:
         self._gate.check_writable()
         self._check(wish)
         if not session:
-            refusal = await self._commands.join_group(wish)
+            refusal = await self._commands.join_group(_as_of(self._state.level.current, wish))
             if refusal is not None:
                 raise refused(refusal)
         found = await self._gate.surely(lambda: self._find(wish, session))
@@ -443,3 +443,11 @@ class Attendance:
             left -= 1
             if not left:
                 return
+
+
+def _as_of(level: int, wish: JoinWish) -> JoinWish:
+    """The wish as it can be written on that level: before filters, it says nothing of tags, and the
+    member chooses by itself."""
+    if level >= DELIVERY_LEVEL or wish.settings.tags is None:
+        return wish
+    return replace(wish, settings=replace(wish.settings, tags=None))

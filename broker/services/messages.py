@@ -19,8 +19,10 @@ from broker.leader.batches import Batch, BatchAnswer
 from broker.leader.budget import ByteBudget
 from broker.reading.held import HeldPulls
 from broker.reading.queues import DEFAULT_BYTES, Found, QueueReader
+from broker.reading.tags import UNITS_AT_ONCE, WantedTags, wanted_tags
 from broker.services.gate import ABSENCES, Gate
 from broker.services.soundness import Soundness
+from broker.state.filters import malformed_tags
 from broker.state.topics import TopicRef
 from dledger.limits import MAX_SEND_BATCHES
 from dledger.ports import Turns
@@ -172,6 +174,7 @@ class PullRequest:
     max_messages: int = 0
     max_bytes: int = 0
     hold_ms: int | None = None
+    tags: WantedTags | None = None  # only messages with one of these
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,20 +224,20 @@ class Pulls:
         """
         now = asyncio.get_running_loop().time
         deadline = now() + self.hold_s(request.hold_ms)
-        passed = 0
+        voids = filtered = 0
         while True:
             self._gate.check_serving()
             found = await self.read(request)
-            passed += found.void_count
+            voids += found.void_count
+            filtered += found.filtered_count
             left = deadline - now()
-            is_asked = request.max_messages == 0 or request.max_messages > found.void_count
-            if found.count or not is_asked or (left <= 0 and not found.void_count):
+            if found.count or _is_enough(request, found, filtered, left):
                 self.account(len(found.records), call)
-                return replace(found, void_count=passed)
+                return replace(found, void_count=voids, filtered_count=filtered)
             # Once it has waited for one topic it is told nothing of a later one of the name.
             topic = TopicRef(request.topic.name, found.incarnation)
             request = replace(request, topic=topic)
-            if found.void_count:
+            if found.passed_over:
                 request = _behind(request, found)
                 await self._turns.pause()
             else:
@@ -260,7 +263,11 @@ class Pulls:
         place = (request.topic, request.queue_id, request.offset)
         await self._gate.surely(lambda: self._reader.check_offset(*place))
         max_bytes = min(request.max_bytes or DEFAULT_BYTES, max(1, self.budget.left_bytes))
-        steps = self._reader.pull_in_steps(*place, request.max_messages, max_bytes)
+        wanted = request.max_messages
+        if request.tags is None:
+            steps = self._reader.pull_in_steps(*place, wanted, max_bytes)
+        else:
+            steps = self._reader.pull_by_tags_in_steps(place, wanted, max_bytes, request.tags)
         return await self._in_turns(steps, max_bytes)
 
     async def _in_turns(self, steps: Generator[None, None, Found], max_bytes: int) -> Found:
@@ -285,8 +292,33 @@ class Pulls:
             self.budget.give_back(taken)
 
 
+def tags_of_pull(tags: Sequence[str]) -> WantedTags | None:
+    """The tags that a pull names; None: it wants every message.
+
+    Raises:
+        BrokerError: INVALID_ARGUMENT.
+    """
+    if not tags:
+        return None
+    why = malformed_tags(list(tags))
+    if why:
+        raise BrokerError(ErrorCode.INVALID_ARGUMENT, why)
+    return wanted_tags(tuple(tags))
+
+
+def _is_enough(request: PullRequest, found: Found, filtered: int, left_s: float) -> bool:
+    """Whether a pull that has found no message is answered all the same: its time is over, or it
+    has passed over as much as one answer tells of."""
+    if request.tags is not None:
+        return left_s <= 0 or filtered >= UNITS_AT_ONCE
+    is_asked = request.max_messages == 0 or request.max_messages > found.void_count
+    return not is_asked or (left_s <= 0 and not found.void_count)
+
+
 def _behind(request: PullRequest, found: Found) -> PullRequest:
-    """The rest of a request of which what was found is void: nobody waits at that."""
+    """The rest of a request, behind what is void or not wanted: nobody waits at that."""
+    if request.tags is not None:
+        return replace(request, offset=found.next_offset)
     left = request.max_messages and request.max_messages - found.void_count
     return replace(request, offset=found.next_offset, max_messages=left)
 

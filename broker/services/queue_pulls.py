@@ -2,22 +2,26 @@
 
 Read in the order in which the caller names them, as far as messages and bytes go; held while none
 of them has any. A queue that can't be read has its own error, and the others are not held up by
-it. A queue that is read by a lease's epoch is read by nobody else than its holder.
+it. A queue that is read by a lease's epoch is read by nobody else than its holder, and by the tags
+that its holder's group wants if that is asked for. What is passed over by tags wakes nobody: it is
+told with what comes, at the hold's end, or as soon as it is so much that somebody should know.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.reading.held import HeldPulls
 from broker.reading.queues import DEFAULT_BYTES, DEFAULT_MESSAGES, MAX_BYTES, Found, QueueReader
+from broker.reading.tags import UNITS_AT_ONCE, WantedTags, wanted_tags
 from broker.services.gate import ABSENCES, Gate
 from broker.services.messages import Call, PullRequest, Pulls
 from broker.services.refused import queue_refused
+from broker.state.filters import tags_for
 from broker.state.leases import Place
 from broker.state.listening import QueueKey
 from broker.state.machine import StateMachine
@@ -31,21 +35,25 @@ LOOKED_AT_ONCE: Final = 64  # queues, between two chances to let others have the
 
 @dataclass(frozen=True, slots=True)
 class QueueWish:
-    """Messages of one queue from `offset` on; `epoch` 0: no lease; 0 messages: no bound."""
+    """Messages of one queue from `offset` on, with one of `tags` if there are any; `epoch` 0: no
+    lease; 0 messages: no bound."""
 
     topic: TopicRef
     queue_id: int
     offset: int
     epoch: int = 0
     max_messages: int = 0
+    tags: WantedTags | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class QueuesRequest:
-    """Messages of several queues; see `PullRequest`."""
+    """Messages of several queues; see `PullRequest`. By filter: of those with an epoch, only what
+    its holder's settings want."""
 
     queues: tuple[QueueWish, ...]
     group: str = ""
+    is_by_filter: bool = False
     max_messages: int = 0
     max_bytes: int = 0
     hold_ms: int | None = None
@@ -82,17 +90,26 @@ class QueuePulls:
         if not 0 < len(request.queues) <= MAX_QUEUES:
             text = f"a pull is for 1 to {MAX_QUEUES} queues, not {len(request.queues)}"
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        if any(wish.epoch and wish.tags is not None for wish in request.queues):
+            text = "a queue that is read by a lease is read by its group's tags, and by no others"
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         now = asyncio.get_running_loop().time
         deadline = now() + self._pulls.hold_s(request.hold_ms)
         positions: Sequence[int] = range(len(request.queues))
+        passed: dict[int, Found] = {}
         while True:
             self._gate.check_serving()
-            found = await self._read(request, positions)
+            read = await self._read(request, positions)
+            found, request = _noted(passed, read, request)
             left = deadline - now()
-            if found or left <= 0:
+            if found or left <= 0 or _is_much(passed):
                 size = sum(len(each.records) for _, each in found if isinstance(each, Found))
                 self._pulls.account(size, call)
-                return found
+                return found + [(at, each) for at, each in passed.items() if _is_apart(at, found)]
+            if read:  # there may be more behind what was passed over
+                positions = [position for position, _ in read]
+                await self._turns.pause()
+                continue
             keys = self._keys(request)
             if keys is None:
                 positions = range(len(request.queues))  # one of them has gone meanwhile
@@ -118,8 +135,9 @@ class QueuePulls:
         messages = request.max_messages or DEFAULT_MESSAGES
         size = min(request.max_bytes or DEFAULT_BYTES, MAX_BYTES)
         found: list[Pulled] = []
+        looks = UNITS_AT_ONCE  # over all queues: a look has no pause within it
         for count, position in enumerate(positions):
-            if messages <= 0 or size <= 0:
+            if messages <= 0 or size <= 0 or looks <= 0:
                 break
             if count % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
                 await self._turns.pause()
@@ -127,9 +145,10 @@ class QueuePulls:
             got = await self._one(request, request.queues[position], messages, size)
             if isinstance(got, Failure):
                 found.append((position, got))
-            elif got.count or got.void_count:
+            elif got.count or got.passed_over:
                 found.append((position, got))
                 messages -= got.count
+                looks -= got.filtered_count
                 size -= len(got.records)
         return found
 
@@ -140,8 +159,9 @@ class QueuePulls:
             if not self._has_more(request.group, wish):
                 return _NOTHING
             wanted = min(messages, wish.max_messages or messages)
+            tags = self._tags(request, wish)
             return await self._pulls.read(
-                PullRequest(wish.topic, wish.queue_id, wish.offset, wanted, size)
+                PullRequest(wish.topic, wish.queue_id, wish.offset, wanted, size, tags=tags)
             )
         except BrokerError as error:
             if error.code not in ABSENCES:
@@ -154,6 +174,18 @@ class QueuePulls:
         except BrokerError as error:
             return error.failure
         return _NOTHING  # it was looked at in the wrong moment
+
+    def _tags(self, request: QueuesRequest, wish: QueueWish) -> WantedTags | None:
+        """What the queue, which the caller may read, is read by."""
+        if not (wish.epoch and request.is_by_filter):
+            return wish.tags
+        place = Place(request.group, self._reader.topic(wish.topic).incarnation, wish.queue_id)
+        holder = self._state.groups.session(self._state.leases.of(place).session)
+        group = self._state.groups.joined(request.group)
+        if holder is None or group is None:
+            return None
+        tags = tags_for(group.versions[holder.version].tags, wish.topic.name)
+        return wanted_tags(tags) if tags else None
 
     def _has_more(self, group: str, wish: QueueWish) -> bool:
         """Whether the queue, which the caller may read, has messages from there on.
@@ -170,6 +202,39 @@ class QueuePulls:
         if wish.offset != high:
             self._reader.check_offset(wish.topic, wish.queue_id, wish.offset)
         return wish.offset < high
+
+
+def _noted(
+    passed: dict[int, Found], read: Sequence[Pulled], request: QueuesRequest
+) -> tuple[list[Pulled], QueuesRequest]:
+    """What is an answer of what was read. What only was passed over by tags is noted in `passed`,
+    and the request goes on behind it."""
+    answers: list[Pulled] = []
+    queues = list(request.queues)
+    for position, found in read:
+        if isinstance(found, Failure):
+            answers.append((position, found))
+            continue
+        before = passed.get(position, _NOTHING)
+        whole = replace(
+            found,
+            void_count=before.void_count + found.void_count,
+            filtered_count=before.filtered_count + found.filtered_count,
+        )
+        if found.count or not found.filtered_count:
+            answers.append((position, whole))
+        else:
+            passed[position] = whole
+            queues[position] = replace(queues[position], offset=found.next_offset)
+    return answers, replace(request, queues=tuple(queues))
+
+
+def _is_much(passed: dict[int, Found]) -> bool:
+    return sum(each.filtered_count for each in passed.values()) >= UNITS_AT_ONCE
+
+
+def _is_apart(position: int, found: Sequence[Pulled]) -> bool:
+    return all(position != at for at, _ in found)
 
 
 _NOTHING: Final = Found(b"", 0, 0, 0, 0, 0)

@@ -17,8 +17,9 @@ why, is one value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from broker.state.filters import filters_of
 from broker.state.groups import Groups, JoinWish, Session, Settings, Start
 from broker.state.leases import Leases, Place, Ranges, ranges_of, united
 from broker.state.offsets import OffsetCommit, Offsets
@@ -39,6 +40,7 @@ from broker.state.refusals import (
 )
 from broker.state.topics import TopicRef, TopicState
 from dledger.core.errors import InvariantViolation
+from dledger.level import DELIVERY_LEVEL
 from dledger.wire.commands_pb2 import (
     CommitLeasesCommand,
     EndSessionsCommand,
@@ -57,10 +59,11 @@ Meant = Callable[[TopicRef], TopicState | TopicNotFound | TopicReplaced]
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """The entry that is applied, and the lived time as of it."""
+    """The entry that is applied, and as of it the lived time and the level in use."""
 
     index: int
     lived_ms: int
+    level: int = DELIVERY_LEVEL
 
 
 class Consuming:
@@ -87,7 +90,7 @@ class Consuming:
         """The member has a session; or why not."""
         if int(command.settings.start) not in set(map(int, Start)):
             return Malformed(f"a group can't start at {command.settings.start}")
-        before = self._groups.join(wish_of(command), at.index, at.lived_ms)
+        before = self._groups.join(wish_of(command, at.level), at.index, at.lived_ms)
         if before is not None and not isinstance(before, Session):
             return before
         if before is not None:
@@ -314,13 +317,19 @@ class Consuming:
                 )
 
 
-def wish_of(command: JoinGroupCommand) -> JoinWish:
-    """The command as a value."""
+def wish_of(command: JoinGroupCommand, level: int) -> JoinWish:
+    """The command as a value; what is of a level above `level` isn't in it, as the members that
+    know no more haven't it either."""
+    settings = settings_of(command.settings)
+    if level >= DELIVERY_LEVEL:
+        settings = replace(settings, tags=filters_of(command.settings))
+    else:
+        settings = replace(settings, max_attempts=0)
     return JoinWish(
         command.group,
         command.member,
         command.token,
-        settings_of(command.settings),
+        settings,
         tuple((each.topic, tuple(each.queue_ids)) for each in command.queues),
     )
 

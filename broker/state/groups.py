@@ -7,7 +7,8 @@ time, and a session ends because an entry says so.
 
     state                      on                                  becomes
     no group                 join                              group of these settings; session
-    group                    join, its settings                session
+    group                    join, its settings                session; who is the first to say
+                                                               something of tags says it for all
     group                    join, others, a higher version    those settings; session
     group                    join, others, no higher one       unchanged  (refused: GroupDiffers)
     with sessions            join, another style               unchanged  (refused: GroupHasMembers)
@@ -30,6 +31,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
+from broker.state import filters
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.layout import (
     CHOSEN_QUEUE,
@@ -56,7 +58,13 @@ SECTION: Final = "groups"
 SETTINGS_SECTION: Final = "group-settings"
 SESSION_SECTION: Final = "sessions"
 ATTEMPTS_SECTION: Final = "group-attempts"
-OWN_SECTIONS: Final = (SECTION, SETTINGS_SECTION, SESSION_SECTION, ATTEMPTS_SECTION)
+OWN_SECTIONS: Final = (
+    SECTION,
+    SETTINGS_SECTION,
+    filters.SECTION,
+    SESSION_SECTION,
+    ATTEMPTS_SECTION,
+)
 VERSION: Final = 1
 MAX_GROUPS: Final = 10_000  # that have settings
 MAX_SESSIONS: Final = 10_000
@@ -104,6 +112,7 @@ class Settings:
     start_time_ms: int = 0
     topics: tuple[str, ...] = ()
     max_attempts: int = 0  # 0: as many as is usual
+    tags: filters.Filters | None = None
 
     @property
     def attempts(self) -> int:
@@ -118,7 +127,8 @@ class Settings:
     def differences(self, other: Settings) -> tuple[str, ...]:
         """The names of what isn't the same in `other`; the version and the time aside."""
         names = ("is_broadcast", "is_orderly", "strategy", "start", "topics", "max_attempts")
-        return tuple(name for name in names if getattr(self, name) != getattr(other, name))
+        found = tuple(name for name in names if getattr(self, name) != getattr(other, name))
+        return (*found, "tags") if filters.differ(self.tags, other.tags) else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +239,16 @@ class Groups:
         return tuple(found)
 
     def takes(self, session: Session, topic: str) -> bool:
-        """Whether the session may hold queues of the topic: it and its group want it, and lease."""
+        """Whether the session may hold queues of the topic: it and its group want it, the same
+        messages of it, and lease."""
         group = self._groups[session.group]
-        wanted = group.versions[session.version].topics
-        is_wanted = topic in wanted and topic in group.settings.topics
-        is_wanted = is_wanted or (topic == retry_topic(group.name) and group.has_retries)
-        return is_wanted and not group.settings.is_broadcast
+        now, own = group.settings, group.versions[session.version]
+        if now.is_broadcast:
+            return False
+        if topic == retry_topic(group.name) and group.has_retries:
+            return True
+        is_known = topic in own.topics and topic in now.topics
+        return is_known and filters.tags_for(own.tags, topic) == filters.tags_for(now.tags, topic)
 
     # --- transitions --------------------------------------------------------------------------
 
@@ -299,6 +313,8 @@ class Groups:
                 time_ms = settings.start_time_ms
             group.version = settings.version
             group.versions[settings.version] = replace(settings, start_time_ms=time_ms)
+        elif group.settings.tags is None and settings.tags is not None:
+            group.versions[group.version] = replace(group.settings, tags=settings.tags)
 
     def end(self, session: int, lived_ms: int) -> Session | None:
         """The session is over; None: it was."""
@@ -368,6 +384,15 @@ class Groups:
                 _settings_record(g.name, each) for g in groups for each in g.versions.values()
             )
             found.append(Section(SETTINGS_SECTION, VERSION, pack(records)))
+        said = [
+            (g.name, version, each.tags)
+            for g in groups
+            for version, each in g.versions.items()
+            if each.tags is not None
+        ]
+        if said:
+            records = (filters.filters_record(*each) for each in said)
+            found.append(Section(filters.SECTION, filters.VERSION, pack(records)))
         if sessions:
             found.append(Section(SESSION_SECTION, VERSION, pack(map(_session_record, sessions))))
         wishes = [
@@ -391,6 +416,7 @@ class Groups:
         step = {
             SECTION: self._restore_group,
             SETTINGS_SECTION: self._restore_settings,
+            filters.SECTION: self._restore_filters,
             SESSION_SECTION: self._restore_session,
             ATTEMPTS_SECTION: self._restore_attempts,
         }[section]
@@ -418,6 +444,14 @@ class Groups:
         group.versions[version] = Settings(
             version, bool(style & 1), bool(style & 2), strategy, Start(start), time_ms, topics
         )
+
+    def _restore_filters(self, reader: PayloadReader) -> None:
+        for name, version, tags in filters.take_filters(reader):
+            group = self._known(filters.SECTION, name)
+            settings = group.versions.get(version)
+            if settings is None or settings.tags is not None:
+                raise SnapshotDamaged(filters.SECTION, "settings that there are", (name, version))
+            group.versions[version] = replace(settings, tags=tags)
 
     def _restore_session(self, reader: PayloadReader) -> None:
         (number,), token = reader.take(_SESSION), reader.take_bytes(TOKEN_SIZE)
@@ -493,7 +527,9 @@ def malformed(wish: JoinWish) -> str:
         return f"a topic's name has {MAX_TOPIC_BYTES} bytes at most"
     if settings.max_attempts > MOST_ATTEMPTS:
         return f"a message is tried {MOST_ATTEMPTS} times at most"
-    return _malformed_choices(wish.choices, settings.topics)
+    return filters.malformed(settings.tags, settings.topics) or _malformed_choices(
+        wish.choices, settings.topics
+    )
 
 
 def _malformed_choices(choices: Choices, topics: tuple[str, ...]) -> str:

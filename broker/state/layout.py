@@ -209,6 +209,33 @@ GROUP_SETTINGS_SECTION: Final = Layout(
     ),
 )
 
+GROUP_FILTERS_SECTION: Final = Layout(
+    "Section group-filters",
+    2,
+    (
+        Field(0, "H", "group_length", "length g of the group's name"),
+        Field(2, "", "group", "the group's name, UTF-8", length="g"),
+        Field(2, "I", "version", "version of the settings that say this of tags", behind="g"),
+        Field(6, "H", "topic_count", "count of topics, at most 64", behind="g"),
+        Field(8, "", "topics", "filtered topics", length="…", behind="g"),
+    ),
+)
+
+FILTERED_TOPIC: Final = Layout(
+    "Filtered topic",
+    2,
+    (
+        Field(0, "H", "topic_length", "length t of the topic's name; ascending"),
+        Field(2, "", "topic", "the topic's name, UTF-8", length="t"),
+        Field(2, "H", "tag_count", "count of tags, 1 to 1,024", behind="t"),
+        Field(
+            *(4, "", "tags", "tags, ascending: 2 bytes of length, and UTF-8"),
+            length="…",
+            behind="t",
+        ),
+    ),
+)
+
 SESSIONS_SECTION: Final = Layout(
     "Section sessions",
     22,
@@ -364,6 +391,8 @@ STATE_LAYOUTS: Final = (
     STORED_BATCH,
     GROUPS_SECTION,
     GROUP_SETTINGS_SECTION,
+    GROUP_FILTERS_SECTION,
+    FILTERED_TOPIC,
     SESSIONS_SECTION,
     CHOSEN_QUEUES,
     CHOSEN_QUEUE,

@@ -457,8 +457,6 @@ class StateMachine:
             case "move_queue_starts":
                 return self._move_queue_starts(command.move_queue_starts)
             case "join_group":
-                if self.level.current < DELIVERY_LEVEL:
-                    command.join_group.settings.ClearField("max_attempts")  # programs before it do
                 return self._join(command.join_group)
             case "end_sessions":
                 self._consuming.end(command.end_sessions, self._now())
@@ -500,7 +498,7 @@ class StateMachine:
         return None
 
     def _now(self) -> At:
-        return At(self.applied_index, self.lived_time.lived_ms)
+        return At(self.applied_index, self.lived_time.lived_ms, self.level.current)
 
     def _moment(self) -> Moment:
         return Moment(self.applied_index, self.append_time_ms, self.lived_time.lived_ms)

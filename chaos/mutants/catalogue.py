@@ -22,6 +22,7 @@ from chaos.mutants.rules.divergence import DIVERGENCE
 from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
 from chaos.mutants.rules.fast_way import FAST_WAY
+from chaos.mutants.rules.filters import FILTERS
 from chaos.mutants.rules.gaps import GAPS
 from chaos.mutants.rules.groups import GROUPS
 from chaos.mutants.rules.judging import JUDGING
@@ -79,4 +80,5 @@ MUTANTS = (
     *LAST_RESORT,
     *CONSUMERS,
     *DELIVERIES,
+    *FILTERS,
 )

@@ -67,6 +67,7 @@ class Shared:
     history: History
     topics: dict[str, int] = field(default_factory=dict)  # name -> queues
     moves_start: bool = False  # queues may begin later than at 0
+    has_tags: bool = False  # messages carry tags
     stopping: bool = False
     pending: int = 0  # batches that nobody has answered yet
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from chaos.errors import CallFailed
 from chaos.sim.clients import Client, Shared
+from chaos.sim.filtered import check_counts, filters
 from chaos.sim.node import Defect
 from chaos.sim.plan import MEMBER_PACE
 from chaos.sim.streams import MemberStream
@@ -67,6 +68,7 @@ class Crew:
     is_orderly: bool = False
     start: cpb.StartFrom = cpb.START_FIRST
     strategy: str = ""
+    tags: tuple[str, ...] = ()  # only messages with one of these; none: all
     done: dict[Queue, dict[int, int]] = field(default_factory=dict)  # offset -> the newest epoch
     said: dict[int, Said] = field(default_factory=dict)  # by session
     is_drained: Callable[[], bool] = lambda: True
@@ -78,9 +80,14 @@ class Crew:
             done[offset] = max(epoch, done.get(offset, 0))
 
     def settings(self, *topics: str) -> cpb.GroupSettings:
-        return cpb.GroupSettings(
+        settings = cpb.GroupSettings(
             orderly=self.is_orderly, start=self.start, strategy=self.strategy, topics=topics
         )
+        settings.filters.CopyFrom(filters(self.tags, topics))
+        return settings
+
+    def wants(self, record: DecodedRecord) -> bool:
+        return not self.tags or record.tags in self.tags
 
 
 @dataclass(slots=True)
@@ -113,6 +120,12 @@ class Held:
             self.finished.discard(self.frontier)
             self.frontier += 1
         self.position = max(self.position, self.frontier)
+
+    def pass_over(self, end: int) -> None:
+        """Up to there nobody is given what isn't in hand: as good as finished."""
+        self.finished.update(range(self.position, end))
+        self.position = max(self.position, end)
+        self.advance()
 
     def skip_to(self, offset: int) -> None:
         """What lies before has gone from the log."""
@@ -369,6 +382,8 @@ class Member(Client):
             group=self._crew.group,
             max_messages=self.chance.choice((1, 8, 64)),
             hold_ms=self.chance.choice((0, 50)),
+            # Some are from before filters: they are given everything, and choose by themselves.
+            by_filter=bool(self._crew.tags) and self.chance.random() < 0.8,
             queues=[
                 pb.QueuePull(
                     topic=topic,
@@ -401,21 +416,28 @@ class Member(Client):
                 self._crew.work(queue, gone, held.epoch)
                 held.skip_to(part.error.valid.min_offset)
             return
-        for _ in range(part.void_count):  # nobody reads those
-            held.finished.add(held.position)
-            self._crew.work(queue, [held.position], held.epoch)
-            held.position += 1
-        held.advance()
+        if self._crew.tags:
+            check_counts(part, held.position)
+        else:  # nobody reads those
+            end = held.position + part.void_count
+            self._crew.work(queue, range(held.position, end), held.epoch)
+            held.pass_over(end)
         for record in decode_records(part.records):
             offset = record.queue_offset
+            if self._crew.tags:
+                held.pass_over(offset)
             if offset != held.position:
                 raise Defect("poll", f"{self.name} asked for {held.position} and got {offset}")
+            if not self._crew.wants(record):
+                held.pass_over(offset + 1)
+                continue
             held.position += 1
             if offset >= held.frontier and offset not in held.finished:
                 held.unfinished.add(offset)
                 self._note(queue, record)
                 self._crew.work(queue, [offset], held.epoch)
             held.advance()
+        held.pass_over(part.next_offset)
 
     async def _commit(self, queues: list[Queue], *, release: bool = False) -> None:
         """Commits, whoever holds the queues by now."""

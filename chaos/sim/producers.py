@@ -21,6 +21,7 @@ from random import Random
 from chaos.checkers.history import Operation, Send
 from chaos.errors import CallFailed
 from chaos.sim.clients import BORN, Client, Shared
+from chaos.sim.filtered import properties_of
 from chaos.sim.node import Defect
 from dledger.history import Outcome
 from dledger.records.record import RecordTemplate
@@ -213,8 +214,9 @@ class Producer(Client):
         place = f"{self.name}.{lane.topic}.{lane.queue_id}"
         values = tuple(f"{place}.{lane.messages + i}" for i in range(count))
         padding = chance.choice((0, 10, 100, 700)) * b"."
+        tell = properties_of if self.shared.has_tags else _no_properties
         records = b"".join(
-            lane.template.encode(lane.queue_id, value.encode() + padding, b"", 0)
+            lane.template.encode(lane.queue_id, value.encode() + padding, tell(value), 0)
             for value in values
         )
         batch = pb.SendBatch(
@@ -327,3 +329,7 @@ class Producer(Client):
             f"{self.name}: sequence {batch.base_sequence} of {place}: "
             f"{epb.ErrorCode.Name(error.code)} {error.message}",
         )
+
+
+def _no_properties(value: str) -> bytes:
+    return b""

@@ -20,10 +20,12 @@ from typing import Any
 
 import structlog
 
+from broker.state.topics import TopicRef
 from chaos.checkers.anomalies import find_anomalies
 from chaos.checkers.linearizability import check_linearizability
 from chaos.sim.clients import Administrator, Consumer, Doubter, Shared
 from chaos.sim.failing import FailingCrew, FailingMember, check_failed, has_moved_on
+from chaos.sim.filtered import drawn, wanted_offsets
 from chaos.sim.members import Crew, Member
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.node import Defect, Life, SimNode
@@ -269,7 +271,9 @@ class _Run:
             chance = self.plan.random(f"crew-{number}")
             start = chance.choice((cpb.START_FIRST, cpb.START_LAST))
             strategy = chance.choice(("", "", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"))
-            crew = Crew(f"crew-{number}", bool(number), start, strategy)
+            tags = drawn(self.plan.random(f"tags of crew-{number}"))
+            self.shared.has_tags |= bool(tags)
+            crew = Crew(f"crew-{number}", bool(number), start, strategy, tags)
             crew.is_drained = partial(self._is_drained, crew)
             self.world.crews[crew.group] = crew
             for at in range(size):
@@ -338,15 +342,27 @@ class _Run:
         check_failed(self.world.crews.values(), models.retries)
         for crew in self.world.crews.values():
             for (incarnation, queue_id), due in model.due(crew.group).items():
-                name, end = self._queue(incarnation, queue_id)
+                name, _ = self._queue(incarnation, queue_id)
                 done = crew.done.get((name, incarnation, queue_id), {})
-                missing = [at for at in range(due.begin, end) if done.get(at, 0) <= due.since]
+                wanted = self._wanted(crew, TopicRef(name, incarnation), queue_id, due.begin)
+                missing = [at for at in sorted(wanted) if done.get(at, 0) <= due.since]
                 if missing:
                     raise Defect(
                         "message forgotten",
                         f"{crew.group} is through with {name}/{queue_id}, and nobody has seen "
                         f"{missing[:5]} since entry {due.since}",
                     )
+
+    def _wanted(self, crew: Crew, topic: TopicRef, queue_id: int, start: int) -> set[int]:
+        """What the crew has to have worked on."""
+        if not crew.tags:
+            return set(range(start, self._queue(topic.incarnation, queue_id)[1]))
+        node = next(
+            node
+            for node in self.world.nodes.values()
+            if node.life is not None and node.life.replica.leadership.serving
+        )
+        return wanted_offsets(node, topic, queue_id, start, crew.tags)
 
     def _queue(self, incarnation: int, queue_id: int) -> tuple[str, int]:
         """The name of the queue's topic, and where the queue ends."""

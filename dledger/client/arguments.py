@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from operator import index
@@ -18,6 +18,8 @@ from typing import Final
 from dledger.client.errors import InvalidArgument, Subject
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_TAGS: Final = 1_024  # that one reader wants
+MAX_TAGS_BYTES: Final = 8 << 10  # of them all
 
 Labels = tuple[str, bytes, str | None, str | None, int | None]
 
@@ -115,12 +117,24 @@ def queue_ids(value: object) -> list[int]:
     return list(dict.fromkeys(numbers))
 
 
+def check_bounds_of_tags(tags: Collection[str]) -> None:
+    """Raises when they are more than the brokers look for at once.
+
+    Raises:
+        InvalidArgument: they are.
+    """
+    if len(tags) > MAX_TAGS or sum(len(tag.encode()) for tag in tags) > MAX_TAGS_BYTES:
+        raise InvalidArgument(
+            f"{len(tags):,} tags wanted; at most {MAX_TAGS:,}, {MAX_TAGS_BYTES:,} bytes in all"
+        )
+
+
 def wanted_tags(value: object) -> frozenset[str]:
     """The tags in `value`.
 
     Raises:
         InvalidArgument: it is no collection of tags; an expression of RocketMQ's (`*`, `a || b`),
-            which as a tag would fit nothing, is none either.
+            which as a tag would fit nothing, is none either; or it is too many.
     """
     if not isinstance(value, Iterable) or isinstance(value, str | bytes):
         raise InvalidArgument(f"tags is of type {type(value).__name__}; wanted: several str")
@@ -130,6 +144,7 @@ def wanted_tags(value: object) -> frozenset[str]:
     for tag in tags:
         if tag in ("", "*") or "||" in tag:
             raise InvalidArgument(f"tags: {tag!r} is no tag; name each one, or none for everything")
+    check_bounds_of_tags(tags)
     return tags
 
 

@@ -544,9 +544,10 @@ class Client:
                 `queues` the consumer is a member of it, and members share the topic's queues. With
                 them it reads those alone, and commits as if nobody else did: refused while the
                 group has members.
-            tags: hands over only messages that carry one of these; None: all. The others are
-                fetched all the same, and passed over: the group's offsets cover them, so that
-                whoever reads for a group should name the same tags.
+            tags: hands over only messages that carry one of these; None: all. The brokers choose
+                them, and the group's offsets cover the others. Members of a group name the same
+                ones, unless with a higher `ConsumerOptions.version`; whoever else reads for a
+                group should.
             start: an end of the queues, the group's committed offsets, or the first message
                 stored at or after a time (with a time zone). None: committed offsets with a
                 group, else the first message. Of a member: where the group starts in the topic, if

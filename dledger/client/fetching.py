@@ -30,10 +30,12 @@ ANSWERS_PER_QUEUE: Final = 2  # waiting or under way
 
 class Chunk(NamedTuple):
     """One Pull's answer, not yet decoded; or, without records, that the queue goes on at
-    `skipped.stop`: those offsets are passed over, the first of which has gone."""
+    `skipped.stop`: those offsets are passed over, the first of which has gone. `looked`: what the
+    leader has looked at, the records' offsets and those that it passed over."""
 
     reader: QueueReader
     records: bytes
+    looked: range
     skipped: range = range(0)
 
 
@@ -71,6 +73,7 @@ class Fetching:
 
     Args:
         idle_timeout_s: see `Client.pull_consumer`; it bounds how long a Pull is held.
+        tags: what the brokers are to choose by; an older one gives everything all the same.
     """
 
     def __init__(
@@ -79,9 +82,11 @@ class Fetching:
         topic: str,
         options: ConsumerOptions,
         idle_timeout_s: float | None,
+        tags: Collection[str] = (),
     ) -> None:
         self._broker_group = broker_group
         self._topic = topic
+        self._tags = sorted(tags)
         self._options = options
         self._idle_timeout_s = idle_timeout_s
         self._loop = asyncio.get_running_loop()
@@ -249,17 +254,17 @@ class Fetching:
     async def _next_of(self, reader: QueueReader) -> Chunk:
         """What the queue has next, as soon as it has anything."""
         try:
-            while not (answer := await self._pull(reader)).count:
-                reader.next_offset += answer.void_count
+            while (answer := await self._pull(reader)).next_offset <= reader.next_offset:
                 self._changed.set()
         except OffsetOutOfRange as error:
             skipped = self._skippable(reader.next_offset, error)
             if not skipped:
                 raise
             reader.next_offset = skipped.stop
-            return Chunk(reader, b"", skipped)
+            return Chunk(reader, b"", skipped, skipped)
+        looked = range(reader.next_offset, answer.next_offset)
         reader.next_offset = answer.next_offset
-        return Chunk(reader, answer.records)
+        return Chunk(reader, answer.records, looked)
 
     def _skippable(self, offset: int, error: OffsetOutOfRange) -> range:
         """What may be passed over of a queue whose next message is at `offset`: nothing, unless it
@@ -299,10 +304,11 @@ class Fetching:
             max_messages=MAX_PULL_MESSAGES,
             max_bytes=self._pull_bytes,
             hold_ms=hold_ms,
+            tags=self._tags,
         )
         deadline_s = self._options.deadline_s + hold_ms / 1000
         answer = await self._broker_group.call(PULL, request, Effect.NONE, deadline_s=deadline_s)
-        if answer.count:
+        if answer.count or answer.next_offset < answer.max_offset:
             reader.empty_since = None
         else:
             reader.empty_since = asked if reader.empty_since is None else reader.empty_since

@@ -176,6 +176,7 @@ class ConsumerOptions:
         member: of a group's member: its name, another one for each; empty: one is made up.
         on_revoke: of a group's member: is called, and awaited, before queues go to another member,
             once what the loop has of them is finished; of lost ones, afterwards.
+        version: of a group's member: of what all members agree on, its tags among that.
     """
 
     prefetch_bytes: int = 32 << 20
@@ -187,9 +188,11 @@ class ConsumerOptions:
     commit_every_s: float | None = None
     member: str = ""
     on_revoke: Callable[[RevokedQueues], Awaitable[None] | None] | None = None
+    version: int = 0
 
     def __post_init__(self) -> None:
         checked_hook("around", self.around)
+        _check_range("version", self.version, 0, (1 << 32) - 1)
         _check_positive(self, "prefetch_bytes", "deadline_s")
         if self.commit_every_s is not None:
             _check_positive(self, "commit_every_s")

@@ -77,7 +77,7 @@ class TopicReading:
         self._start = start
         self._queues = None if queues is None or queues is ALL else queue_ids(queues)
         self._tags = None if tags is None else wanted_tags(tags)
-        self._fetching = Fetching(broker_group, topic, options, idle_timeout_s)
+        self._fetching = Fetching(broker_group, topic, options, idle_timeout_s, self._tags or ())
         self._beginning: asyncio.Task[None] | None = None
         self._incarnation = 0  # of the topic that it began with: positions are of no other
         self._started = False
@@ -144,9 +144,9 @@ class TopicReading:
             self._progress.pass_over(queue_id, chunk.skipped.stop)
             self._skipped[queue_id] = self._skipped.get(queue_id, 0) + len(chunk.skipped)
             return False
+        begins, ends = chunk.looked.start, chunk.looked.stop
         try:
             messages = decode_messages(chunk.records)
-            begins, ends = messages[0].queue_offset, messages[-1].queue_offset + 1
             if self._tags is not None:
                 messages = [message for message in messages if message.tags in self._tags]
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it

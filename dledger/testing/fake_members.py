@@ -574,19 +574,20 @@ class FakeMembers:
         for position, wanted in enumerate(request.queues):
             place = FakePlace(wanted.topic, wanted.topic_incarnation, wanted.queue_id)
             try:
-                found = self._records_of(request.group, wanted, place, messages, size)
+                found, at = self._records_of(request, wanted, place, messages, size)
             except Refusal as refusal:
                 answer.queues.add(position=position, error=refusal.error)
                 continue
             queue = self._group.model.queue(wanted.topic, wanted.queue_id)
             messages -= len(found)
             size -= sum(map(len, found))
-            if found:
+            if found or at > wanted.offset:
                 answer.queues.add(
                     position=position,
                     records=b"".join(found),
                     count=len(found),
-                    next_offset=wanted.offset + len(found),
+                    next_offset=at,
+                    filtered_count=at - wanted.offset - len(found),
                     min_offset=queue.min_offset,
                     max_offset=len(queue.records),
                     topic_incarnation=place.incarnation,
@@ -595,17 +596,21 @@ class FakeMembers:
 
     def _records_of(
         self,
-        group: str,
+        request: gpb.PullQueuesRequest,
         wanted: gpb.QueuePull,
         place: FakePlace,
         messages: int,
         size: int,
-    ) -> list[bytes]:
+    ) -> tuple[list[bytes], int]:
+        tags: list[str] = list(wanted.tags)
         if wanted.epoch:
-            record = self.records.get(group)
+            record = self.records.get(request.group)
             lease = None if record is None else record.leases.get(place)
             if lease is None or lease.epoch != wanted.epoch:
                 raise Refusal(wire_error(epb.LEASE_LOST))
+            if request.by_filter and record is not None:
+                filters = record.settings.filters.topics
+                tags = [tag for each in filters if each.topic == place.topic for tag in each.tags]
         queue = self._group.model.queue(wanted.topic, wanted.queue_id)
         if place.incarnation not in (0, self._place(wanted.topic, 0).incarnation):
             raise Refusal(wire_error(epb.TOPIC_REPLACED))
@@ -615,13 +620,9 @@ class FakeMembers:
             refused.valid.max_offset = len(queue.records)
             raise Refusal(refused)
         most = min(messages, wanted.max_messages or messages)
-        found: list[bytes] = []
-        for stored in queue.records[wanted.offset : wanted.offset + most]:
-            if size <= 0:
-                break
-            found.append(stored)
-            size -= len(stored)
-        return found
+        if size <= 0 or most <= 0:
+            return [], wanted.offset
+        return self._group.model.chosen(queue, wanted.offset, tags, most=most, size=size)
 
 
 def _handed_out(left: dict[int, int]) -> Iterator[int]:

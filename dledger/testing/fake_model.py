@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, field
 
 from dledger.records.layout import RECORD
@@ -61,6 +62,8 @@ class Model:
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}
         self.physical = 1_000
         self.arrived = asyncio.Condition()
+        self.knows_tags = True  # False: as nodes from before that, it gives everything
+        self.looked_at_once = 32_768  # records, by tags
 
     def create(self, name: str, queues: int) -> None:
         self.topics[name] = [FakeQueue() for _ in range(queues)]
@@ -76,6 +79,26 @@ class Model:
         if queue_id >= len(queues):
             raise Refusal(wire_error(epb.QUEUE_NOT_FOUND, f"{len(queues)} queues"))
         return queues[queue_id]
+
+    def chosen(
+        self, queue: FakeQueue, offset: int, tags: Sequence_[str], *, most: int, size: int
+    ) -> tuple[list[bytes], int]:
+        """Up to `most` records from `offset` on that carry one of the tags, none: all; their size
+        in all is `size` at most, or there is one; and how far it has looked."""
+        found: list[bytes] = []
+        wanted = frozenset(tags) if self.knows_tags else frozenset()
+        end = len(queue.records)
+        if wanted:
+            end = min(end, offset + self.looked_at_once)
+        for at in range(offset, end):
+            record = queue.records[at]
+            if wanted and decode_records(record)[0].tags not in wanted:
+                continue
+            if len(found) == most or (found and len(record) > size):
+                return found, at
+            found.append(record)
+            size -= len(record)
+        return found, max(offset, end)
 
     def store(self, producer: bytes, batch: pb.SendBatch) -> pb.SendResult:
         """Stores a batch once, as the state machine would."""

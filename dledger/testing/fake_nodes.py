@@ -268,26 +268,26 @@ class FakeGroup:
             refused.valid.min_offset = queue.min_offset
             refused.valid.max_offset = len(queue.records)
             raise Refusal(refused)
-        if request.offset == len(queue.records) and request.hold_ms:
+
+        def look() -> tuple[list[bytes], int]:
+            most, size = request.max_messages or 32, request.max_bytes or 262_144
+            return self.model.chosen(queue, request.offset, request.tags, most=most, size=size)
+
+        found, at = look()
+        if not found and at == len(queue.records) and request.hold_ms:
             async with self.model.arrived:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(request.hold_ms / 1000):
-                        await self.model.arrived.wait_for(
-                            lambda: len(queue.records) > request.offset
-                        )
-        found: list[bytes] = []
-        size = 0
-        for record in queue.records[request.offset : request.offset + (request.max_messages or 32)]:
-            if found and size + len(record) > (request.max_bytes or 262_144):
-                break
-            found.append(record)
-            size += len(record)
+                        while not found:
+                            await self.model.arrived.wait()
+                            found, at = look()
         return pb.PullResponse(
             records=b"".join(found),
             count=len(found),
-            next_offset=request.offset + len(found),
+            next_offset=at,
             min_offset=queue.min_offset,
             max_offset=len(queue.records),
+            filtered_count=at - request.offset - len(found),
         )
 
     async def on_GetQueueOffsets(

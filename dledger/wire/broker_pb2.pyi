@@ -88,7 +88,7 @@ class NextSequence(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., sequence: _Optional[int] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "offset", "max_messages", "max_bytes", "hold_ms", "topic_incarnation")
+    __slots__ = ("topic", "queue_id", "offset", "max_messages", "max_bytes", "hold_ms", "topic_incarnation", "tags")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +96,7 @@ class PullRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     HOLD_MS_FIELD_NUMBER: _ClassVar[int]
     TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     offset: int
@@ -103,10 +104,11 @@ class PullRequest(_message.Message):
     max_bytes: int
     hold_ms: int
     topic_incarnation: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., hold_ms: _Optional[int] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., hold_ms: _Optional[int] = ..., topic_incarnation: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PullResponse(_message.Message):
-    __slots__ = ("records", "count", "next_offset", "min_offset", "max_offset", "topic_incarnation", "void_count")
+    __slots__ = ("records", "count", "next_offset", "min_offset", "max_offset", "topic_incarnation", "void_count", "filtered_count")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +116,7 @@ class PullResponse(_message.Message):
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     VOID_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FILTERED_COUNT_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     count: int
     next_offset: int
@@ -121,7 +124,8 @@ class PullResponse(_message.Message):
     max_offset: int
     topic_incarnation: int
     void_count: int
-    def __init__(self, records: _Optional[bytes] = ..., count: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., topic_incarnation: _Optional[int] = ..., void_count: _Optional[int] = ...) -> None: ...
+    filtered_count: int
+    def __init__(self, records: _Optional[bytes] = ..., count: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., topic_incarnation: _Optional[int] = ..., void_count: _Optional[int] = ..., filtered_count: _Optional[int] = ...) -> None: ...
 
 class GetQueueOffsetsRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "topic_incarnation")

@@ -182,7 +182,7 @@ class ForgetProducersCommand(_message.Message):
     def __init__(self, producer_ids: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class GroupSettings(_message.Message):
-    __slots__ = ("version", "broadcast", "orderly", "strategy", "start", "start_time_ms", "topics", "max_attempts")
+    __slots__ = ("version", "broadcast", "orderly", "strategy", "start", "start_time_ms", "topics", "filters", "max_attempts")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BROADCAST_FIELD_NUMBER: _ClassVar[int]
     ORDERLY_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +190,7 @@ class GroupSettings(_message.Message):
     START_FIELD_NUMBER: _ClassVar[int]
     START_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    FILTERS_FIELD_NUMBER: _ClassVar[int]
     MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     version: int
     broadcast: bool
@@ -198,8 +199,23 @@ class GroupSettings(_message.Message):
     start: StartFrom
     start_time_ms: int
     topics: _containers.RepeatedScalarFieldContainer[str]
+    filters: TagFilters
     max_attempts: int
-    def __init__(self, version: _Optional[int] = ..., broadcast: _Optional[bool] = ..., orderly: _Optional[bool] = ..., strategy: _Optional[str] = ..., start: _Optional[_Union[StartFrom, str]] = ..., start_time_ms: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., max_attempts: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., broadcast: _Optional[bool] = ..., orderly: _Optional[bool] = ..., strategy: _Optional[str] = ..., start: _Optional[_Union[StartFrom, str]] = ..., start_time_ms: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., filters: _Optional[_Union[TagFilters, _Mapping]] = ..., max_attempts: _Optional[int] = ...) -> None: ...
+
+class TagFilters(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TagFilter]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TagFilter, _Mapping]]] = ...) -> None: ...
+
+class TagFilter(_message.Message):
+    __slots__ = ("topic", "tags")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class QueueChoice(_message.Message):
     __slots__ = ("topic", "queue_ids")

@@ -171,34 +171,38 @@ class CommitRefusal(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class PullQueuesRequest(_message.Message):
-    __slots__ = ("queues", "max_messages", "max_bytes", "hold_ms", "group")
+    __slots__ = ("queues", "max_messages", "max_bytes", "hold_ms", "group", "by_filter")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     HOLD_MS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    BY_FILTER_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedCompositeFieldContainer[QueuePull]
     max_messages: int
     max_bytes: int
     hold_ms: int
     group: str
-    def __init__(self, queues: _Optional[_Iterable[_Union[QueuePull, _Mapping]]] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., hold_ms: _Optional[int] = ..., group: _Optional[str] = ...) -> None: ...
+    by_filter: bool
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueuePull, _Mapping]]] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., hold_ms: _Optional[int] = ..., group: _Optional[str] = ..., by_filter: _Optional[bool] = ...) -> None: ...
 
 class QueuePull(_message.Message):
-    __slots__ = ("topic", "topic_incarnation", "queue_id", "epoch", "offset", "max_messages")
+    __slots__ = ("topic", "topic_incarnation", "queue_id", "epoch", "offset", "max_messages", "tags")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     topic_incarnation: int
     queue_id: int
     epoch: int
     offset: int
     max_messages: int
-    def __init__(self, topic: _Optional[str] = ..., topic_incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ...) -> None: ...
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., topic_incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PullQueuesResponse(_message.Message):
     __slots__ = ("queues",)
@@ -207,7 +211,7 @@ class PullQueuesResponse(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[PulledQueue, _Mapping]]] = ...) -> None: ...
 
 class PulledQueue(_message.Message):
-    __slots__ = ("position", "error", "records", "count", "next_offset", "min_offset", "max_offset", "topic_incarnation", "void_count")
+    __slots__ = ("position", "error", "records", "count", "next_offset", "min_offset", "max_offset", "topic_incarnation", "void_count", "filtered_count")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +221,7 @@ class PulledQueue(_message.Message):
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     VOID_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FILTERED_COUNT_FIELD_NUMBER: _ClassVar[int]
     position: int
     error: _errors_pb2.Error
     records: bytes
@@ -226,7 +231,8 @@ class PulledQueue(_message.Message):
     max_offset: int
     topic_incarnation: int
     void_count: int
-    def __init__(self, position: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., records: _Optional[bytes] = ..., count: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., topic_incarnation: _Optional[int] = ..., void_count: _Optional[int] = ...) -> None: ...
+    filtered_count: int
+    def __init__(self, position: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., records: _Optional[bytes] = ..., count: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., topic_incarnation: _Optional[int] = ..., void_count: _Optional[int] = ..., filtered_count: _Optional[int] = ...) -> None: ...
 
 class SendBackRequest(_message.Message):
     __slots__ = ("group", "member", "session", "messages")

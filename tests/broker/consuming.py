@@ -15,6 +15,7 @@ from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.refusals import Refusal, TopicNotFound, TopicReplaced
 from broker.state.snapshot import Section
 from broker.state.topics import TopicRef, Topics, TopicState
+from dledger.level import DELIVERY_LEVEL
 from dledger.wire.commands_pb2 import (
     CloneGroupCommand,
     CommitLeasesCommand,
@@ -51,6 +52,7 @@ class Owners:
         self.groups = Groups() if groups is None else groups
         self.leases = Leases() if leases is None else leases
         self.index = self.lived_ms = 0
+        self.level.current = DELIVERY_LEVEL
         self.changed: list[str] = []
         self.consuming = Consuming(
             self.groups, self.leases, self.offsets, self.meant, self.changed.append
@@ -70,7 +72,7 @@ class Owners:
     def at(self) -> At:
         """The next entry."""
         self.index += 1
-        return At(self.index, self.lived_ms)
+        return At(self.index, self.lived_ms, self.level.current)
 
     def topic(self, name: str = "t", queues: int = QUEUES) -> int:
         """Creates a topic whose queues end at `END`; its incarnation."""

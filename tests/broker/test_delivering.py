@@ -31,6 +31,7 @@ from broker.state.refusals import (
 )
 from broker.state.snapshot import Section
 from broker.state.topics import Topics
+from dledger.level import DELIVERY_LEVEL
 from dledger.wire.commands_pb2 import (
     SETTLING_EXTENDED,
     SETTLING_FINISHED,
@@ -298,7 +299,7 @@ def test_a_group_has_one_style(owners: Owners) -> None:
     assert owners.delivering.refusal_of_style("h") is None
     assert owners.give(new(0), fifo=True) == GroupDiffers("g", ("is_fifo",), 0)
     member = JoinGroupCommand(group="leased", member="m", token=bytes(8), settings=wanted("t"))
-    owners.groups.join(wish_of(member), owners.index, 0)
+    owners.groups.join(wish_of(member, DELIVERY_LEVEL), owners.index, 0)
     assert owners.begin(0, 0, group="leased") == GroupStyled("leased", is_delivered=False)
 
 

@@ -203,3 +203,39 @@ def test_blocking_face_reads_by_tags() -> None:
         assert client.fetch_offsets("g", topic) == {0: 90}
         with client.pull_consumer(topic, tags={"wanted"}, idle_timeout_s=0) as consumer:
             assert [message.body for batch in consumer.batches() for message in batch] == wanted
+
+
+# --- chosen by the brokers ----------------------------------------------------------------------
+
+
+@async_test
+async def test_nodes_from_before_tags_give_everything() -> None:
+    """Then they are chosen here: nothing else is handed over, and commits cover the same."""
+    for knows_tags in (True, False):
+        async with tagged("ab.ab" + "." * 50, "b" * 40) as (group, client):
+            group.model.knows_tags = knows_tags
+            consumer = of_group(client, ["a"])
+            assert await drain(consumer) == {0: [0, 3]}
+            await consumer.commit()
+            assert await client.fetch_offsets("g", "t") == {0: 55, 1: 40}
+            assert await consumer.lag() == {0: 0, 1: 0}
+
+
+@async_test
+async def test_stretch_that_was_passed_over_in_part_is_not_the_end() -> None:
+    """An answer without a message that isn't at the queue's end says nothing about what follows."""
+    async with tagged("." * 95 + "a" + "." * 33) as (group, client):
+        group.model.looked_at_once = 10
+        consumer = of_group(client, ["a"])
+        assert await drain(consumer) == {0: [95]}
+        await consumer.commit()
+        assert await client.fetch_offsets("g", "t") == {0: 129}
+
+
+@async_test
+async def test_too_many_tags_are_refused_at_once() -> None:
+    """As the brokers would, but before anything has happened."""
+    async with tagged("a") as (_, client):
+        for tags in ([f"{number}" for number in range(1_025)], ["a" * 8_193]):
+            with pytest.raises(InvalidArgument, match="tags wanted"):
+                client.pull_consumer("t", tags=tags)

@@ -13,7 +13,7 @@ from broker.doors.grpc.errors import wire_error
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.batches import Batch, BatchAnswer, StoredBefore
 from broker.reading.progress import QueueOffset
-from broker.services.messages import PullRequest
+from broker.services.messages import PullRequest, tags_of_pull
 from broker.services.services import Services
 from broker.services.topics import Topic
 from broker.state.offsets import OffsetCommit
@@ -81,6 +81,7 @@ class BrokerDoor:
             max_messages=request.max_messages,
             max_bytes=request.max_bytes,
             hold_ms=request.hold_ms if request.HasField("hold_ms") else None,
+            tags=tags_of_pull(request.tags),
         )
         found = await self._services.pulls.pull(wanted, EndOfCall(context))
         return pb.PullResponse(
@@ -91,6 +92,7 @@ class BrokerDoor:
             max_offset=found.max_offset,
             topic_incarnation=found.incarnation,
             void_count=found.void_count,
+            filtered_count=found.filtered_count,
         )
 
     async def get_message(

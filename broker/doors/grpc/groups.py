@@ -24,9 +24,11 @@ from broker.services.attendance import (
     Update,
 )
 from broker.services.groups import LeaseCommit
+from broker.services.messages import tags_of_pull
 from broker.services.queue_pulls import Pulled, QueuesRequest, QueueWish
 from broker.services.retries import FailedMessage, SendBack
 from broker.services.services import Services
+from broker.state.filters import filters_of, wire_filters
 from broker.state.groups import JoinWish, Settings, Start
 from broker.state.leases import runs_of
 from broker.state.topics import TopicRef
@@ -93,10 +95,12 @@ class GroupsDoor:
                     each.offset,
                     each.epoch,
                     each.max_messages,
+                    tags_of_pull(each.tags),
                 )
                 for each in request.queues
             ),
             group=request.group,
+            is_by_filter=request.by_filter,
             max_messages=request.max_messages,
             max_bytes=request.max_bytes,
             hold_ms=request.hold_ms if request.HasField("hold_ms") else None,
@@ -202,6 +206,7 @@ def _settings(wire: cpb.GroupSettings) -> Settings:
         wire.start_time_ms,
         tuple(wire.topics),
         wire.max_attempts,
+        filters_of(wire),
     )
 
 
@@ -228,6 +233,7 @@ def wire_settings(settings: Settings) -> cpb.GroupSettings:
         start_time_ms=settings.start_time_ms,
         topics=settings.topics,
         max_attempts=settings.max_attempts,
+        filters=wire_filters(settings.tags),
     )
 
 
@@ -317,4 +323,5 @@ def _pulled_queue(pulled: Pulled) -> pb.PulledQueue:
         max_offset=found.max_offset,
         topic_incarnation=found.incarnation,
         void_count=found.void_count,
+        filtered_count=found.filtered_count,
     )

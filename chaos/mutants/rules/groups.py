@@ -281,8 +281,8 @@ GROUPS = (
     Mutant(
         "older-settings-get-new-topics",
         "broker/state/groups.py",
-        "        is_wanted = topic in wanted and topic in group.settings.topics\n",
-        "        is_wanted = topic in group.settings.topics\n",
+        "        is_known = topic in own.topics and topic in now.topics\n",
+        "        is_known = topic in now.topics\n",
         masked=_AGREED,
         tests=_STATE,
     ),

@@ -37,16 +37,15 @@ READING = (
     Mutant(
         "rotten-unit-served",
         "broker/reading/queues.py",
-        "        good = proven(records, units[: taken * UNIT.size], place)\n",
+        "        good = proven(records, units, place) if taken else 0\n",
         "        good = taken\n",
         tests=("tests/broker/test_reads.py",),
     ),
     Mutant(
         "unit-of-another-queue-served",
         "broker/reading/proof.py",
-        "        expected = (size, place.queue_id, place.offset + count, physical)\n",
-        "        expected = (size, _HEAD.unpack_from(records, at)[1], place.offset + count, "
-        "physical)\n",
+        "        expected = (size, place.queue_id, offsets[count], physical)\n",
+        "        expected = (size, _HEAD.unpack_from(records, at)[1], offsets[count], physical)\n",
         masked="no flipped bit leads to another queue's record of the same offset and size",
         tests=("tests/broker/test_reads.py",),
     ),
@@ -61,7 +60,7 @@ READING = (
     Mutant(
         "rotten-unit-told-to-nobody",
         "broker/reading/queues.py",
-        "            self._suspect(topic, queue_id)\n",
+        "            self._suspect(topic, place.queue_id)\n",
         "            pass\n",
         tests=("tests/broker/test_reads.py",),
     ),

@@ -108,9 +108,9 @@ RETRYING = (
     ),
     Mutant(
         "attempts-below-their-level",
-        "broker/state/machine.py",
-        "                if self.level.current < DELIVERY_LEVEL:\n",
-        "                if False:\n",
+        "broker/state/consuming.py",
+        "        settings = replace(settings, max_attempts=0)\n",
+        "        pass\n",
         masked=_RARE,
         tests=_STATE,
     ),

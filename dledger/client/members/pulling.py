@@ -185,7 +185,9 @@ class Pulling:
             max_bytes=self._pace.pull_bytes,
             hold_ms=self._pace.hold_ms,
             group=self._group,
+            by_filter=True,
         )
+        rules = self._member.rules
         for queue in queues:
             request.queues.add(
                 topic=queue.place.topic,
@@ -194,6 +196,7 @@ class Pulling:
                 epoch=queue.epoch,
                 offset=queue.next_offset,
                 max_messages=queue.room,
+                tags=sorted(rules.tags.get(queue.place.topic, ())) if rules.broadcast else (),
             )
         return request
 
@@ -212,8 +215,10 @@ class Pulling:
             await asyncio.sleep(REST_S)
             return
         self._pulls += 1
-        if not answer.queues:
+        if all(_is_at_its_end(each) for each in answer.queues):
             self._empty_until = clock()
+        elif not any(each.count for each in answer.queues):
+            self._empty_since = None  # there is more behind what was passed over
         for pulled in answer.queues:
             queue = queues[pulled.position]
             self._served[queue.place] = self._pulls
@@ -262,3 +267,9 @@ class Pulling:
         at = (queue.place.topic, queue.place.queue_id)
         self._counts.skipped[at] = self._counts.skipped.get(at, 0) + len(skipped)
         _log.warning("group %s: %s: %s had gone", self._group, queue.place, skipped)
+
+
+def _is_at_its_end(pulled: gpb.PulledQueue) -> bool:
+    """Whether the leader has looked at all of the queue, and there was nothing for this member."""
+    is_seen = not pulled.HasField("error") and not pulled.count
+    return is_seen and pulled.next_offset >= pulled.max_offset

@@ -103,8 +103,8 @@ class PushConsumer:
         tried again, raising `Reject` that it is a dead letter.
 
         Args:
-            tags: only messages with one of these; None: all. Others are passed over here, so that
-                all members should name the same.
+            tags: only messages with one of these; None: all. The brokers choose them. All members
+                name the same ones, unless with a higher `PushOptions.version`.
             queues: those that this member is to have; with the strategy CONFIG, and only there.
 
         Raises:
@@ -190,7 +190,7 @@ class PushConsumer:
         rules = Rules(
             order=Order.QUEUE if options.in_order else Order.KEYS,
             broadcast=options.broadcast,
-            tags={t: each.tags for t, each in self._subscriptions.items() if each.tags is not None},
+            tags=self._tags(),
             bounds=Bounds(options.queue_messages, options.queue_bytes, options.queue_span),
             delays_s=options.retry_delays_s,
             suspend_s=options.suspend_s,
@@ -226,9 +226,13 @@ class PushConsumer:
                 strategy=options.strategy,
                 start=options.start,
                 max_attempts=options.max_attempts,
+                tags=self._tags(),
             ),
             queue_choices(chosen),
         )
+
+    def _tags(self) -> dict[str, frozenset[str]]:
+        return {t: each.tags for t, each in self._subscriptions.items() if each.tags is not None}
 
     def _keeper(self) -> KeptOffsets | None:
         options = self._options

@@ -66,11 +66,13 @@ class MemberReading:
         self._idle_timeout_s = idle_timeout_s
         start = StartFrom.FIRST if start in (None, StartFrom.COMMITTED) else start
         assert start is not None
-        self._identity = Identity(
-            group_name(group), member_name(options.member), group_settings([topic], start=start)
-        )
         bounds = Bounds(bytes=options.prefetch_bytes)
         wanted = {} if tags is None else {topic: wanted_tags(tags)}
+        self._identity = Identity(
+            group_name(group),
+            member_name(options.member),
+            group_settings([topic], version=options.version, start=start, tags=wanted),
+        )
         self._line = Line()
         rules = Rules(order=Order.NONE, tags=wanted, bounds=bounds)
         self._member = Member(rules, fresh_token, {topic: self._line})

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from dledger.client.arguments import milliseconds
+from dledger.client.arguments import check_bounds_of_tags, milliseconds
 from dledger.client.errors import InvalidArgument
 from dledger.client.options import StartFrom
 from dledger.wire import commands_pb2 as kpb
@@ -53,15 +53,17 @@ def group_settings(
     strategy: str = "STICKY",
     start: StartFrom | datetime = StartFrom.FIRST,
     max_attempts: int | None = None,
+    tags: Mapping[str, Collection[str]] | None = None,
 ) -> kpb.GroupSettings:
     """The settings on the wire.
 
     Raises:
-        InvalidArgument: there are no topics, or too many.
+        InvalidArgument: there are no topics, or too many; or too many tags.
     """
     names = sorted(set(topics))
     if not 1 <= len(names) <= MAX_TOPICS:
         raise InvalidArgument(f"a group reads 1 to {MAX_TOPICS} topics, not {len(names)}")
+    check_bounds_of_tags([tag for each in (tags or {}).values() for tag in each])
     settings = kpb.GroupSettings(
         version=version,
         broadcast=broadcast,
@@ -71,6 +73,9 @@ def group_settings(
         topics=names,
         max_attempts=max_attempts or 0,
     )
+    settings.filters.SetInParent()  # says something, if only that every message is wanted
+    for topic in sorted(tags or {}):
+        settings.filters.topics.add(topic=topic, tags=sorted((tags or {})[topic]))
     if isinstance(start, datetime):
         settings.start = kpb.START_TIME
         settings.start_time_ms = milliseconds("start", start)
