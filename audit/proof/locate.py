@@ -26,6 +26,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 from audit.proof.findings import Cause, EntryView, Finding
@@ -253,14 +254,23 @@ class _Judge:
 
 def _of_before(scans: Iterable[Scanned], intact: Views) -> tuple[str, ...]:
     """Those of `intact` that a recovery by force has given up: another one's terms, in the same
-    segment, are far above theirs."""
-    newest = {
-        scanned.replica: max((item.term or 0 for item in scanned.items), default=0)
-        for scanned in scans
-        if scanned.replica in intact
-    }
-    highest = max(newest.values(), default=0)
+    segment, are far above theirs. What such a recovery writes continues the log, and terms never
+    go back after it: one altered term among others is no epoch."""
+    mine = [scanned for scanned in scans if scanned.replica in intact]
+    newest = {scanned.replica: max(_terms(scanned), default=0) for scanned in mine}
+    highest = max((newest[each.replica] for each in mine if _is_leaders_work(each)), default=0)
     return tuple(r for r, term in newest.items() if highest - term >= EPOCH_TERM_GAP)
+
+
+def _terms(scanned: Scanned) -> list[int]:
+    return [item.term for item in scanned.items if item.kind is ItemKind.ENTRY]
+
+
+def _is_leaders_work(scanned: Scanned) -> bool:
+    """Whether leaders may have written its entries, by their order and what they continue."""
+    terms = _terms(scanned)
+    is_ascending = all(a <= b for a, b in pairwise(terms))
+    return is_ascending and all(item.continues is not False for item in scanned.items)
 
 
 def who_is_right(

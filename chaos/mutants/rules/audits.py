@@ -11,6 +11,14 @@ _RANGES = ("tests/audit/test_ranges.py",)
 
 AUDITS = (
     Mutant(
+        "one-altered-term-is-an-epoch",
+        "audit/proof/locate.py",
+        "    return is_ascending and all(item.continues is not False for item in scanned.items)\n",
+        "    return True\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_any_change.py",),
+    ),
+    Mutant(
         "units-above-the-checkpoint-not-compared",
         "audit/proof/derived.py",
         "    if not survey.answered:\n        wanted = max(",
