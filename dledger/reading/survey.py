@@ -33,7 +33,7 @@ from dledger.reading.files import is_folder, names_in, opened, printable, read_a
 from dledger.reading.log_start import FROM_THE_FIRST, LogStart, start_noted
 from dledger.reading.objects import is_object, plain, sizes_in
 from dledger.records.errors import InvalidFrame
-from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
+from dledger.records.layout import DELETED_FOLDER, FILE_NAME, UNFINISHED_NAME, file_name
 
 _IDENTITY_BYTES: Final = 4096
 _WINDOW_BYTES: Final = 64 << 10
@@ -381,12 +381,13 @@ def _walked_end(commitlog: str, segments: tuple[SegmentFile, ...], segment_size:
 
 
 def _consume_queues(root: str) -> tuple[tuple[str, int], ...]:
-    """`(topic, queue id)` of every queue folder."""
+    """`(topic, queue id)` of every queue folder; of those that are only there until they are
+    removed none."""
     found = []
     try:
         for topic in names_in(root):
             inner = os.path.join(root, topic)
-            if is_folder(inner):
+            if is_folder(inner) and not DELETED_FOLDER.fullmatch(topic):
                 found += [(topic, int(name)) for name in names_in(inner) if _QUEUE.fullmatch(name)]
     except ObjectsUnreadable:
         raise

@@ -29,6 +29,7 @@ __all__ = [
     "COMPOUND_BATCH",
     "COMPOUND_COMMAND",
     "COMPOUND_UNIT",
+    "DELETED_FOLDER",
     "ENTRY",
     "FILE_GLOB",
     "FILE_NAME",
@@ -362,6 +363,7 @@ UNITS_PER_FILE: Final = 300_000
 
 # Segments and ConsumeQueue files are named by the position of their first byte.
 FILE_NAME: Final = re.compile(r"[0-9]{20}")
+DELETED_FOLDER: Final = re.compile(r"\.deleted-[0-9]+")  # of a topic that is gone
 FILE_GLOB: Final = "[0-9]" * 20
 UNFINISHED_NAME: Final = re.compile(FILE_NAME.pattern + r"\.tmp")  # Preallocation, cut short.
 

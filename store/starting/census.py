@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from dledger.reading.files import printable
-from dledger.records.layout import FILE_NAME, UNFINISHED_NAME
+from dledger.records.layout import DELETED_FOLDER, FILE_NAME, UNFINISHED_NAME
 from store.files import kind_of_file
 from store.starting.judgement import Effect, FileId, Findings, Kind
 
 # Behind a deleted topic's folder, until the next flush.
-_DELETED: Final = re.compile(r"\.deleted-[0-9]+")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9_%-]{1,127}(@[0-9]{1,19})?")
 _QUEUE: Final = re.compile(r"[0-9]{1,10}")
 
@@ -70,7 +69,7 @@ _ROOT: Final = _Folder(
         ),
         (
             re.compile("consumequeue"),
-            _Folder(_NOTHING, _NOTHING, ((_DELETED, _TOPIC_FOLDER), (_TOPIC, _TOPIC_FOLDER))),
+            _Folder(_NOTHING, _NOTHING, ((DELETED_FOLDER, _TOPIC_FOLDER), (_TOPIC, _TOPIC_FOLDER))),
         ),
     ),
 )

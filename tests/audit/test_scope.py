@@ -243,6 +243,19 @@ def test_who_was_given_up_is_of_another_epoch(
     assert report.exit_code == ExitCode.INCOMPLETE
 
 
+@pytest.mark.parametrize("derived", [True, False], ids=["derived", "log only"])
+def test_what_a_deleted_topic_left_is_no_queue(
+    three: ReplicaSet, engine: Engine, *, derived: bool
+) -> None:
+    """Its folder is renamed first, and removed at the next flush: a replica that died between, or
+    is looked at there, holds units that its log says nothing of any more."""
+    queues = three.segment("n2", 0).parents[1] / "consumequeue"
+    folder = next(path for path in sorted(queues.iterdir()) if path.is_dir())
+    shutil.copytree(folder, queues / ".deleted-1")
+    report = audit(three.replicas, engine, derived=derived)
+    assert report.verdict is Verdict.IDENTICAL
+
+
 # --- what a replica lacks isn't rotten ------------------------------------------------------------
 
 
