@@ -28,6 +28,8 @@ ATTEMPTS = 3
 POISON_SHARE = 5  # one of so many messages fails always
 CHANCE = 0.15  # of any other to fail, once more each time
 TWICE = 0.3  # of what was sent back, once more
+# What becomes of a lease or a session meanwhile: the message is somebody else's to work on.
+WEATHER = (epb.LEASE_LOST, epb.LIMIT_REACHED, epb.SESSION_ENDED, epb.MEMBER_REPLACED)
 
 
 @dataclass(slots=True)
@@ -108,9 +110,7 @@ class FailingMember(Member):
                     self._crew.poison.add(_origin(record))
                 if record.queue_offset in held.unfinished:
                     held.finish(record.queue_offset)
-            elif sent.error.code not in (epb.LEASE_LOST, epb.LIMIT_REACHED) and not (
-                sent.error.retriable
-            ):
+            elif sent.error.code not in WEATHER and not sent.error.retriable:
                 raise Defect("send back refused", f"{self.name}: {sent.error}")
             else:
                 self._given[queue, record.queue_offset] = record
