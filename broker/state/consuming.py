@@ -261,8 +261,9 @@ class Consuming:
         return refusal
 
     def begin(self, at: At) -> None:
-        """From here on it is known when a group was used last: as of now, all that there are."""
-        for name in self._offsets.committed_groups():
+        """From here on it is known when a group was used last: as of now, all that there are. By
+        name: who began with a snapshot has them in another order than who applied everything."""
+        for name in sorted(self._offsets.committed_groups()):
             self._groups.use(name, at.lived_ms)
 
     def on_topic_deleted(self, topic: TopicState, groups: Iterable[str]) -> None:
