@@ -911,6 +911,7 @@ def raft_options(config: NodeConfig) -> RaftOptions:
     """The core's options: milliseconds become ticks."""
     raft = config.raft
     tick = raft.tick_ms
+    hand_over_ms = max(HAND_OVER_INTERVAL_MS, 4 * raft.election_timeout_ms[1])
     return RaftOptions(
         election_timeout_min_ticks=raft.election_timeout_ms[0] // tick,
         election_timeout_max_ticks=raft.election_timeout_ms[1] // tick,
@@ -919,9 +920,8 @@ def raft_options(config: NodeConfig) -> RaftOptions:
         suspicion_delay_max_ticks=raft.suspicion_delay_ms[1] // tick,
         transfer_timeout_ticks=raft.transfer_timeout_ms // tick,
         stalled_disk_ticks=STALLED_DISK_MS // tick,
-        hand_over_interval_ticks=max(HAND_OVER_INTERVAL_MS, 4 * raft.election_timeout_ms[1])
-        // tick,
-        preferred_after_ticks=PREFERRED_AFTER_MS // tick,
+        hand_over_interval_ticks=hand_over_ms // tick,
+        preferred_after_ticks=max(PREFERRED_AFTER_MS, hand_over_ms) // tick,
         max_append_bytes=raft.max_append_bytes,
         max_append_entries=raft.max_append_entries,
         max_inflight_appends=raft.max_inflight_appends,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.config import (
@@ -17,7 +17,9 @@ from broker.config import (
     dump_toml,
     load_config,
 )
+from broker.replica import raft_options
 from dledger.addresses import is_loopback, split_address
+from dledger.core.raft import check_options
 
 BASE = """\
 broker_group = "g1"
@@ -381,3 +383,35 @@ def test_administration_is_told_where_others_reach_it(
         }
     )
     assert config.admin_address == told
+
+
+@given(
+    tick=st.integers(1, 100),
+    shortest=st.integers(1, 1_000),
+    more=st.integers(1, 5_000),
+    heartbeat=st.integers(1, 1_000),
+)
+@example(tick=10, shortest=150, more=150, heartbeat=30)
+def test_times_that_are_taken_are_times_that_a_node_starts_with(
+    tick: int, shortest: int, more: int, heartbeat: int
+) -> None:
+    """Whatever a configuration may say, the core begins with; in ticks."""
+    try:
+        raft = RaftConfig(
+            tick_ms=tick,
+            election_timeout_ms=(shortest * tick, (shortest + more) * tick),
+            heartbeat_ms=heartbeat * tick,
+            suspicion_delay_ms=(tick, 2 * tick),
+            transfer_timeout_ms=tick,
+        )
+    except ValueError:
+        return  # told by name
+    config = NodeConfig(
+        broker_group="g",
+        node_id="n1",
+        data_directory=Path("data"),
+        listen="127.0.0.1:7001",
+        peers={"n1": "127.0.0.1:7001"},
+        raft=raft,
+    )
+    check_options(raft_options(config))

@@ -136,7 +136,7 @@ class Raft:
         Raises:
             InvariantViolation: these facts contradict each other; the node must not start.
         """
-        _check_options(options)
+        check_options(options)
         if hard_state.term > MAX_TERM:
             raise InvariantViolation(f"term {hard_state.term} is beyond what any group reaches")
         if hard_state.term < max((run.term for run in log.term_runs), default=NO_TERM):
@@ -600,7 +600,10 @@ class Raft:
         )
 
 
-def _check_options(options: RaftOptions) -> None:
+def check_options(options: RaftOptions) -> None:
+    """Raises:
+    InvariantViolation: the options make no sense together.
+    """
     shortest, longest = options.election_timeout_min_ticks, options.election_timeout_max_ticks
     if not 0 < options.heartbeat_ticks < shortest <= longest:
         raise InvariantViolation(f"heartbeats must be shorter than elections: {options}")
