@@ -82,7 +82,8 @@ async def run_demo(group: LocalGroup, corpus: Corpus, console: Console) -> Repor
         begun = time.monotonic()
         async with Client.connect(group.addresses) as client:
             await client.create_topic(TOPIC, queues=QUEUES)
-            with members_of(group.directory, group.addresses, TOPIC) as members:
+            with members_of(group.directory, group.addresses, TOPIC, QUEUES) as members:
+                await members.at_work()
                 async with client.producer(ProducerOptions(close_timeout_ms=1)) as producer:
                     load = Load(producer, corpus, progress)
                     killer = Killer(group, client, load, progress.console)

@@ -56,10 +56,27 @@ class Handled:
 class Members:
     """Two processes; made by `members_of`."""
 
-    def __init__(self, folder: Path, addresses: list[str], topic: str) -> None:
+    def __init__(self, folder: Path, addresses: list[str], topic: str, queues: int) -> None:
         self._topic = topic
         self._books = [folder / "first.book", folder / "second.book"]
-        self._processes = [_started(book, addresses, topic) for book in self._books]
+        share = queues // len(self._books)
+        self._processes = [_started(book, addresses, topic, share) for book in self._books]
+
+    async def at_work(self) -> None:
+        """Waits until each has its share of the queues: one that came later than everything would
+        be given nothing.
+
+        Raises:
+            DemoFailed: they don't come to it.
+        """
+        deadline = asyncio.get_running_loop().time() + THROUGH_TIMEOUT_S
+        while not all(book.exists() for book in self._books):
+            for book, process in zip(self._books, self._processes, strict=True):
+                if process.poll() is not None:
+                    raise DemoFailed(f"a consumer ended by itself: {_last_words(book)}")
+            if asyncio.get_running_loop().time() > deadline:
+                raise DemoFailed("the consumers never had their queues")
+            await asyncio.sleep(LOOK_S)
 
     async def lose_one(self, load: Progress, at: int) -> int:
         """SIGKILL of the first one, once so many lines are acknowledged and it is at work; how
@@ -137,25 +154,25 @@ class Members:
 
 
 @contextmanager
-def members_of(folder: Path, addresses: list[str], topic: str) -> Iterator[Members]:
+def members_of(folder: Path, addresses: list[str], topic: str, queues: int) -> Iterator[Members]:
     """The two, at work; neither they nor their books are left afterwards.
 
     Args:
         folder: where a folder for the books is made.
     """
     with tempfile.TemporaryDirectory(prefix="members-", dir=folder) as books:
-        made = Members(Path(books), addresses, topic)
+        made = Members(Path(books), addresses, topic, queues)
         try:
             yield made
         finally:
             made.end()
 
 
-def _started(book: Path, addresses: list[str], topic: str) -> subprocess.Popen[bytes]:
+def _started(book: Path, addresses: list[str], topic: str, share: int) -> subprocess.Popen[bytes]:
     program = [sys.executable, "-P", "-m", "chaos.demo_member"]
     with book.with_suffix(".log").open("wb") as errors:
         return subprocess.Popen(
-            [*program, ",".join(addresses), GROUP, topic, str(book)],
+            [*program, ",".join(addresses), GROUP, topic, str(book), str(share)],
             stdin=subprocess.PIPE,
             stderr=errors,
             start_new_session=True,
