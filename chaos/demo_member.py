@@ -47,6 +47,8 @@ async def work(addresses: str, group: str, topic: str, book: str, share: int) ->
         asyncio.get_running_loop().add_reader(sys.stdin, consumer.stop)
         beginning = asyncio.create_task(begin_book(), name="book")
         await consumer.run()
+        if beginning.done():
+            beginning.result()
         beginning.cancel()
 
 

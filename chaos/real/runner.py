@@ -394,7 +394,8 @@ class Run:
             yield
         finally:
             watching_groups.cancel()
-            await asyncio.gather(watching_groups, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching_groups  # an error of it is ours, and ends the run
 
     async def _dismiss(self) -> None:
         """The groups get through with everything; then their members go."""

@@ -203,7 +203,8 @@ class SimpleConsumer:
         await settling.done
 
     async def _send_settled(self) -> None:
-        """Until nothing waits: what came while one call was under way shares the next."""
+        """Until nothing waits: what came while one call was under way shares the next. Whatever
+        ends it is told to all who wait, those whose turn had not come among them."""
         try:
             while self._settling:
                 incarnation = self._settling[0].incarnation
@@ -212,6 +213,12 @@ class SimpleConsumer:
                 chosen = set(map(id, together))
                 self._settling = [each for each in self._settling if id(each) not in chosen]
                 await self._settle(incarnation, together)
+        except BaseException as error:
+            left, self._settling = self._settling, []
+            for each in left:
+                _fail(each.done, error)
+            if not isinstance(error, Exception):
+                raise
         finally:
             self._sender = None
 
