@@ -49,6 +49,7 @@ from broker.leader.membership import Membership
 from broker.leader.retention import Retention, Rules
 from broker.leader.retries.own_topics import OwnTopics
 from broker.leader.retries.pump import MOST_BYTES, DelayPump
+from broker.leader.retries.waiting import Waiting
 from broker.leader.topic_retention import TopicRetention
 from broker.log_start import Front, LogStartKeeper
 from broker.memory import Memory
@@ -282,7 +283,10 @@ class Replica:
             self._is_full,
             asyncio.get_running_loop().time,
         )
-        keeper.holders.append(filling)
+        keeper.holders += [
+            filling,
+            Waiting(self.machine, self.queues, self.log.index_at, self._is_full),
+        ]
         return keeper
 
     def _make_archiver(self) -> Archiver:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.errors import BrokerError
 from dledger.client import DeadQueue, InvalidArgument, Message, PushConsumer, Reject, Resent
 from dledger.records.reserved import LEVELS, ORIGIN_OFFSET, ORIGIN_QUEUE, SCHEDULE_TOPIC
 from tests.client.loops import async_test
@@ -115,3 +116,33 @@ async def test_the_brokers_own_topics_are_read_only(tmp_path: Path) -> None:
                 await client.create_topic(name)
             with pytest.raises(InvalidArgument, match=name):
                 await client.delete_topic(name)
+
+
+@async_test
+async def test_what_waits_to_be_tried_again_holds_the_front_of_the_log(tmp_path: Path) -> None:
+    """For as long as it waits, and no longer: it is nowhere else."""
+    async with some_group(tmp_path, delays_ms=(4_000,) * LEVELS) as (group, client, _):
+        await fill(client, 1)
+        seen: list[int] = []
+        consumer = client.push_consumer("g", options=PUSH)
+
+        @consumer.on("t")
+        async def handle(message: Message) -> None:
+            seen.append(message.attempt)
+            if len(seen) == 1:
+                raise RuntimeError("for a while")
+
+        async with running(consumer):
+            (node,) = group.nodes.values()
+            front = node.log_start
+            waiting = front.holders[-1]
+            assert waiting.first_needed() is None
+            await until(lambda: waiting.first_needed() is not None)
+            needed = waiting.first_needed()
+            assert needed is not None
+            await front.propose(needed)
+            with pytest.raises(BrokerError, match="messages that wait to be tried again"):
+                await front.propose(needed + 1)
+            await until(lambda: seen.count(2) == 1)
+            await until(lambda: waiting.first_needed() is None)
+            await front.propose(needed + 1)

@@ -138,4 +138,12 @@ RETRYING = (
         masked=_RARE,
         tests=_NODES,
     ),
+    Mutant(
+        "what-waits-does-not-hold-the-front",
+        "broker/replica.py",
+        "            Waiting(self.machine, self.queues, self.log.index_at, self._is_full),\n",
+        "",
+        masked=_RARE,
+        tests=_NODES,
+    ),
 )
