@@ -347,6 +347,10 @@ class Replica:
         link = self.transport.links().get(peer)
         return link is not None and link.level >= LOG_START_LEVEL
 
+    def _knows_the_level(self, peer: NodeId) -> bool:
+        link = self.transport.links().get(peer)
+        return link is None or not link.level or link.level >= self.machine.level.current
+
     def _make_scrubber(self) -> Scrubber:
         config, ports = self.config, self._ports
         return Scrubber(
@@ -577,6 +581,7 @@ class Replica:
             contradicted=self.comparison.suspect,
             offered=lambda offer: self.installer.offered(offer),
             takes_offers=self._makes_sense_of_offers,
+            can_lead=self._knows_the_level,
             makes_room=makes_room,
             own_disk=self.disk_usage.figure,
         )
