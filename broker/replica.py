@@ -65,7 +65,8 @@ from broker.sealing import Sealer
 from broker.services.messages import SendTimings
 from broker.services.services import Services
 from broker.snapshots import Base, SnapshotKeeper, SnapshotSource
-from broker.state.machine import QueueFiles, StateMachine
+from broker.state.machine import StateMachine
+from broker.state.queue_files import QueueFiles
 from broker.state.replay import QueueStarts
 from broker.suspecting import Suspecting
 from broker.ticker import Ticker

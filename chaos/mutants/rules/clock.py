@@ -136,7 +136,7 @@ CLOCK = (
     Mutant(
         "entry-without-space-is-lived-twice",
         "broker/state/machine.py",
-        "        self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before\n",
-        "        self.applied_index, self.append_time_ms, _ = before\n",
+        "        state.applied_index, state.append_time_ms, state.lived_time.lived_ms = before\n",
+        "        state.applied_index, state.append_time_ms, _ = before\n",
     ),
 )
