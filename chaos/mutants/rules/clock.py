@@ -107,9 +107,9 @@ CLOCK = (
     ),
     Mutant(
         "checkpoint-notes-the-wall-clock",
-        "broker/replica.py",
-        "note_consume_queue(settled_index, self.machine.append_time_ms)",
-        "note_consume_queue(settled_index, self._ports.now_ms())",
+        "broker/noting.py",
+        "note_consume_queue(settled_index, self._machine.append_time_ms)",
+        "note_consume_queue(settled_index, self._driver._ports.wall_ms())",
     ),
     Mutant(
         "lived-time-without-its-cap",

@@ -140,8 +140,9 @@ RETRYING = (
     ),
     Mutant(
         "what-waits-does-not-hold-the-front",
-        "broker/replica.py",
-        "            Waiting(self.machine, self.queues, self.log.index_at, self._is_full),\n",
+        "broker/wiring.py",
+        "            Waiting("
+        "member.machine, member.queues, member.log.index_at, member.is_full),\n",
         "",
         masked=_RARE,
         tests=_NODES,
