@@ -160,10 +160,8 @@ class Wiring:
             member.is_full,
             asyncio.get_running_loop().time,
         )
-        keeper.holders += [
-            filling,
-            Waiting(member.machine, member.queues, member.log.index_at, member.is_full),
-        ]
+        waiting = Waiting(member.machine, member.queues, member.log.index_at)
+        keeper.holders += [filling, waiting]
         return keeper
 
     def _make_archiver(self) -> Archiver:

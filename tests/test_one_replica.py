@@ -48,6 +48,7 @@ ALONE = {
     "tests.broker.test_topic_retention": {"broker.leader.commands.Commands"},
     "tests.core.test_changes": {"broker.leader.membership.Membership"},
     "tests.core.test_membership": {"broker.leader.membership.Membership"},
+    "tests.integration.test_retries": {"broker.leader.commands.Commands"},
 }
 # Who has a world to hand in: docs/architecture.md, "A replica and its ports".
 PORTS = "broker.ports.ReplicaPorts"

@@ -141,10 +141,17 @@ RETRYING = (
     Mutant(
         "what-waits-does-not-hold-the-front",
         "broker/wiring.py",
-        "            Waiting("
-        "member.machine, member.queues, member.log.index_at, member.is_full),\n",
-        "",
-        masked=_RARE,
+        "[filling, waiting]",
+        "[filling]",
+        seed=35,
+        tests=_NODES,
+    ),
+    Mutant(
+        "what-is-gone-is-tried-for-ever",
+        "dledger/client/members/sending_back.py",
+        "isinstance(failure, OffsetOutOfRange) and self._is_last(returned)",
+        "False",
+        masked="the simulator's members are its own",
         tests=_NODES,
     ),
 )
