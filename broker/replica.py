@@ -46,6 +46,7 @@ from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.leadership import Leadership
 from broker.leader.levels import LevelKeeper
 from broker.leader.membership import Membership
+from broker.leader.old_sessions import OldSessions
 from broker.leader.retention import Retention, Rules
 from broker.leader.retries.own_topics import OwnTopics
 from broker.leader.retries.pump import MOST_BYTES, DelayPump
@@ -147,7 +148,12 @@ class Replica:
         probe = CommitProbe(ports.latencies.commit_seconds)
         self.appender = self._make_appender(probe)
         self.leadership = Leadership(
-            config.broker_group, node, self._members, self.appender, self.held
+            config.broker_group,
+            node,
+            self._members,
+            self.appender,
+            self.held,
+            self._make_old_sessions(),
         )
         self.disk_usage = DiskUsage(ports.files, config.data_directory, ports.machinery.clock)
         self.driver = self._make_driver(probe)
@@ -216,6 +222,13 @@ class Replica:
             self._is_full,
             ports.store_host,
             config.broker.max_message_bytes,
+        )
+
+    def _make_old_sessions(self) -> OldSessions:
+        return OldSessions(
+            lambda: self.driver.core.configuration.epoch,
+            lambda: self.machine.groups.sessions(),
+            Commands(self.appender).end_sessions,
         )
 
     def _make_snapshots(self) -> SnapshotKeeper:
@@ -801,6 +814,7 @@ class Replica:
     def _tick(self) -> None:
         try:
             self.driver.tick()
+            self.leadership.on_tick()
             self.levels.on_tick()
             self.membership.on_tick()
             self.appender.units.go_on()

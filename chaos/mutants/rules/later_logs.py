@@ -93,7 +93,7 @@ LATER_LOGS = (
     Mutant(
         "front-goes-under-who-is-being-filled",
         "broker/replica.py",
-        "        keeper.holders.append(filling)\n",
+        "            filling,\n",
         "",
         masked="it is filled again, at the cost of time",
         tests=_LATER,
