@@ -35,6 +35,14 @@ LOG_START = (
         under=_MOVES,
     ),
     Mutant(
+        "log-begun-anew-wants-what-is-kept-free",
+        "store/preallocation.py",
+        "        return self.create() if self._next_base == 0 else self._create(0)\n",
+        "        return self.create()\n",
+        masked="one seed in many thousands has a disk that is as full as that",
+        tests=("tests/store/test_log_start.py",),
+    ),
+    Mutant(
         "front-dropped-before-its-base-is-read-back",
         "broker/log_start.py",
         "await self._hand.run(partial(front.base.refusal_of, head))",
