@@ -273,6 +273,7 @@ class Replication:
             ask=self.transport.send_answer,
             give=self.transport.send_request,
             needs=lambda offer: self.driver.core.needs(offer),
+            peers=self._givers,
             is_compared=lambda: self.comparison.is_under_way,
             fall_silent=self.driver.stop,
             reopen=self._life.reopen,
@@ -280,6 +281,12 @@ class Replication:
         )
         install = Install(self._ports.files, self._config.data_directory)
         return Installer(self.base, self.snapshots, install, self._ports.hand, around)
+
+    def _givers(self) -> list[NodeId]:
+        links = self.transport.links()
+        return [
+            peer for peer, link in links.items() if link.connected and link.level >= LOG_START_LEVEL
+        ]
 
     def _makes_sense_of_offers(self, peer: NodeId) -> bool:
         link = self.transport.links().get(peer)
