@@ -21,7 +21,7 @@ async def kept_back(group: Members, victim: Replica) -> None:
     """All but the victim have let the front go, as the group has decided; the victim's archive
     command wants more time."""
 
-    async def not_yet(_: Iterable[Path]) -> str:
+    async def not_yet(segments: Iterable[Path]) -> str:
         return "not yet"
 
     victim.archiver.release = not_yet  # type: ignore[method-assign]
@@ -34,7 +34,7 @@ async def kept_back(group: Members, victim: Replica) -> None:
     assert victim.log.first_index == 1
 
 
-async def given(_: Iterable[Path]) -> str:
+async def given(segments: Iterable[Path]) -> str:
     return ""
 
 
@@ -69,8 +69,8 @@ async def test_the_log_begins_behind_what_nobody_can_give_back(tmp_path: Path) -
             await kept_back(group, victim)
             archived: list[Path] = []
 
-            async def release(paths: Iterable[Path]) -> str:
-                archived.extend(paths)
+            async def release(segments: Iterable[Path]) -> str:
+                archived.extend(segments)
                 return ""
 
             assert victim.repairs.takes(rotten(victim, 20))
