@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -244,7 +244,7 @@ class Links:
                 raise Defect("honest message refused", f"{peer} to {name}: {error}") from error
             self._world.log(name, f"refuses: {error}")
             raise
-        if network.is_garbled:
+        if network.is_garbled and self._node.refill is None:  # that one heeds answers only
             kind = message.WhichOneof("body")
             raise Defect("garbled message taken", f"{peer} to {name}: {kind}")
 
@@ -271,6 +271,7 @@ class SimNode:
         self.repaired_bytes = 0  # that had rotted
         self.refills = 0  # starts that got back from peers what they had found rotten
         self.refill: ProcessLoop | None = None  # of a process that is at it, and no member yet
+        self._gap_at = 0  # the first entry that it wants back
         self.life: Life | None = None
         self.loop: ProcessLoop  # of the present life, or the last one
         self.boots = 0
@@ -490,7 +491,7 @@ class SimNode:
                 raise Defect("false corruption", f"{self.name}: {found}") from found
             refilling = Refilling(self.config, ports, found)
             self._world.log(self.name, f"asks its peers for {found.missing}")
-            self.refill = loop
+            self.refill, self._gap_at = loop, found.holes.gaps[0].first_index
             process = loop.create_task(self._get_back(refilling))
             process.add_done_callback(partial(_tell_of_crash, loop))
             return
@@ -795,6 +796,17 @@ class SimNode:
         if told.differing_index not in (0, self.altered_from):
             return False
         return bool(self.altered_from) and told.agreed_index < self.altered_from
+
+    def give_up_what_is_retired(self, others: Iterable[SimNode]) -> None:
+        """A start that waits for entries which all others have let go waits for ever (ADR 53): the
+        disk is the operator's to replace."""
+        lives = [other.life for other in others if other is not self and other.life is not None]
+        if self.refill is None or not lives:
+            return
+        if all(life.replica.log.first_index > self._gap_at for life in lives):
+            self.is_ruined = True
+            self._bury("wants what nobody has any more")
+            self.disk.kill()
 
     def _bury(self, why: str) -> None:
         if self.refill is not None:
