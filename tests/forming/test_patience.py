@@ -76,7 +76,7 @@ def refusal_of(code: ErrorCode, *, is_told: bool = True) -> Callable[..., object
     """A node's refusal, as gRPC gives it."""
     wire = wire_error(BrokerError(code, "not so").failure).SerializeToString()
     trailing = Metadata((ERROR_METADATA_KEY, wire)) if is_told else Metadata()
-    error = AioRpcError(grpc.StatusCode.RESOURCE_EXHAUSTED, Metadata(), trailing, "not so")
+    error = AioRpcError(grpc.StatusCode.RESOURCE_EXHAUSTED, Metadata(), trailing, "not so", "")
 
     class Stub:
         def unary_unary(self, *_: object, **__: object) -> object:
