@@ -250,6 +250,7 @@ class Replication:
             contradicted=self.comparison.suspect,
             offered=lambda offer: self.installer.offered(offer),
             takes_offers=self._makes_sense_of_offers,
+            can_lead=self._knows_the_level,
             makes_room=makes_room,
             own_disk=self.disk_usage.figure,
         )
@@ -291,6 +292,10 @@ class Replication:
     def _makes_sense_of_offers(self, peer: NodeId) -> bool:
         link = self.transport.links().get(peer)
         return link is not None and link.level >= LOG_START_LEVEL
+
+    def _knows_the_level(self, peer: NodeId) -> bool:
+        link = self.transport.links().get(peer)
+        return link is None or not link.level or link.level >= self.machine.level.current
 
     def is_full(self) -> bool:
         return self.log.statistics().is_full or self.driver.statistics().is_apply_paused

@@ -162,10 +162,8 @@ class Wiring:
             member.is_full,
             asyncio.get_running_loop().time,
         )
-        keeper.holders += [
-            filling,
-            Waiting(member.machine, member.queues, member.log.index_at),
-        ]
+        waiting = Waiting(member.machine, member.queues, member.log.index_at)
+        keeper.holders += [filling, waiting]
         return keeper
 
     def _make_archiver(self) -> Archiver:

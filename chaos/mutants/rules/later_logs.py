@@ -93,8 +93,8 @@ LATER_LOGS = (
     Mutant(
         "front-goes-under-who-is-being-filled",
         "broker/wiring.py",
-        "            filling,\n",
-        "",
+        "[filling, waiting]",
+        "[waiting]",
         masked="it is filled again, at the cost of time",
         tests=_LATER,
     ),

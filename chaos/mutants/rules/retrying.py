@@ -141,8 +141,8 @@ RETRYING = (
     Mutant(
         "what-waits-does-not-hold-the-front",
         "broker/wiring.py",
-        "            Waiting(member.machine, member.queues, member.log.index_at),\n",
-        "",
+        "[filling, waiting]",
+        "[filling]",
         seed=35,
         tests=_NODES,
     ),
