@@ -287,6 +287,7 @@ class SimNode:
         self.was_given_up = False  # its group was recovered without it
         self.has_lied = False  # of what its disk holds
         self.is_put_back = False  # to a program that is older than its log
+        self.older_level = 0  # that its program knows; 0: that of now
         self.was_put_back = False  # once: what it noted then is of before that log's end
         self.is_kept_down = False  # nobody starts it
         self.sync_us = plan.tuning.sync_us
@@ -383,6 +384,8 @@ class SimNode:
     def known_level(self) -> int:
         """Of formats and commands, to the program that runs: whoever is taken in has the newest,
         and only one that `is_put_back` has an older one again."""
+        if self.older_level:
+            return self.older_level
         is_newer = (self.boots > 1 or self.number >= self._plan.nodes) and not self.is_put_back
         return NEWER_LEVEL if self._plan.upgraded and is_newer else KNOWN_LEVEL
 
