@@ -110,9 +110,10 @@ FIRST_LOG_ROT = 7_000
 LOG_ROT_SHARE = 0.35  # of the seeds
 FIRST_MOVE = 11_000
 MOVES_SHARE = 0.35  # of the seeds
-# Rot and the log's start: what has rotted in one member may be retired in those that could give it;
-# and what differs, before anybody compares it.
-NOT_WITH_MOVES = frozenset({Fault.LOG_ROT, Fault.BIT_FLIP, Fault.SNAPSHOT_ROT, Fault.ALTERED_LOG})
+# Rot in what a start has to have, and the log's start: what has rotted in one member may be retired
+# in those that could give it; and what differs, before anybody compares it.
+NOT_WITH_MOVES = frozenset({Fault.BIT_FLIP, Fault.SNAPSHOT_ROT, Fault.ALTERED_LOG})
+ROTTING_FRONTS_SHARE = 0.5  # of the seeds in which logs rot and fronts move; the others rot not
 FIRST_COPY = 4_000
 COPIES_SHARE = 0.25  # of the seeds
 # Kinds that few seeds would have often enough to find anything, and one of which some seeds have
@@ -364,7 +365,9 @@ def _with_moves(plan: Plan) -> Plan:
         retention_disk_percent=plan.random("retention-disk").choice((0, 85)),
     )
     events = _now_and_then(plan, chance, every_ms, FIRST_MOVE, lambda: Fault.MOVE_START)
-    kept = [fault for fault in plan.faults if fault.kind not in NOT_WITH_MOVES]
+    is_rotting = plan.random("rotting-fronts").random() < ROTTING_FRONTS_SHARE
+    left_out = NOT_WITH_MOVES | (frozenset() if is_rotting else {Fault.LOG_ROT})
+    kept = [fault for fault in plan.faults if fault.kind not in left_out]
     return replace(plan, tuning=tuning, faults=_in_order([*kept, *events]))
 
 

@@ -63,10 +63,9 @@ from typing import Any, ClassVar, Final, Self
 
 import grpc
 
+from dledger.limits import ERROR_METADATA_KEY
 from dledger.outcome import ExitCode, Outcome
 from dledger.wire import errors_pb2 as pb
-
-ERROR_METADATA_KEY: Final = "dledger-error-bin"
 
 
 class Subject(Enum):

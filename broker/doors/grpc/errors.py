@@ -11,10 +11,9 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from broker.errors import BrokerError, ErrorCode, Failure, NodeAddress
+from dledger.limits import ERROR_METADATA_KEY
 from dledger.outcome import Outcome
 from dledger.wire import errors_pb2 as epb
-
-ERROR_METADATA_KEY: Final = "dledger-error-bin"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
