@@ -28,6 +28,7 @@ from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import errors_told, run
 from dledger.terminal.output import print_columns, print_json
 from dledger.terminal.program import new_program
+from dledger_cli.durations import duration
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
@@ -40,9 +41,6 @@ from dledger_cli.names import TopicArgument, checked_consumer_group
 app = new_program("Look at consumer groups, move them, copy them.")
 
 NAME_WIDTH: Final = 36  # of a name in a table
-MINUTE_S: Final = 60
-HOUR_S: Final = 3_600
-DAY_S: Final = 86_400
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", callback=checked_consumer_group)]
 QueuesOption = Annotated[
@@ -88,7 +86,7 @@ def list_groups(
                 each.member_count,
                 _style(each),
                 each.topic_count,
-                None if each.member_count else _duration(each.unused_s),
+                None if each.member_count else duration(each.unused_s),
             )
             for each in groups
         ),
@@ -147,7 +145,7 @@ def _show(found: GroupDescription, rates: Rates) -> None:
                     each.session,
                     each.queue_count,
                     "here" if each.attached else None,
-                    _duration(each.expires_s),
+                    duration(each.expires_s),
                 )
                 for at, each in enumerate(found.members, 1)
             ),
@@ -188,7 +186,7 @@ def _holder(queue: GroupQueue, numbers: Mapping[int, int]) -> str | None:
 
 def _age(queue: GroupQueue, now_ms: float) -> str | None:
     stored_ms = queue.oldest_unfinished_ms
-    return None if stored_ms is None else _duration(max(now_ms - stored_ms, 0.0) / 1000)
+    return None if stored_ms is None else duration(max(now_ms - stored_ms, 0.0) / 1000)
 
 
 def _rate(rate: float | None) -> str | None:
@@ -200,13 +198,6 @@ def _style(group: GroupInfo) -> str | None:
         return None
     style = "broadcast" if group.broadcast else "shared"
     return f"{style} in order" if group.in_order else style
-
-
-def _duration(value_s: float) -> str:
-    for unit_s, name in ((DAY_S, "d"), (HOUR_S, "h"), (MINUTE_S, "min")):
-        if value_s >= unit_s:
-            return f"{value_s / unit_s:.1f} {name}"
-    return f"{value_s:.1f} s"
 
 
 def _cut(name: str) -> str:

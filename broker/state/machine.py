@@ -26,6 +26,8 @@ with it).
     move log start       log_start: entries before it may go (ADR 43)
     retain topic         topic_retention: how long its messages are wanted (ADR 48)
     move queue starts    topic_retention: what may be read of a topic's queues
+    permit topic         topic_permissions: what may be done with it (ADR 62)
+    make topic           topics, topic_retention, topic_permissions: all of it, or nothing
     send back, resend,
     fire delayed         retries, leases, offsets (`broker.state.retrying`); only in a unit
     settle units         outcomes: the log says which units were refused; only in a unit
@@ -67,7 +69,9 @@ from broker.state import (
     outcomes,
     producers,
     retries,
+    topic_permissions,
     topic_retention,
+    topic_rules,
     topics,
 )
 from broker.state.compound import NO_PRODUCER, Judged, commit_of, judge, plan_of, settlement_of
@@ -99,6 +103,7 @@ from broker.state.retries import Queue, Retries
 from broker.state.retrying import fired_of, send_back
 from broker.state.sequences import StoredBatch, batches_of
 from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
+from broker.state.topic_permissions import TopicPermissions
 from broker.state.topic_retention import TopicRetentions
 from broker.state.topics import TopicRef, Topics, TopicState
 from dledger.core.errors import InvariantViolation
@@ -120,7 +125,9 @@ from dledger.wire.commands_pb2 import (
     CreateTopicCommand,
     ForgetGroupsCommand,
     JoinGroupCommand,
+    MakeTopicCommand,
     MoveQueueStartsCommand,
+    PermitTopicCommand,
     RegisterProducerCommand,
     RetainTopicCommand,
 )
@@ -146,6 +153,7 @@ OPTIONAL_SECTIONS: Final = (
     *leases.OWN_SECTIONS,
     *deliveries.OWN_SECTIONS,
     *retries.OWN_SECTIONS,
+    topic_permissions.SECTION,
 )
 
 
@@ -220,6 +228,7 @@ class StateMachine:
         self.level = Level()
         self.log_start = RetiredThrough()
         self.topic_retention = TopicRetentions()
+        self.topic_permissions = TopicPermissions()
         self.outcomes = Outcomes()
         self.groups = Groups()
         self.leases = Leases()
@@ -330,6 +339,7 @@ class StateMachine:
         refusal: BatchRefusal | None = self.topics.refusal_of(
             topic, queue_id, base, incarnation=incarnation
         )
+        refusal = refusal or self.topic_permissions.refusal_of(topic)
         if refusal is None and producer != NO_PRODUCER:
             place = (topic.incarnation, queue_id)
             refusal = self.producers.refusal_of(producer, place, sequence)
@@ -456,6 +466,10 @@ class StateMachine:
                 return self._retain_topic(command.retain_topic)
             case "move_queue_starts":
                 return self._move_queue_starts(command.move_queue_starts)
+            case "permit_topic":
+                return self._permit_topic(command.permit_topic)
+            case "make_topic":
+                return self._make_topic(header, command.make_topic)
             case "join_group":
                 return self._join(command.join_group)
             case "end_sessions":
@@ -549,6 +563,19 @@ class StateMachine:
         starts = ((each.queue_id, each.offset) for each in command.starts)
         return self.topic_retention.move(topic.incarnation, starts, topic.next_offsets)
 
+    def _permit_topic(self, command: PermitTopicCommand) -> Refusal | None:
+        topic = topic_rules.permit(self, self._meant, command)
+        if not isinstance(topic, TopicState):
+            return topic
+        self._listener.topic_permitted(topic)
+        return None
+
+    def _make_topic(self, header: EntryHeader, command: MakeTopicCommand) -> Refusal | None:
+        refusal = topic_rules.make(self, command, header.index, self.append_time_ms)
+        if refusal is None:
+            self._listener.topic_created(command.name)
+        return refusal
+
     def _delete_topic(self, header: EntryHeader, meant: TopicRef) -> Refusal | None:
         topic = self._meant(meant)
         if not isinstance(topic, TopicState):
@@ -567,6 +594,7 @@ class StateMachine:
         self.deliveries.on_topic_deleted(topic.incarnation)
         self.producers.on_topic_deleted(topic.incarnation)
         self.topic_retention.on_topic_deleted(topic.incarnation)
+        self.topic_permissions.on_topic_deleted(topic.incarnation)
         self.retries.on_topic_deleted(topic.incarnation)
         self._listener.topic_deleted(topic)
 
@@ -607,6 +635,7 @@ class StateMachine:
             *self.leases.snapshot(),
             *self.deliveries.snapshot(),
             *self.retries.snapshot(),
+            *self.topic_permissions.snapshot(),
         )
         return seal(self.applied_index, sections)
 
@@ -673,6 +702,8 @@ class StateMachine:
                 self.log_start.restore(first.version, payloads)
             case topic_retention.SECTION:
                 self.topic_retention.restore(first.version, payloads)
+            case topic_permissions.SECTION:
+                self.topic_permissions.restore(first.version, payloads)
             case outcomes.SECTION:
                 self.outcomes.restore(first.version, payloads)
             case producers.SECTION:
@@ -717,6 +748,9 @@ class StateMachine:
             )
         self.topic_retention.check_invariants(
             {topic.incarnation: topic.next_offsets for topic in self.topics.values()}
+        )
+        self.topic_permissions.check_invariants(
+            {topic.incarnation for topic in self.topics.values()}
         )
         self.offsets.check_invariants()
         self.producers.check_invariants()
