@@ -60,8 +60,8 @@ PERMISSIONS = (
     ),
     Mutant(
         "permission-outlives-its-topic",
-        "broker/state/machine.py",
-        "        self.topic_permissions.on_topic_deleted(topic.incarnation)\n",
+        "broker/state/effects.py",
+        "        state.topic_permissions.on_topic_deleted(topic.incarnation)\n",
         "",
         tests=_TESTS,
     ),
