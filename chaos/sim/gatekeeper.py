@@ -3,21 +3,27 @@
 What lies in the log behind a permission is looked at in the end (`chaos.sim.permission_model`).
 What clients are told is looked at meanwhile: between the answer that a topic takes no messages and
 the next attempt to open it, no send that begins is stored. Before the run ends all are open again.
+One topic is its own: there it closes in the midst of its own sends, so that some are on their way
+together with that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from random import Random
 
 from chaos.errors import CallFailed
-from chaos.sim.clients import Client, Shared
+from chaos.sim.clients import BORN, Client, Shared
 from chaos.sim.node import Defect
 from chaos.sim.racers import NAMES
+from dledger.records.record import RecordTemplate
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2 as epb
 
 BOTH, READ, WRITE = 6, 4, 2
+OWN = "gate"
+SENDS, AROUND_S = 8, 0.02
 
 
 class Gatekeeper(Client):
@@ -36,9 +42,30 @@ class Gatekeeper(Client):
             if not self.shared.stopping:
                 permission = self.chance.choice((BOTH, BOTH, READ, READ, WRITE))
                 await self._permit(self.chance.choice(topics), permission)
+                await self._close_among_sends()
         for topic in [each for each in self._tried if each in self.shared.topics]:
             while not await self._permit(topic, BOTH):
                 await self.back_off()
+
+    async def _close_among_sends(self) -> None:
+        """What is proposed around the closing is stored before it, or refused."""
+        try:
+            await self.call(
+                "create_topic",
+                pb.CreateTopicRequest(name=OWN, queue_count=1, if_not_exists=True),
+            )
+        except CallFailed:
+            return
+        await self._permit(OWN, BOTH)
+        sends = [self._send(self.chance.uniform(0, AROUND_S)) for _ in range(SENDS)]
+        await asyncio.gather(self._permit(OWN, READ), *sends)
+
+    async def _send(self, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        records = RecordTemplate(OWN, BORN).encode(0, b"x", b"", 0)
+        batch = pb.SendBatch(topic=OWN, queue_id=0, count=1, records=records)
+        with contextlib.suppress(CallFailed):
+            await self.call("send", pb.SendRequest(batches=[batch]))
 
     async def _permit(self, topic: str, permission: int) -> bool:
         """Whether it is so now."""
