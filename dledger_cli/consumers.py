@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from itertools import groupby
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -28,7 +28,6 @@ from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import errors_told, run
 from dledger.terminal.output import print_columns, print_json
 from dledger.terminal.program import new_program
-from dledger_cli.durations import duration
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
@@ -37,10 +36,10 @@ from dledger_cli.group_options import (
     connect,
 )
 from dledger_cli.names import TopicArgument, checked_consumer_group
+from dledger_cli.tables import cut, duration
 
 app = new_program("Look at consumer groups, move them, copy them.")
 
-NAME_WIDTH: Final = 36  # of a name in a table
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", callback=checked_consumer_group)]
 QueuesOption = Annotated[
@@ -82,7 +81,7 @@ def list_groups(
         ("GROUP", "MEMBERS", "STYLE", "TOPICS", "UNUSED"),
         (
             (
-                _cut(each.name),
+                cut(each.name),
                 each.member_count,
                 _style(each),
                 each.topic_count,
@@ -141,7 +140,7 @@ def _show(found: GroupDescription, rates: Rates) -> None:
             (
                 (
                     at,
-                    _cut(each.name),
+                    cut(each.name),
                     each.session,
                     each.queue_count,
                     "here" if each.attached else None,
@@ -198,10 +197,6 @@ def _style(group: GroupInfo) -> str | None:
         return None
     style = "broadcast" if group.broadcast else "shared"
     return f"{style} in order" if group.in_order else style
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 1]}…"
 
 
 # --- moving ------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from dledger_cli.group_options import (
     connect,
 )
 from dledger_cli.names import checked_topic
+from dledger_cli.tables import WIDTH, cut
 
 app = new_program("Create, change, list, describe, measure and delete topics.")
 
@@ -144,7 +145,7 @@ def list_topics(
     else:
         print_columns(
             ("NAME", "QUEUES", "PERM"),
-            ((info.name, info.queue_count, info.permission.value) for info in topics),
+            ((cut(info.name, 60), info.queue_count, info.permission.value) for info in topics),
         )
 
 
@@ -167,18 +168,39 @@ def describe(
     if as_json:
         print_json(_description_facts(described))
         return
+    _show(described)
+
+
+def _show(described: TopicDescription) -> None:
+    """A column for each consumer group; a line for each where that is too wide for a terminal."""
     groups = sorted(described.groups)
-    print_columns(
-        ("QUEUE", "MIN", "MAX", *groups),
+    titles = ("QUEUE", "MIN", "MAX", *groups)
+    rows = [
         (
-            (
-                queue.queue_id,
-                queue.min_offset,
-                queue.max_offset,
-                *(described.groups[group].get(queue.queue_id) for group in groups),
-            )
-            for queue in described.queues
-        ),
+            queue.queue_id,
+            queue.min_offset,
+            queue.max_offset,
+            *(described.groups[group].get(queue.queue_id) for group in groups),
+        )
+        for queue in described.queues
+    ]
+    widths = (max(len(str(cell)) for cell in column) for column in zip(titles, *rows, strict=True))
+    if sum(widths) + 2 * (len(titles) - 1) <= WIDTH:
+        print_columns(titles, rows)
+        return
+    print_columns(titles[:3], (row[:3] for row in rows))
+    typer.echo("")
+    print_columns(
+        ("GROUP", "BEHIND"), ((cut(group, 56), _behind(described, group)) for group in groups)
+    )
+
+
+def _behind(described: TopicDescription, group: str) -> int:
+    """Messages that are there and not committed by the group."""
+    committed = described.groups[group]
+    return sum(
+        queue.max_offset - max(committed.get(queue.queue_id, 0), queue.min_offset)
+        for queue in described.queues
     )
 
 

@@ -17,7 +17,6 @@ from dledger.client import QueueStats, TopicStats
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import errors_told, run
 from dledger.terminal.output import print_columns, print_json
-from dledger_cli.durations import duration
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
@@ -26,6 +25,7 @@ from dledger_cli.group_options import (
     connect,
 )
 from dledger_cli.names import TopicArgument
+from dledger_cli.tables import duration
 
 Rates = Mapping[int, float]  # messages stored a second, by queue
 TOTAL: Final = "all"

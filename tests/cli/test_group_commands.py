@@ -28,6 +28,7 @@ from broker.local_group import GROUP_FILE, GroupOptions, LocalGroup
 from broker.local_group.ports import reserve_ports
 from broker.local_group.process import is_running
 from dledger.client import QueueStats, TopicInfo, TopicStats
+from dledger.client.blocking import BlockingClient
 from dledger.terminal.outcome import ExitCode
 from dledger_cli.app import app
 from dledger_cli.topic_stats import rates_of
@@ -327,6 +328,23 @@ def test_a_topic_is_closed_and_opened(group: LocalGroup, tmp_path: Path) -> None
     assert facts(group, "topic", "update", "gate", "--perm", "rw")["permission"] == "rw"
     told(group, *read)
     assert out.read_text() == "a\n"
+
+
+def test_many_groups_and_long_names_fit_a_terminal(group: LocalGroup) -> None:
+    """A column for each group as long as there is room."""
+    name = "n" * 127
+    told(group, "topic", "create", name, "--queues", "2")
+    client = BlockingClient.connect(group.nodes[0].address)
+    with client:
+        client.commit_offsets("short", name, {0: 0})
+        titles = told(group, "topic", "describe", name).splitlines()[0].split()
+        assert titles == ["QUEUE", "MIN", "MAX", "short"]
+        for number in range(3):
+            client.commit_offsets(f"{number}" + "g" * 118, name, {0: 0})
+    lines = told(group, "topic", "describe", name).splitlines()
+    assert ["GROUP", "BEHIND"] in [line.split() for line in lines]
+    assert max(map(len, lines + told(group, "topic", "list").splitlines())) <= 80
+    told(group, "topic", "delete", name)
 
 
 def test_a_topic_is_measured(group: LocalGroup, topic: str) -> None:

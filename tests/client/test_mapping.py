@@ -134,12 +134,17 @@ def is_shown_as(value: Any, name: str, said: str) -> bool:
         seconds = float(number) * SECONDS[unit]
         in_ms = name.rstrip("=)").endswith("_ms")
         return abs(seconds - (value / 1000 if in_ms else value)) < 1e-9
-    return not unit and number == f"{value:g}" if value < 1e6 else number == str(value)
+    shown = f"{value:g}" if value < 1e6 else str(value)
+    return not unit and number == shown
 
 
 def test_the_judge_of_defaults_judges() -> None:
     """A wrong one is told from the right one, of each kind."""
-    right = [(None, "x", "none"), (False, "x", "false"), (4 << 10, "x_bytes", "4 KiB")]
+    right: list[tuple[Any, str, str]] = [
+        (None, "x", "none"),
+        (False, "x", "false"),
+        (4 << 10, "x_bytes", "4 KiB"),
+    ]
     right += [(15_000, "hold_ms", "15 s"), (900.0, "x_s", "15 min"), (100_000, "x", "100,000")]
     for value, name, said in right:
         assert is_shown_as(value, name, said)

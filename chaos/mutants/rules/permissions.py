@@ -34,6 +34,7 @@ PERMISSIONS = (
         "broker/leader/closing.py",
         "    if flight.is_closing(topic.name):\n",
         "    if False:\n",
+        seed=10,
         tests=_TESTS,
     ),
     Mutant(
@@ -41,6 +42,7 @@ PERMISSIONS = (
         "broker/leader/closing.py",
         "    if not machine.topic_permissions.is_writable(topic.incarnation):\n",
         "    if False:\n",
+        seed=10,
         tests=_TESTS,
     ),
     Mutant(
@@ -48,6 +50,7 @@ PERMISSIONS = (
         "broker/leader/flight.py",
         "        self._closing.pop(index, None)\n",
         "",
+        seed=10,
         tests=_TESTS,
     ),
     Mutant(
