@@ -141,8 +141,8 @@ class Topics:
         _check_creatable(name, queues)
         _check_own(name)
         permission = int(USUAL) if wishes.permission is None else wishes.permission
-        self._check_permittable(permission)
         self._check_retainable(wishes.retention_ms or 0)
+        self._check_permittable(permission)
         refusal = await self._commands.make_topic(
             name, queues, retention_ms=wishes.retention_ms or 0, permission=permission
         )

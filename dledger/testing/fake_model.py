@@ -64,6 +64,7 @@ class Model:
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}
         self.physical = 1_000
         self.arrived = asyncio.Condition()
+        self.knows_wishes = True  # False: as nodes from before that, it makes topics without
         self.knows_tags = True  # False: as nodes from before that, it gives everything
         self.looked_at_once = 32_768  # records, by tags
 

@@ -332,6 +332,8 @@ class FakeGroup:
             self.model.create(request.name, queues)
         elif not request.if_not_exists or len(existing) != queues:
             raise Refusal(wire_error(epb.TOPIC_EXISTS))
+        if not self.model.knows_wishes:
+            return pb.CreateTopicResponse(topic=self._topic(request.name))
         if request.HasField("retention_ms"):
             self.model.retention_ms[request.name] = request.retention_ms
         if request.HasField("permission"):

@@ -82,7 +82,8 @@ def value_of(name: str) -> Any:
     if member is None:
         return NOT_SAID
     if is_dataclass(kind) and member in {each.name for each in fields(kind)}:
-        return getattr(kind(), member)
+        options: Any = kind
+        return getattr(options(), member)
     found = getattr(kind, member, None)
     if found is None:  # what `__init__` makes
         assert re.search(rf"\b{member}\b", inspect.getsource(kind)), name
@@ -124,17 +125,17 @@ def is_shown_as(value: Any, name: str, said: str) -> bool:
     if isinstance(value, bool):
         return said == str(value).lower()
     if isinstance(value, Enum):
-        return said == value.name
+        return bool(said == value.name)
     if isinstance(value, str):
-        return said == value
+        return bool(said == value)
     number, _, unit = said.replace(",", "").partition(" ")
     if unit in UNITS:
         return bool(float(number) * UNITS[unit] == value)
     if unit in SECONDS:
         seconds = float(number) * SECONDS[unit]
         in_ms = name.rstrip("=)").endswith("_ms")
-        return abs(seconds - (value / 1000 if in_ms else value)) < 1e-9
-    shown = f"{value:g}" if value < 1e6 else str(value)
+        return bool(abs(seconds - (value / 1000 if in_ms else value)) < 1e-9)
+    shown: str = f"{value:g}" if value < 1e6 else str(value)
     return not unit and number == shown
 
 

@@ -66,6 +66,7 @@ PERMISSIONS = (
         "broker/state/effects.py",
         "        state.topic_permissions.on_topic_deleted(topic.incarnation)\n",
         "",
+        seed=10,
         tests=_TESTS,
     ),
     Mutant(
@@ -121,6 +122,7 @@ PERMISSIONS = (
         _STATE,
         "        if not self._topics:\n            return ()\n        held",
         "        if self._topics:\n            return ()\n        held",
+        seed=10,
         tests=_TESTS,
     ),
 )
