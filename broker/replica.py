@@ -434,6 +434,7 @@ class Replica:
             self._led_term,
             self.repairs.takes,
             config.broker_group,
+            self._ports.turns,
             pace,
         )
 
