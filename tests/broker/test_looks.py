@@ -155,6 +155,37 @@ def test_a_look_in_steps_finds_what_one_in_a_turn_would_have(
         assert still_holds(grant, owners, "g") == granted(owners, grant), grant
 
 
+def hold(owners: Owners, member: str) -> None:
+    """The member has the queue that the plan found free."""
+    session = owners.groups.members("g")[member].session
+    assert granted(owners, Grant("t", owners.topics["t"].incarnation, 0, session, 0))
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda owners: hold(owners, "a"),
+        lambda owners: hold(owners, "b"),
+        lambda owners: owners.end(owners.groups.members("g")["a"].session),
+        lambda owners: owners.join("b", b"another1", settings=wanted("u", version=1)),
+        lambda owners: owners.delete("t"),
+        lambda owners: (owners.delete("t"), owners.topic("t")),
+    ],
+)
+def test_what_would_be_refused_is_not_proposed(happens: Callable[[Owners], object]) -> None:
+    """Somebody has the queue by now; its member has gone, or may not have it any more; the queue
+    has gone, or is another one."""
+    owners = Owners()
+    owners.topic("t", 1)
+    owners.join("a", settings=wanted("t"))
+    (grant,) = at_once(look(owners, HandOver())[1]).grants
+    owners.join("b", settings=wanted("t"))
+    assert still_holds(grant, owners, "g")
+    happens(owners)
+    assert not still_holds(grant, owners, "g")
+    assert not granted(owners, grant)
+
+
 @pytest.mark.parametrize(
     ("happens", "is_same"),
     [

@@ -276,7 +276,7 @@ GROUPS = (
         "            self._of(group).tells_all = True\n",
         "",
         masked=_ONE_TOPIC,
-        tests=_LOOKS,
+        tests=_KEEPER,
     ),
     Mutant(
         "older-settings-get-new-topics",
