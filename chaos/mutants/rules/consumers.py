@@ -74,6 +74,14 @@ CONSUMERS = (
         ("tests/client/members/test_attendance.py",),
     ),
     _mutant(
+        "cancelled-stream-ends-all-members",
+        _ATTENDANCE,
+        "            if task is not None and task.cancelling():\n                raise\n\n"
+        "    async def _write_on",
+        "            raise\n\n    async def _write_on",
+        ("tests/client/members/test_attendance.py",),
+    ),
+    _mutant(
         "handed-out-without-a-stream",
         _MEMBER,
         "            self.standing = Standing.OUT\n",

@@ -1,0 +1,70 @@
+"""`dledger bench members`, `rebalance`, `pop`, `topics`: what delivery costs, and how soon it goes
+on when somebody comes or goes."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Annotated, Final
+
+import typer
+
+from dledger.terminal.options import JsonOption
+from dledger_cli.bench.arena import Arena
+from dledger_cli.bench.command import (
+    DirectoryOption,
+    NodesOption,
+    Place,
+    RoundsOption,
+    SecondsOption,
+    StrictOption,
+    benchmark,
+)
+from dledger_cli.bench.figures import Report
+from dledger_cli.bench.members import members as measure_members
+from dledger_cli.bench.rounds import Tell
+
+MAX_STREAMS: Final = 2_048  # of a node
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to `dledger bench`."""
+    for command in (members,):
+        app.command()(command)
+
+
+def members(
+    count: Annotated[
+        int, typer.Option("--members", min=1, max=MAX_STREAMS, help="Each with a stream.")
+    ] = 1_000,
+    groups: Annotated[int, typer.Option("--groups", min=1, max=10_000, help="Of consumers.")] = 100,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, max=64, help="In which the members are.")
+    ] = 10,
+    seconds: SecondsOption = 10.0,
+    rounds: RoundsOption = 3,
+    nodes: NodesOption = 3,
+    directory: DirectoryOption = None,
+    as_json: JsonOption = False,
+    strict: StrictOption = False,
+) -> None:
+    """What idle members of consumer groups cost, and how soon all are back after a failover.
+
+    \b
+    Examples:
+      dledger bench members
+      dledger bench members --members 200 --groups 20 --processes 4 --seconds 5
+    """
+
+    def measure(place: Arena, echo: str, tell: Tell) -> Coroutine[object, object, Report]:
+        return measure_members(
+            place,
+            echo,
+            count=count,
+            groups=groups,
+            processes=processes,
+            seconds=seconds,
+            rounds=rounds,
+            tell=tell,
+        )
+
+    benchmark([measure], Place(directory, None, nodes), as_json=as_json, strict=strict)
