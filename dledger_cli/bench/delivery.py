@@ -22,13 +22,14 @@ from dledger_cli.bench.command import (
 from dledger_cli.bench.figures import Report
 from dledger_cli.bench.members import members as measure_members
 from dledger_cli.bench.rounds import Tell
+from dledger_cli.bench.topics import topics as measure_topics
 
 MAX_STREAMS: Final = 2_048  # of a node
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to `dledger bench`."""
-    for command in (members,):
+    for command in (members, topics):
         app.command()(command)
 
 
@@ -63,6 +64,40 @@ def members(
             groups=groups,
             processes=processes,
             seconds=seconds,
+            rounds=rounds,
+            tell=tell,
+        )
+
+    benchmark([measure], Place(directory, None, nodes), as_json=as_json, strict=strict)
+
+
+def topics(
+    count: Annotated[int, typer.Option("--topics", min=1, max=50_000, help="To make.")] = 10_000,
+    queues: Annotated[int, typer.Option("--queues", min=1, max=1_024, help="Of each.")] = 4,
+    in_flight: Annotated[
+        int, typer.Option("--in-flight", min=1, max=1_024, help="Creations at once.")
+    ] = 64,
+    rounds: RoundsOption = 3,
+    nodes: NodesOption = 3,
+    directory: DirectoryOption = None,
+    as_json: JsonOption = False,
+    strict: StrictOption = False,
+) -> None:
+    """Many topics: making them, starting a node with them, and the memory that they take.
+
+    \b
+    Examples:
+      dledger bench topics
+      dledger bench topics --topics 1000 --rounds 1
+    """
+
+    def measure(place: Arena, echo: str, tell: Tell) -> Coroutine[object, object, Report]:
+        return measure_topics(
+            place,
+            echo,
+            count=count,
+            queues=queues,
+            in_flight=in_flight,
             rounds=rounds,
             tell=tell,
         )

@@ -92,7 +92,7 @@ RETRYING = (
     ),
     Mutant(
         "retries-left-out-of-snapshots",
-        "broker/state/machine.py",
+        "broker/state/replicated.py",
         "            *self.retries.snapshot(),\n",
         "",
         seed=12,
@@ -100,8 +100,8 @@ RETRYING = (
     ),
     Mutant(
         "level-outlives-its-topic",
-        "broker/state/machine.py",
-        "        self.retries.on_topic_deleted(topic.incarnation)\n",
+        "broker/state/effects.py",
+        "        state.retries.on_topic_deleted(topic.incarnation)\n",
         "",
         masked=_RARE,
         tests=_STATE,
@@ -140,10 +140,18 @@ RETRYING = (
     ),
     Mutant(
         "what-waits-does-not-hold-the-front",
-        "broker/replica.py",
-        "            Waiting(self.machine, self.queues, self.log.index_at, self._is_full),\n",
-        "",
-        masked=_RARE,
+        "broker/wiring.py",
+        "[filling, waiting]",
+        "[filling]",
+        seed=35,
+        tests=_NODES,
+    ),
+    Mutant(
+        "what-is-gone-is-tried-for-ever",
+        "dledger/client/members/sending_back.py",
+        "isinstance(failure, OffsetOutOfRange) and self._is_last(returned)",
+        "False",
+        masked="the simulator's members are its own",
         tests=_NODES,
     ),
 )
