@@ -11,6 +11,7 @@ import typer
 from dledger.terminal.options import JsonOption
 from dledger_cli.bench.arena import Arena
 from dledger_cli.bench.command import (
+    BootstrapOption,
     DirectoryOption,
     NodesOption,
     Place,
@@ -21,6 +22,8 @@ from dledger_cli.bench.command import (
 )
 from dledger_cli.bench.figures import Report
 from dledger_cli.bench.members import members as measure_members
+from dledger_cli.bench.rebalance import MANY
+from dledger_cli.bench.rebalance import rebalance as measure_rebalance
 from dledger_cli.bench.rounds import Tell
 from dledger_cli.bench.topics import topics as measure_topics
 
@@ -29,7 +32,7 @@ MAX_STREAMS: Final = 2_048  # of a node
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to `dledger bench`."""
-    for command in (members, topics):
+    for command in (members, rebalance, topics):
         app.command()(command)
 
 
@@ -69,6 +72,42 @@ def members(
         )
 
     benchmark([measure], Place(directory, None, nodes), as_json=as_json, strict=strict)
+
+
+def rebalance(
+    count: Annotated[int, typer.Option("--members", min=2, max=64, help="Each a process.")] = 4,
+    queues: Annotated[int, typer.Option("--queues", min=2, max=1_024, help="At work.")] = 32,
+    many_queues: Annotated[
+        int,
+        typer.Option("--many-queues", min=MANY + 1, max=1_024, help=f"Of {MANY} members."),
+    ] = 1_000,
+    rounds: RoundsOption = 5,
+    nodes: NodesOption = 3,
+    directory: DirectoryOption = None,
+    bootstrap: BootstrapOption = None,
+    as_json: JsonOption = False,
+    strict: StrictOption = False,
+) -> None:
+    """How soon queues are worked on again when a member of their group dies, or another one comes.
+
+    \b
+    Examples:
+      dledger bench rebalance
+      dledger bench rebalance --members 8 --queues 64 --rounds 10
+    """
+
+    def measure(place: Arena, echo: str, tell: Tell) -> Coroutine[object, object, Report]:
+        return measure_rebalance(
+            place,
+            echo,
+            members=count,
+            queues=queues,
+            many_queues=many_queues,
+            rounds=rounds,
+            tell=tell,
+        )
+
+    benchmark([measure], Place(directory, bootstrap, nodes), as_json=as_json, strict=strict)
 
 
 def topics(

@@ -1,9 +1,10 @@
 """`bench topics`: what many topics cost: making them, starting with them, holding them.
 
-They are made by one client, some at a time, beside the echo's calls of the same run. Then a
-follower is killed and started, round by round: the time runs from its process's start to a member
-that has applied what was committed. Memory is that of each node's process when all are made, and
-after each start of one; before the first topic for comparison.
+They are made by one client, some at a time, beside the echo's calls of the same run, and each queue
+is given a message. Then a follower is killed and started, round by round: the time runs from its
+process's start to a member that has applied what was committed. Memory is that of the node that
+uses most: before the first topic, when all are made, when each queue has its message, and after
+each start.
 
 What came of it, and on what machine: `docs/performance.md`.
 """
@@ -13,16 +14,18 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from uuid import uuid4
 
 from broker.local_group import LocalGroup, LocalGroupError, LocalNode, probe
-from dledger.client import Client
+from dledger.client import Client, SendResult
 from dledger_cli.bench.arena import Arena, connected
 from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target, ratios
 from dledger_cli.bench.filled import status_of
-from dledger_cli.bench.node_watch import process_use, uses_of
-from dledger_cli.bench.rounds import ECHO_RATE, Tell, Yardsticks, in_ms
+from dledger_cli.bench.load import FILL_IN_FLIGHT
+from dledger_cli.bench.node_watch import uses_of
+from dledger_cli.bench.rounds import Tell, Yardsticks, in_ms
 from dledger_cli.bench.yardsticks import echo_client
 
 RATE = Target(Comparison.AT_LEAST, 500)
@@ -31,6 +34,7 @@ MEMORY = Target(Comparison.AT_MOST, 500)
 PROMISED = (10_000, 4)  # topics, queues of each
 START_S = 600.0
 POLL_S = 0.02
+QUEUES_A_PRODUCER = 4_096  # as many as one remembers
 MIB = 1 << 20
 
 
@@ -41,6 +45,8 @@ class Taken:
     before_mib: float
     rates: list[float] = field(default_factory=list)
     made_mib: float = 0.0
+    filled: float = 0.0
+    filled_mib: float = 0.0
     starts_s: list[float] = field(default_factory=list)
     started_mib: list[float] = field(default_factory=list)
 
@@ -75,12 +81,15 @@ async def topics(
 
         await yardsticks.around(rounds, make)
         taken.made_mib = _most_mib(group)
+        tell("a message into each queue")
+        taken.filled = await _filled(client, prefix, count, queues)
+        taken.filled_mib = _most_mib(group)
         for number in range(1, rounds + 1):
             tell(f"start {number} of {rounds}")
             victim = await _follower(group, number)
             taken.starts_s.append(await _restarted(group, victim))
-            use = None if victim.pid is None else process_use(victim.pid)
-            taken.started_mib.append(0.0 if use is None else use.resident_bytes / MIB)
+            use = uses_of(group.nodes)[victim.id]
+            taken.started_mib.append(use.resident_bytes / MIB)
     return _report((count, queues, in_flight), taken, yardsticks)
 
 
@@ -94,6 +103,25 @@ async def _made(client: Client, names: list[str], queues: int, in_flight: int) -
 
     await asyncio.gather(*(make_some() for _ in range(in_flight)))
     return len(names) / (time.perf_counter() - began)
+
+
+async def _filled(client: Client, prefix: str, count: int, queues: int) -> float:
+    """A message is in each queue; how many a second.
+
+    Raises:
+        ClientError: one of them isn't.
+    """
+    began = time.perf_counter()
+    for first in range(0, count * queues, QUEUES_A_PRODUCER):
+        window = deque[asyncio.Future[SendResult]]()
+        async with client.producer() as producer:
+            for number in range(count * queues)[first : first + QUEUES_A_PRODUCER]:
+                if len(window) == FILL_IN_FLIGHT:
+                    await window.popleft()
+                topic = f"{prefix}-{number // queues:05}"
+                window.append(producer.send(topic, b"x", queue_id=number % queues))
+            await asyncio.gather(*window)
+    return count * queues / (time.perf_counter() - began)
 
 
 def _most_mib(group: LocalGroup) -> float:
@@ -138,7 +166,7 @@ def _report(what: tuple[int, int, int], taken: Taken, yardsticks: Yardsticks) ->
     count, queues, in_flight = what
     is_promised = (count, queues) == PROMISED
     rate = ratios(taken.rates, [echo.calls_per_s for echo in yardsticks.echoes])
-    a_topic = (taken.made_mib - taken.before_mib) * 1024 / count
+    a_topic = (taken.filled_mib - taken.before_mib) * 1024 / count
     return Report(
         "topics",
         {
@@ -149,8 +177,9 @@ def _report(what: tuple[int, int, int], taken: Taken, yardsticks: Yardsticks) ->
         },
         yardsticks.figures(),
         (
-            Figure("creations_of_echo", "topics/s", Spread.of(taken.rates), ECHO_RATE, rate),
             _figure("creations", "topics/s", taken.rates, RATE if is_promised else None),
+            Figure("creations_beside_echo", "× calls", rate),
+            _figure("first_messages", "msgs/s", [taken.filled], None),
             Figure(
                 "start",
                 "ms",
@@ -159,6 +188,7 @@ def _report(what: tuple[int, int, int], taken: Taken, yardsticks: Yardsticks) ->
             ),
             _figure("memory_before", "MiB", [taken.before_mib], None),
             _figure("memory", "MiB", [taken.made_mib], MEMORY if is_promised else None),
+            _figure("memory_filled", "MiB", [taken.filled_mib], MEMORY if is_promised else None),
             _figure("memory_started", "MiB", taken.started_mib, MEMORY if is_promised else None),
             _figure("memory_a_topic", "KiB", [a_topic], None),
         ),
