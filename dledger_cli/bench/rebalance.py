@@ -5,7 +5,7 @@ handled one. Each round one of them is killed: the time runs from the signal unt
 queues is worked on by somebody else. Then another one is started: the time runs from its first word
 until it has handled a message. How long any member that stays has nothing to do is told as well.
 
-At the end a hundred members share a topic of many queues, and one more joins: how many queues have
+At the end many members share a topic of many queues, and one more joins: how many queues have
 another holder then. What came of it, and on what machine: `docs/performance.md`.
 """
 
@@ -32,7 +32,6 @@ EVERY_S = 0.025  # between two messages of a queue
 READY_S = 60.0
 SETTLE_S = 1.0  # before and after a death
 CALM_S = 4.0  # a hand-over's time and more: nothing moves any more
-MANY = 100
 BODY = b"x"
 
 
@@ -84,11 +83,14 @@ async def rebalance(
     *,
     members: int,
     queues: int,
-    many_queues: int,
+    many: tuple[int, int],
     rounds: int,
     tell: Tell,
 ) -> Report:
     """Kills a member and starts another, `rounds` times.
+
+    Args:
+        many: members and queues of the group that one more joins at the end.
 
     Raises:
         TimeoutError: a queue isn't worked on for too long.
@@ -97,7 +99,7 @@ async def rebalance(
     async with (
         connected(place) as client,
         fresh_topic(place, client, queues) as topic,
-        fresh_topic(place, client, many_queues) as wide,
+        fresh_topic(place, client, many[1]) as wide,
         client.producer() as producer,
         echo_client(echo_address) as echo,
     ):
@@ -110,12 +112,13 @@ async def rebalance(
             await crowd.until(lambda: len(set(map(crowd.holder, range(queues)))) == members)
             await yardsticks.around(rounds, crowd.one_round)
             sending.cancel()
-        tell(f"{MANY} members")
-        taken.moved = await _moved(place, client, f"{group}-wide", wide)
+        tell(f"{many[0]} members")
+        taken.moved = await _moved(place, client, f"{group}-wide", wide, many[0])
     facts: dict[str, str | int | float] = {
         "members": members,
         "queues": queues,
-        "many_queues": many_queues,
+        "many": many[0],
+        "many_queues": many[1],
         "rounds": rounds,
     }
     return _report(facts, taken, yardsticks)
@@ -184,17 +187,17 @@ class _Crowd:
         self._taken.idle_s.append(max(self.seen.longest_pause(each, struck, end) for each in stay))
 
 
-async def _moved(place: Arena, client: Client, group: str, topic: str) -> int:
-    """How many queues have another holder when one more has joined a hundred.
+async def _moved(place: Arena, client: Client, group: str, topic: str, many: int) -> int:
+    """How many queues have another holder when one more has joined so many.
 
     Raises:
         TimeoutError: they don't get all queues, or the newcomer none.
     """
     addresses = ",".join(place.addresses)
-    async with crew("told_members", [(addresses, group, topic, "many", MANY)]):
-        before = await _holders(client, group, MANY)
+    async with crew("told_members", [(addresses, group, topic, "many", many)]):
+        before = await _holders(client, group, many)
         async with crew("told_members", [(addresses, group, topic, "one", 1)]):
-            after = await _holders(client, group, MANY + 1)
+            after = await _holders(client, group, many + 1)
     return sum(after[queue] != holder for queue, holder in before.items())
 
 
@@ -218,7 +221,7 @@ async def _holders(client: Client, group: str, members: int) -> dict[tuple[str, 
 
 
 def _report(facts: dict[str, str | int | float], taken: Taken, yardsticks: Yardsticks) -> Report:
-    bound = int(facts["many_queues"]) // MANY + 1
+    bound = int(facts["many_queues"]) // int(facts["many"]) + 1
     return Report(
         "rebalance",
         facts,
@@ -228,7 +231,7 @@ def _report(facts: dict[str, str | int | float], taken: Taken, yardsticks: Yards
             Figure("join_to_work", "ms", in_ms(taken.joined_s), target=IDLE),
             Figure("longest_idle", "ms", in_ms(taken.idle_s), target=IDLE),
             Figure(
-                f"moved_by_1_of_{MANY + 1}",
+                f"moved_by_1_joining_{facts['many']}",
                 "queues",
                 Spread.of([taken.moved]),
                 target=Target(Comparison.AT_MOST, bound),

@@ -82,6 +82,13 @@ CONSUMERS = (
         ("tests/client/members/test_attendance.py",),
     ),
     _mutant(
+        "only-the-first-of-many-queues-pulled",
+        "dledger/client/members/pulling.py",
+        "            queues = sorted(queues, key=lambda queue: self._asked.get(queue.place, 0))\n",
+        "",
+        _PUSH,
+    ),
+    _mutant(
         "handed-out-without-a-stream",
         _MEMBER,
         "            self.standing = Standing.OUT\n",
