@@ -25,9 +25,9 @@ from broker.picture import node_facts
 from broker.raft_options import parse_frames
 from broker.replica import Replica
 from broker.state.groups import JoinWish, Settings
+from broker.state.level import COMMAND_LEVELS
 from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
-from dledger.level import DELIVERY_LEVEL
 from dledger.reading.entry import EntryKind
 from dledger.wire import broker_pb2 as pb
 from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target
@@ -45,6 +45,7 @@ RECHECK_MS = 4_000  # less than after which a held pull looks again, more than a
 
 BIG_TOPICS = 40  # of 1,024 queues each
 BIG_MEMBERS = 100
+LEVEL = COMMAND_LEVELS["join_group"]
 
 Found = dict[str, list[float]]
 
@@ -171,7 +172,7 @@ class Loads:
         names = [f"big{number:02}" for number in range(BIG_TOPICS)]
         for name in names:
             await self._services.topics.create(name, 1_024, if_not_exists=True)
-        while self._replica.machine.level.current < DELIVERY_LEVEL:  # noqa: ASYNC110  for a bench
+        while self._replica.machine.level.current < LEVEL:  # noqa: ASYNC110  for a bench
             await asyncio.sleep(0.05)
         stream = self._services.groups.attend()
         reading = asyncio.create_task(_read(stream.updates()))
