@@ -144,6 +144,7 @@ UNIT_WRITERS_SHARE = 0.5  # of the seeds
 CREWS_SHARE = 0.4
 POPPERS_SHARE = 0.4
 FAILING_SHARE = 0.25
+GATEKEEPER_SHARE = 0.15
 MEMBER_DELAYS_MS = tuple(200 + 100 * level for level in range(LEVELS))
 # Sessions are short, so that a run sees many ends of them.
 MEMBER_PACE = Pace(
@@ -229,6 +230,7 @@ class Plan:
     overseers: int = 0  # of crews
     poppers: tuple[int, ...] = ()  # of each group that is handed single messages
     failing: int = 0  # members of a group that fails at messages
+    gatekeeper: bool = False  # topics are opened and closed
     upgraded: bool = False  # whoever starts again does so with a release of the next level
     one_away: bool = False  # when all is at rest a voter goes, and the others have to serve
     weather: Weather = FAIR
@@ -289,7 +291,7 @@ def draw_plan(
     one_away = plan.random("one-away/drawn").random() < share
     plan = replace(plan, upgraded=upgraded, one_away=one_away)
     plan = _with_overseers(_with_crews(_with_unit_writers(plan)))
-    return _with_failing(_with_poppers(plan))
+    return _with_gatekeeper(_with_failing(_with_poppers(plan)))
 
 
 def _with_snapshots(plan: Plan) -> Plan:
@@ -477,6 +479,11 @@ def _with_failing(plan: Plan) -> Plan:
     if chance.random() >= FAILING_SHARE:
         return plan
     return replace(plan, failing=chance.randint(1, 3))
+
+
+def _with_gatekeeper(plan: Plan) -> Plan:
+    """In some, topics are opened and closed while they are used."""
+    return replace(plan, gatekeeper=plan.random("gatekeeper").random() < GATEKEEPER_SHARE)
 
 
 def _with_crowds(plan: Plan) -> Plan:
