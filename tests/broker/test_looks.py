@@ -267,7 +267,7 @@ def test_who_is_asked_has_its_time_from_the_end_of_the_look_on() -> None:
         if first.asked:
             break
     assert first.asked
-    room.pass_ms(USUAL_PACE.release_ms - 50, one, other)
+    room.pass_ms(USUAL_PACE.release_ms + 50, one, other)
     assert len(first.held) == QUEUES
     room.pass_ms(3 * SOON_MS, one, other)
     assert len(first.held) == QUEUES // 2
@@ -280,12 +280,14 @@ def test_a_change_of_leader_in_the_middle_of_a_look_leaves_nothing_of_it() -> No
     one_step_a_turn(room)
     member = seat.join("a")
     room.pass_ms(30, seat)
-    before = room.leader.name
-    room.lead(next(name for name in room.world.members if name != before))
+    before = room.leader
+    assert before.replica.groups.looks_under_way
+    room.lead(next(name for name in room.world.members if name != before.name))
     back = room.seat()
     again = back.join("a", session=member.session)
     room.pass_ms(SOON_MS, back)
     assert len(again.held) == QUEUES
+    assert not before.replica.groups.looks_under_way
 
 
 # --- what a member is told --------------------------------------------------------------------

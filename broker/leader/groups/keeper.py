@@ -285,6 +285,11 @@ class GroupKeeper:
         """Whether a stream of it is here."""
         return session in self._attached
 
+    @property
+    def looks_under_way(self) -> int:
+        """That have begun and aren't over."""
+        return self._assigning.under_way
+
     def is_asked(self, place: Place, epoch: int) -> bool:
         """Whether the holder by that epoch is to give the queue back."""
         return self._assigning.is_asked(place, epoch)
