@@ -33,7 +33,7 @@ from broker.services.refused import refused, session_ended
 from broker.state.groups import JoinWish, Session, Settings, malformed
 from broker.state.leases import Place, Ranges, runs_of
 from broker.state.machine import StateMachine
-from dledger.level import DELIVERY_LEVEL, GROUPS_LEVEL
+from dledger.level import DELIVERY_LEVEL, GROUPS_LEVEL, TOPIC_RULES_LEVEL
 from dledger.records.record import TOPIC_PATTERN
 
 MAX_MEMBERS: Final = 1_024  # of one stream
@@ -75,12 +75,14 @@ class QueueOf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gained:
-    """A queue that the member holds. `finished` as in `broker.state.leases.runs_of`."""
+    """A queue that the member holds. `finished` as in `broker.state.leases.runs_of`; `failures`: of
+    the message at the frontier, None: the log doesn't count them."""
 
     queue: QueueOf
     epoch: int
     frontier: int
     finished: tuple[int, ...]
+    failures: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,12 +436,14 @@ class Attendance:
                 known = committed_offsets(self._state.offsets, session.group, queue.topic)
                 offsets[queue.topic] = dict(known)
             finished: Ranges = ()
-            frontier = 0
+            frontier, failures = 0, None
             if now.epoch:
                 place = Place(session.group, queue.incarnation, queue.queue_id)
                 finished = self._state.leases.of(place).finished
                 frontier = offsets[queue.topic][queue.queue_id]
-            yield Gained(queue, now.epoch, frontier, tuple(runs_of(frontier, finished)))
+                if self._state.level.current >= TOPIC_RULES_LEVEL:
+                    failures = self._state.attempts.of(place, frontier)
+            yield Gained(queue, now.epoch, frontier, tuple(runs_of(frontier, finished)), failures)
             left -= 1
             if not left:
                 return

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
+from broker.state.attempts import Attempts
 from broker.state.deliveries import Deliveries
 from broker.state.delivering import Moment, Plan, planned
 from broker.state.groups import Groups
@@ -40,6 +41,7 @@ from broker.state.refusals import (
 from broker.state.retries import Retries
 from broker.state.retrying import (
     Before,
+    refusal_of_failure,
     refusal_of_fire,
     refusal_of_resend,
     refusal_of_send_back,
@@ -92,6 +94,10 @@ def keys_of(command: Command) -> tuple[Key, ...] | None:
             sent = command.send_back
             what = f"message {sent.queue_id}/{sent.offset} of {sent.group}"
             return (Key(sent.topic, what),)
+        case "fail_message":
+            failed = command.fail_message
+            what = f"message {failed.queue_id}/{failed.offset} of {failed.group}"
+            return (Key(failed.topic, what),)
         case "fire_delayed":
             return (Key(SCHEDULE_TOPIC, f"level of queue {command.fire_delayed.queue_id}"),)
         case "resend":
@@ -167,6 +173,8 @@ class Owners(Protocol):
     def leases(self) -> Leases: ...
     @property
     def retries(self) -> Retries: ...
+    @property
+    def attempts(self) -> Attempts: ...
     @property
     def level(self) -> Level: ...
     @property
@@ -310,6 +318,8 @@ class _Entry:
         match command.WhichOneof("body"):
             case "send_back":
                 return refusal_of_send_back(owners, found, command.send_back, placed, before)
+            case "fail_message":
+                return refusal_of_failure(owners, found, command.fail_message, placed)
             case "fire_delayed":
                 fire = command.fire_delayed
                 return refusal_of_fire(owners, found, fire, placed, self.at.append_time_ms)

@@ -5,8 +5,9 @@ nothing that a failover needs is anywhere else. Applying must be a pure function
 the state before it: no clock (time is the entry's append time), no randomness, no configuration
 that differs between nodes may decide anything here. What it means has a version, `APPLYING`, that
 snapshots carry: a change of it is a change of that. This is the only module that knows all owners
-(`level`, `lived_time`, `topics`, `offsets`, `producers`, `groups`, `leases`, `deliveries`); what
-one command does to several of them is decided here, in `broker.state.consuming` and `delivering`.
+(`level`, `lived_time`, `topics`, `offsets`, `producers`, `groups`, `leases`, `deliveries`,
+`attempts`); what one command does to several of them is decided here, in `broker.state.consuming`
+and `delivering`.
 It is longer than most modules: what is void, what stops and what applies is one decision.
 
 `apply` also derives the ConsumeQueues ([ADR 7](docs/adr/0007-derived-files-are-disposable.md)).
@@ -28,6 +29,7 @@ with it).
     move queue starts    topic_retention: what may be read of a topic's queues
     send back, resend,
     fire delayed         retries, leases, offsets (`broker.state.retrying`); only in a unit
+    fail message         attempts, leases, offsets (the same; ADR 63); only in a unit
     settle units         outcomes: the log says which units were refused; only in a unit
     join, end, grant,
     commit, forget       groups, leases, offsets (`broker.state.consuming`; ADR 55)
@@ -57,6 +59,7 @@ from typing import Final, Protocol, Self
 from google.protobuf.message import DecodeError
 
 from broker.state import (
+    attempts,
     deliveries,
     groups,
     leases,
@@ -70,6 +73,7 @@ from broker.state import (
     topic_retention,
     topics,
 )
+from broker.state.attempts import Attempts
 from broker.state.compound import NO_PRODUCER, Judged, commit_of, judge, plan_of, settlement_of
 from broker.state.consuming import At, Consuming
 from broker.state.deliveries import Deliveries
@@ -96,7 +100,7 @@ from broker.state.registration import (
     could_be_given,
 )
 from broker.state.retries import Queue, Retries
-from broker.state.retrying import fired_of, send_back
+from broker.state.retrying import fail, fired_of, send_back
 from broker.state.sequences import StoredBatch, batches_of
 from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
 from broker.state.topic_retention import TopicRetentions
@@ -146,6 +150,7 @@ OPTIONAL_SECTIONS: Final = (
     *leases.OWN_SECTIONS,
     *deliveries.OWN_SECTIONS,
     *retries.OWN_SECTIONS,
+    *attempts.OWN_SECTIONS,
 )
 
 
@@ -225,6 +230,7 @@ class StateMachine:
         self.leases = Leases()
         self.deliveries = Deliveries()
         self.retries = Retries()
+        self.attempts = Attempts()
         self.applied_index = 0
         self.append_time_ms = 0
         self.messages_applied = 0
@@ -234,10 +240,14 @@ class StateMachine:
         self._derived_through = derived_through
         self._listener: Listener = Nobody()
         self._consuming = Consuming(
-            self.groups, self.leases, self.offsets, self._meant, self._on_group_changed
+            *(self.groups, self.leases, self.offsets, self.attempts),
+            self._meant,
+            self._on_group_changed,
         )
         self._moving = Moving(
-            self.groups, self.leases, self.offsets, self._meant, self._on_group_changed
+            *(self.groups, self.leases, self.offsets, self.attempts),
+            self._meant,
+            self._on_group_changed,
         )
         self._delivering = Delivering(self.deliveries, self.offsets, self.groups)
 
@@ -417,6 +427,9 @@ class StateMachine:
             case "send_back":
                 sent = command.send_back
                 send_back(self, sent, self.topics[sent.topic], self.lived_time.lived_ms)
+            case "fail_message":
+                failed = command.fail_message
+                fail(self, failed, self.topics[failed.topic], self.lived_time.lived_ms)
             case "fire_delayed":
                 self.retries.fire(fired_of(command.fire_delayed))
             case "resend":
@@ -607,6 +620,7 @@ class StateMachine:
             *self.leases.snapshot(),
             *self.deliveries.snapshot(),
             *self.retries.snapshot(),
+            *self.attempts.snapshot(),
         )
         return seal(self.applied_index, sections)
 
@@ -685,6 +699,8 @@ class StateMachine:
                 self.deliveries.restore(name, first.version, payloads)
             case _ if name in retries.OWN_SECTIONS:
                 self.retries.restore(name, first.version, payloads)
+            case _ if name in attempts.OWN_SECTIONS:
+                self.attempts.restore(name, first.version, payloads)
             case _ if name == SECTION:
                 if first.version != APPLYING:
                     raise SnapshotAppliedOtherwise(name, first.version, APPLYING)
@@ -736,6 +752,7 @@ class StateMachine:
     def _check_retries(self) -> None:
         """What has moved on, and what was sent again, is in topics that are there."""
         self.retries.check_invariants()
+        self.attempts.check_invariants()
         names = {topic.incarnation: topic.name for topic in self.topics.values()}
         for queue, end in self.retries.places().items():
             name = names.get(queue.incarnation, "")

@@ -26,7 +26,7 @@ from dledger.wire import commands_pb2 as dledger_dot_wire_dot_commands__pb2
 from dledger.wire import errors_pb2 as dledger_dot_wire_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64ledger/wire/groups.proto\x12\ndledger.v1\x1a\x1b\x64ledger/wire/commands.proto\x1a\x19\x64ledger/wire/errors.proto\"\x89\x01\n\rAttendRequest\x12 \n\x04join\x18\x01 \x01(\x0b\x32\x10.dledger.v1.JoinH\x00\x12*\n\theartbeat\x18\x02 \x01(\x0b\x32\x15.dledger.v1.HeartbeatH\x00\x12\"\n\x05leave\x18\x03 \x01(\x0b\x32\x11.dledger.v1.LeaveH\x00\x42\x06\n\x04\x62ody\"\xa9\x01\n\x04Join\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0e\n\x06member\x18\x03 \x01(\t\x12\r\n\x05token\x18\x04 \x01(\x0c\x12\x0f\n\x07session\x18\x05 \x01(\x04\x12+\n\x08settings\x18\x06 \x01(\x0b\x32\x19.dledger.v1.GroupSettings\x12\'\n\x06queues\x18\x07 \x03(\x0b\x32\x17.dledger.v1.QueueChoice\"\x1b\n\tHeartbeat\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x15\n\x05Leave\x12\x0c\n\x04slot\x18\x01 \x01(\r\"\xcd\x01\n\x0e\x41ttendResponse\x12$\n\x06joined\x18\x01 \x01(\x0b\x32\x12.dledger.v1.JoinedH\x00\x12;\n\x12heartbeat_answered\x18\x02 \x01(\x0b\x32\x1d.dledger.v1.HeartbeatAnsweredH\x00\x12,\n\nassignment\x18\x03 \x01(\x0b\x32\x16.dledger.v1.AssignmentH\x00\x12\"\n\x05\x65nded\x18\x04 \x01(\x0b\x32\x11.dledger.v1.EndedH\x00\x42\x06\n\x04\x62ody\"\xac\x01\n\x06Joined\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\x04\x12\x14\n\x0cheartbeat_ms\x18\x03 \x01(\r\x12\x12\n\nsession_ms\x18\x04 \x01(\r\x12\x12\n\nrelease_ms\x18\x05 \x01(\r\x12\x18\n\x10return_within_ms\x18\x06 \x01(\r\x12+\n\x08settings\x18\x07 \x01(\x0b\x32\x19.dledger.v1.GroupSettings\"=\n\x11HeartbeatAnswered\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x18\n\x10return_within_ms\x18\x02 \x01(\r\"\xa1\x01\n\nAssignment\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\'\n\x06gained\x18\x02 \x03(\x0b\x32\x17.dledger.v1.TopicLeases\x12&\n\x05\x61sked\x18\x03 \x03(\x0b\x32\x17.dledger.v1.TopicQueues\x12%\n\x04lost\x18\x04 \x03(\x0b\x32\x17.dledger.v1.TopicQueues\x12\r\n\x05whole\x18\x05 \x01(\x08\"Y\n\x0bTopicLeases\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12&\n\x06leases\x18\x03 \x03(\x0b\x32\x16.dledger.v1.QueueLease\"Q\n\nQueueLease\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x66rontier\x18\x03 \x01(\x04\x12\x10\n\x08\x66inished\x18\x04 \x03(\x04\"D\n\x0bTopicQueues\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x11\n\tqueue_ids\x18\x03 \x03(\r\"7\n\x05\x45nded\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.dledger.v1.Error\"p\n\x13\x43ommitLeasesRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12)\n\x06topics\x18\x04 \x03(\x0b\x32\x19.dledger.v1.TopicProgress\"B\n\x14\x43ommitLeasesResponse\x12*\n\x07refused\x18\x01 \x03(\x0b\x32\x19.dledger.v1.CommitRefusal\"g\n\rCommitRefusal\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12 \n\x05\x65rror\x18\x04 \x01(\x0b\x32\x11.dledger.v1.Error\"\xa7\x01\n\x11PullQueuesRequest\x12%\n\x06queues\x18\x01 \x03(\x0b\x32\x15.dledger.v1.QueuePull\x12\x14\n\x0cmax_messages\x18\x02 \x01(\r\x12\x11\n\tmax_bytes\x18\x03 \x01(\r\x12\x14\n\x07hold_ms\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\r\n\x05group\x18\x05 \x01(\t\x12\x11\n\tby_filter\x18\x06 \x01(\x08\x42\n\n\x08_hold_ms\"\x8a\x01\n\tQueuePull\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x19\n\x11topic_incarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\x14\n\x0cmax_messages\x18\x06 \x01(\r\x12\x0c\n\x04tags\x18\x07 \x03(\t\"=\n\x12PullQueuesResponse\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.dledger.v1.PulledQueue\"\xe5\x01\n\x0bPulledQueue\x12\x10\n\x08position\x18\x01 \x01(\r\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.dledger.v1.Error\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12\r\n\x05\x63ount\x18\x04 \x01(\r\x12\x13\n\x0bnext_offset\x18\x05 \x01(\x04\x12\x12\n\nmin_offset\x18\x06 \x01(\x04\x12\x12\n\nmax_offset\x18\x07 \x01(\x04\x12\x19\n\x11topic_incarnation\x18\x08 \x01(\x04\x12\x12\n\nvoid_count\x18\t \x01(\r\x12\x16\n\x0e\x66iltered_count\x18\n \x01(\r\"n\n\x0fSendBackRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12+\n\x08messages\x18\x04 \x03(\x0b\x32\x19.dledger.v1.FailedMessage\"v\n\rFailedMessage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x10\n\x08rejected\x18\x06 \x01(\x08\":\n\x10SendBackResponse\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.dledger.v1.SentBack\",\n\x08SentBack\x12 \n\x05\x65rror\x18\x01 \x01(\x0b\x32\x11.dledger.v1.Error\"&\n\x15GetDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\"c\n\x16GetDeadLettersResponse\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12%\n\x06queues\x18\x03 \x03(\x0b\x32\x15.dledger.v1.DeadQueue\"U\n\tDeadQueue\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x12\n\nmin_offset\x18\x02 \x01(\x04\x12\x12\n\nmax_offset\x18\x03 \x01(\x04\x12\x0e\n\x06resent\x18\x04 \x03(\x04\"_\n\x17ResendDeadLetterRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\"[\n\x18ResendDeadLetterResponse\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06resent\x18\x02 \x01(\x08\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x32\xec\x03\n\x06Groups\x12\x43\n\x06\x41ttend\x12\x19.dledger.v1.AttendRequest\x1a\x1a.dledger.v1.AttendResponse(\x01\x30\x01\x12Q\n\x0c\x43ommitLeases\x12\x1f.dledger.v1.CommitLeasesRequest\x1a .dledger.v1.CommitLeasesResponse\x12K\n\nPullQueues\x12\x1d.dledger.v1.PullQueuesRequest\x1a\x1e.dledger.v1.PullQueuesResponse\x12\x45\n\x08SendBack\x12\x1b.dledger.v1.SendBackRequest\x1a\x1c.dledger.v1.SendBackResponse\x12W\n\x0eGetDeadLetters\x12!.dledger.v1.GetDeadLettersRequest\x1a\".dledger.v1.GetDeadLettersResponse\x12]\n\x10ResendDeadLetter\x12#.dledger.v1.ResendDeadLetterRequest\x1a$.dledger.v1.ResendDeadLetterResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64ledger/wire/groups.proto\x12\ndledger.v1\x1a\x1b\x64ledger/wire/commands.proto\x1a\x19\x64ledger/wire/errors.proto\"\x89\x01\n\rAttendRequest\x12 \n\x04join\x18\x01 \x01(\x0b\x32\x10.dledger.v1.JoinH\x00\x12*\n\theartbeat\x18\x02 \x01(\x0b\x32\x15.dledger.v1.HeartbeatH\x00\x12\"\n\x05leave\x18\x03 \x01(\x0b\x32\x11.dledger.v1.LeaveH\x00\x42\x06\n\x04\x62ody\"\xa9\x01\n\x04Join\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0e\n\x06member\x18\x03 \x01(\t\x12\r\n\x05token\x18\x04 \x01(\x0c\x12\x0f\n\x07session\x18\x05 \x01(\x04\x12+\n\x08settings\x18\x06 \x01(\x0b\x32\x19.dledger.v1.GroupSettings\x12\'\n\x06queues\x18\x07 \x03(\x0b\x32\x17.dledger.v1.QueueChoice\"\x1b\n\tHeartbeat\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x15\n\x05Leave\x12\x0c\n\x04slot\x18\x01 \x01(\r\"\xcd\x01\n\x0e\x41ttendResponse\x12$\n\x06joined\x18\x01 \x01(\x0b\x32\x12.dledger.v1.JoinedH\x00\x12;\n\x12heartbeat_answered\x18\x02 \x01(\x0b\x32\x1d.dledger.v1.HeartbeatAnsweredH\x00\x12,\n\nassignment\x18\x03 \x01(\x0b\x32\x16.dledger.v1.AssignmentH\x00\x12\"\n\x05\x65nded\x18\x04 \x01(\x0b\x32\x11.dledger.v1.EndedH\x00\x42\x06\n\x04\x62ody\"\xac\x01\n\x06Joined\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\x04\x12\x14\n\x0cheartbeat_ms\x18\x03 \x01(\r\x12\x12\n\nsession_ms\x18\x04 \x01(\r\x12\x12\n\nrelease_ms\x18\x05 \x01(\r\x12\x18\n\x10return_within_ms\x18\x06 \x01(\r\x12+\n\x08settings\x18\x07 \x01(\x0b\x32\x19.dledger.v1.GroupSettings\"=\n\x11HeartbeatAnswered\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x18\n\x10return_within_ms\x18\x02 \x01(\r\"\xa1\x01\n\nAssignment\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\'\n\x06gained\x18\x02 \x03(\x0b\x32\x17.dledger.v1.TopicLeases\x12&\n\x05\x61sked\x18\x03 \x03(\x0b\x32\x17.dledger.v1.TopicQueues\x12%\n\x04lost\x18\x04 \x03(\x0b\x32\x17.dledger.v1.TopicQueues\x12\r\n\x05whole\x18\x05 \x01(\x08\"Y\n\x0bTopicLeases\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12&\n\x06leases\x18\x03 \x03(\x0b\x32\x16.dledger.v1.QueueLease\"u\n\nQueueLease\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x66rontier\x18\x03 \x01(\x04\x12\x10\n\x08\x66inished\x18\x04 \x03(\x04\x12\x15\n\x08\x66\x61ilures\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x0b\n\t_failures\"D\n\x0bTopicQueues\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x11\n\tqueue_ids\x18\x03 \x03(\r\"7\n\x05\x45nded\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.dledger.v1.Error\"p\n\x13\x43ommitLeasesRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12)\n\x06topics\x18\x04 \x03(\x0b\x32\x19.dledger.v1.TopicProgress\"B\n\x14\x43ommitLeasesResponse\x12*\n\x07refused\x18\x01 \x03(\x0b\x32\x19.dledger.v1.CommitRefusal\"g\n\rCommitRefusal\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12 \n\x05\x65rror\x18\x04 \x01(\x0b\x32\x11.dledger.v1.Error\"\xa7\x01\n\x11PullQueuesRequest\x12%\n\x06queues\x18\x01 \x03(\x0b\x32\x15.dledger.v1.QueuePull\x12\x14\n\x0cmax_messages\x18\x02 \x01(\r\x12\x11\n\tmax_bytes\x18\x03 \x01(\r\x12\x14\n\x07hold_ms\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\r\n\x05group\x18\x05 \x01(\t\x12\x11\n\tby_filter\x18\x06 \x01(\x08\x42\n\n\x08_hold_ms\"\x8a\x01\n\tQueuePull\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x19\n\x11topic_incarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\x14\n\x0cmax_messages\x18\x06 \x01(\r\x12\x0c\n\x04tags\x18\x07 \x03(\t\"=\n\x12PullQueuesResponse\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.dledger.v1.PulledQueue\"\xe5\x01\n\x0bPulledQueue\x12\x10\n\x08position\x18\x01 \x01(\r\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.dledger.v1.Error\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12\r\n\x05\x63ount\x18\x04 \x01(\r\x12\x13\n\x0bnext_offset\x18\x05 \x01(\x04\x12\x12\n\nmin_offset\x18\x06 \x01(\x04\x12\x12\n\nmax_offset\x18\x07 \x01(\x04\x12\x19\n\x11topic_incarnation\x18\x08 \x01(\x04\x12\x12\n\nvoid_count\x18\t \x01(\r\x12\x16\n\x0e\x66iltered_count\x18\n \x01(\r\"n\n\x0fSendBackRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12+\n\x08messages\x18\x04 \x03(\x0b\x32\x19.dledger.v1.FailedMessage\"\x86\x01\n\rFailedMessage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x10\n\x08rejected\x18\x06 \x01(\x08\x12\x0e\n\x06\x66\x61iled\x18\x07 \x01(\r\":\n\x10SendBackResponse\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.dledger.v1.SentBack\">\n\x08SentBack\x12 \n\x05\x65rror\x18\x01 \x01(\x0b\x32\x11.dledger.v1.Error\x12\x10\n\x08\x66\x61ilures\x18\x02 \x01(\r\"&\n\x15GetDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\"c\n\x16GetDeadLettersResponse\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12%\n\x06queues\x18\x03 \x03(\x0b\x32\x15.dledger.v1.DeadQueue\"U\n\tDeadQueue\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x12\n\nmin_offset\x18\x02 \x01(\x04\x12\x12\n\nmax_offset\x18\x03 \x01(\x04\x12\x0e\n\x06resent\x18\x04 \x03(\x04\"_\n\x17ResendDeadLetterRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\"[\n\x18ResendDeadLetterResponse\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06resent\x18\x02 \x01(\x08\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x32\xec\x03\n\x06Groups\x12\x43\n\x06\x41ttend\x12\x19.dledger.v1.AttendRequest\x1a\x1a.dledger.v1.AttendResponse(\x01\x30\x01\x12Q\n\x0c\x43ommitLeases\x12\x1f.dledger.v1.CommitLeasesRequest\x1a .dledger.v1.CommitLeasesResponse\x12K\n\nPullQueues\x12\x1d.dledger.v1.PullQueuesRequest\x1a\x1e.dledger.v1.PullQueuesResponse\x12\x45\n\x08SendBack\x12\x1b.dledger.v1.SendBackRequest\x1a\x1c.dledger.v1.SendBackResponse\x12W\n\x0eGetDeadLetters\x12!.dledger.v1.GetDeadLettersRequest\x1a\".dledger.v1.GetDeadLettersResponse\x12]\n\x10ResendDeadLetter\x12#.dledger.v1.ResendDeadLetterRequest\x1a$.dledger.v1.ResendDeadLetterResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,43 +52,43 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOPICLEASES']._serialized_start=1071
   _globals['_TOPICLEASES']._serialized_end=1160
   _globals['_QUEUELEASE']._serialized_start=1162
-  _globals['_QUEUELEASE']._serialized_end=1243
-  _globals['_TOPICQUEUES']._serialized_start=1245
-  _globals['_TOPICQUEUES']._serialized_end=1313
-  _globals['_ENDED']._serialized_start=1315
-  _globals['_ENDED']._serialized_end=1370
-  _globals['_COMMITLEASESREQUEST']._serialized_start=1372
-  _globals['_COMMITLEASESREQUEST']._serialized_end=1484
-  _globals['_COMMITLEASESRESPONSE']._serialized_start=1486
-  _globals['_COMMITLEASESRESPONSE']._serialized_end=1552
-  _globals['_COMMITREFUSAL']._serialized_start=1554
-  _globals['_COMMITREFUSAL']._serialized_end=1657
-  _globals['_PULLQUEUESREQUEST']._serialized_start=1660
-  _globals['_PULLQUEUESREQUEST']._serialized_end=1827
-  _globals['_QUEUEPULL']._serialized_start=1830
-  _globals['_QUEUEPULL']._serialized_end=1968
-  _globals['_PULLQUEUESRESPONSE']._serialized_start=1970
-  _globals['_PULLQUEUESRESPONSE']._serialized_end=2031
-  _globals['_PULLEDQUEUE']._serialized_start=2034
-  _globals['_PULLEDQUEUE']._serialized_end=2263
-  _globals['_SENDBACKREQUEST']._serialized_start=2265
-  _globals['_SENDBACKREQUEST']._serialized_end=2375
-  _globals['_FAILEDMESSAGE']._serialized_start=2377
-  _globals['_FAILEDMESSAGE']._serialized_end=2495
-  _globals['_SENDBACKRESPONSE']._serialized_start=2497
-  _globals['_SENDBACKRESPONSE']._serialized_end=2555
-  _globals['_SENTBACK']._serialized_start=2557
-  _globals['_SENTBACK']._serialized_end=2601
-  _globals['_GETDEADLETTERSREQUEST']._serialized_start=2603
-  _globals['_GETDEADLETTERSREQUEST']._serialized_end=2641
-  _globals['_GETDEADLETTERSRESPONSE']._serialized_start=2643
-  _globals['_GETDEADLETTERSRESPONSE']._serialized_end=2742
-  _globals['_DEADQUEUE']._serialized_start=2744
-  _globals['_DEADQUEUE']._serialized_end=2829
-  _globals['_RESENDDEADLETTERREQUEST']._serialized_start=2831
-  _globals['_RESENDDEADLETTERREQUEST']._serialized_end=2926
-  _globals['_RESENDDEADLETTERRESPONSE']._serialized_start=2928
-  _globals['_RESENDDEADLETTERRESPONSE']._serialized_end=3019
-  _globals['_GROUPS']._serialized_start=3022
-  _globals['_GROUPS']._serialized_end=3514
+  _globals['_QUEUELEASE']._serialized_end=1279
+  _globals['_TOPICQUEUES']._serialized_start=1281
+  _globals['_TOPICQUEUES']._serialized_end=1349
+  _globals['_ENDED']._serialized_start=1351
+  _globals['_ENDED']._serialized_end=1406
+  _globals['_COMMITLEASESREQUEST']._serialized_start=1408
+  _globals['_COMMITLEASESREQUEST']._serialized_end=1520
+  _globals['_COMMITLEASESRESPONSE']._serialized_start=1522
+  _globals['_COMMITLEASESRESPONSE']._serialized_end=1588
+  _globals['_COMMITREFUSAL']._serialized_start=1590
+  _globals['_COMMITREFUSAL']._serialized_end=1693
+  _globals['_PULLQUEUESREQUEST']._serialized_start=1696
+  _globals['_PULLQUEUESREQUEST']._serialized_end=1863
+  _globals['_QUEUEPULL']._serialized_start=1866
+  _globals['_QUEUEPULL']._serialized_end=2004
+  _globals['_PULLQUEUESRESPONSE']._serialized_start=2006
+  _globals['_PULLQUEUESRESPONSE']._serialized_end=2067
+  _globals['_PULLEDQUEUE']._serialized_start=2070
+  _globals['_PULLEDQUEUE']._serialized_end=2299
+  _globals['_SENDBACKREQUEST']._serialized_start=2301
+  _globals['_SENDBACKREQUEST']._serialized_end=2411
+  _globals['_FAILEDMESSAGE']._serialized_start=2414
+  _globals['_FAILEDMESSAGE']._serialized_end=2548
+  _globals['_SENDBACKRESPONSE']._serialized_start=2550
+  _globals['_SENDBACKRESPONSE']._serialized_end=2608
+  _globals['_SENTBACK']._serialized_start=2610
+  _globals['_SENTBACK']._serialized_end=2672
+  _globals['_GETDEADLETTERSREQUEST']._serialized_start=2674
+  _globals['_GETDEADLETTERSREQUEST']._serialized_end=2712
+  _globals['_GETDEADLETTERSRESPONSE']._serialized_start=2714
+  _globals['_GETDEADLETTERSRESPONSE']._serialized_end=2813
+  _globals['_DEADQUEUE']._serialized_start=2815
+  _globals['_DEADQUEUE']._serialized_end=2900
+  _globals['_RESENDDEADLETTERREQUEST']._serialized_start=2902
+  _globals['_RESENDDEADLETTERREQUEST']._serialized_end=2997
+  _globals['_RESENDDEADLETTERRESPONSE']._serialized_start=2999
+  _globals['_RESENDDEADLETTERRESPONSE']._serialized_end=3090
+  _globals['_GROUPS']._serialized_start=3093
+  _globals['_GROUPS']._serialized_end=3585
 # @@protoc_insertion_point(module_scope)

@@ -111,16 +111,18 @@ class TopicLeases(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., leases: _Optional[_Iterable[_Union[QueueLease, _Mapping]]] = ...) -> None: ...
 
 class QueueLease(_message.Message):
-    __slots__ = ("queue_id", "epoch", "frontier", "finished")
+    __slots__ = ("queue_id", "epoch", "frontier", "finished", "failures")
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FRONTIER_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
     queue_id: int
     epoch: int
     frontier: int
     finished: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., frontier: _Optional[int] = ..., finished: _Optional[_Iterable[int]] = ...) -> None: ...
+    failures: int
+    def __init__(self, queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., frontier: _Optional[int] = ..., finished: _Optional[_Iterable[int]] = ..., failures: _Optional[int] = ...) -> None: ...
 
 class TopicQueues(_message.Message):
     __slots__ = ("topic", "incarnation", "queue_ids")
@@ -247,20 +249,22 @@ class SendBackRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., member: _Optional[str] = ..., session: _Optional[int] = ..., messages: _Optional[_Iterable[_Union[FailedMessage, _Mapping]]] = ...) -> None: ...
 
 class FailedMessage(_message.Message):
-    __slots__ = ("topic", "incarnation", "queue_id", "epoch", "offset", "rejected")
+    __slots__ = ("topic", "incarnation", "queue_id", "epoch", "offset", "rejected", "failed")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     incarnation: int
     queue_id: int
     epoch: int
     offset: int
     rejected: bool
-    def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., rejected: _Optional[bool] = ...) -> None: ...
+    failed: int
+    def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., rejected: _Optional[bool] = ..., failed: _Optional[int] = ...) -> None: ...
 
 class SendBackResponse(_message.Message):
     __slots__ = ("messages",)
@@ -269,10 +273,12 @@ class SendBackResponse(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[SentBack, _Mapping]]] = ...) -> None: ...
 
 class SentBack(_message.Message):
-    __slots__ = ("error",)
+    __slots__ = ("error", "failures")
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
     error: _errors_pb2.Error
-    def __init__(self, error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+    failures: int
+    def __init__(self, error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., failures: _Optional[int] = ...) -> None: ...
 
 class GetDeadLettersRequest(_message.Message):
     __slots__ = ("group",)

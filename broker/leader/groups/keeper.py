@@ -31,6 +31,7 @@ from broker.leader.groups.starting import Queues, starts
 from broker.leader.groups.strategies import StrategyUnknown, strategy_of
 from broker.state.groups import Group
 from broker.state.leases import Place
+from broker.state.level import Level
 from broker.state.lived_time import LivedTime
 from broker.state.refusals import PartlyRefused, Refusal
 from broker.state.topics import TopicState
@@ -52,6 +53,8 @@ class GroupState(State, Protocol):
 
     @property
     def lived_time(self) -> LivedTime: ...
+    @property
+    def level(self) -> Level: ...
 
 
 class Attendee(Protocol):

@@ -19,7 +19,7 @@ from dledger.client.connection import SEND_BACK
 from dledger.client.errors import ClientError, LeaseLost, from_wire
 from dledger.client.members.clock import clock
 from dledger.client.members.member import Member, Returned
-from dledger.client.members.process_queue import ProcessQueue
+from dledger.client.members.process_queue import ProcessQueue, Work
 from dledger.wire import groups_pb2 as gpb
 
 MOST_A_CALL: Final = 256
@@ -61,6 +61,15 @@ class SendingBack:
         self._waiting.append(returned)
         self._wakes.set()
 
+    def give_up(self, work: Work) -> None:
+        """It is to go back, and wasn't tried: it kills whoever does."""
+        returned = self._member.give_up(work)
+        _log.warning(
+            "group %s: %s, offset %d: whoever had it failed or vanished, %d times; it isn't tried",
+            *(self._group, work.queue.place, work.message.queue_offset, returned.failed),
+        )
+        self.add(returned)
+
     async def run(self) -> None:
         """Until it is cancelled."""
         while True:
@@ -74,7 +83,7 @@ class SendingBack:
         request = gpb.SendBackRequest(
             group=self._group, member=self._name, session=self._member.session
         )
-        for work, is_rejected in messages:
+        for work, is_rejected, failed in messages:
             place = work.queue.place
             request.messages.add(
                 topic=place.topic,
@@ -83,6 +92,7 @@ class SendingBack:
                 epoch=work.queue.epoch,
                 offset=work.message.queue_offset,
                 rejected=is_rejected,
+                failed=failed,
             )
         try:
             answer = await self._broker_group.call(
@@ -95,8 +105,11 @@ class SendingBack:
             return
         for returned, sent in zip(messages, answer.messages, strict=True):
             if not sent.HasField("error"):
-                self.sent += 1
-                self._member.on_sent_back(returned.work)
+                if sent.failures:
+                    self._member.on_counted(returned.work, sent.failures, clock())
+                else:
+                    self.sent += 1
+                    self._member.on_sent_back(returned.work)
                 self._on_settled(returned.work.queue)
                 continue
             failure = from_wire(sent.error)
