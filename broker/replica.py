@@ -283,10 +283,7 @@ class Replica:
             self._is_full,
             asyncio.get_running_loop().time,
         )
-        keeper.holders += [
-            filling,
-            Waiting(self.machine, self.queues, self.log.index_at, self._is_full),
-        ]
+        keeper.holders += [filling, Waiting(self.machine, self.queues, self.log.index_at)]
         return keeper
 
     def _make_archiver(self) -> Archiver:

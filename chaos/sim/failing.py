@@ -8,7 +8,7 @@ The log is judged at the end (`chaos.sim.retry_model`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from zlib import crc32
 
@@ -19,7 +19,7 @@ from chaos.sim.members import Crew, Held, Member, Queue
 from chaos.sim.node import Defect
 from chaos.sim.retry_model import Chain, RetryModel
 from dledger.records.record import DecodedRecord
-from dledger.records.reserved import ORIGIN_MESSAGE_ID, SCHEDULE_TOPIC
+from dledger.records.reserved import ORIGIN_MESSAGE_ID, SCHEDULE_TOPIC, retry_topic
 from dledger.wire import commands_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
 from dledger.wire import groups_pb2 as pb
@@ -110,10 +110,18 @@ class FailingMember(Member):
                     self._crew.poison.add(_origin(record))
                 if record.queue_offset in held.unfinished:
                     held.finish(record.queue_offset)
+            elif self._is_gone(sent.error, record):
+                if record.queue_offset in held.unfinished:
+                    held.finish(record.queue_offset)
             elif sent.error.code not in WEATHER and not sent.error.retriable:
                 raise Defect("send back refused", f"{self.name}: {sent.error}")
             else:
                 self._given[queue, record.queue_offset] = record
+
+    def _is_gone(self, error: epb.Error, record: DecodedRecord) -> bool:
+        """Whether retention has taken it, before it could be copied."""
+        moved = self.shared.moves_start and error.code == epb.OFFSET_OUT_OF_RANGE
+        return moved and record.queue_offset < error.valid.min_offset
 
 
 def has_moved_on(machine: StateMachine) -> bool:
@@ -125,9 +133,15 @@ def has_moved_on(machine: StateMachine) -> bool:
     )
 
 
-def check_failed(crews: Iterable[Crew], model: RetryModel) -> None:
+def check_failed(
+    crews: Iterable[Crew], model: RetryModel, first_held: Callable[[str], int]
+) -> None:
     """Nothing waits any more, and what is poison is dead, after exactly its attempts; so is nothing
-    else, but what was rejected or has failed as often.
+    else, but what was rejected or has failed as often. The log's front may have taken what lay in
+    a retry topic like any other message, and nothing that waited.
+
+    Args:
+        first_held: where a retry topic begins by now.
 
     Raises:
         Defect: names what isn't so.
@@ -140,8 +154,10 @@ def check_failed(crews: Iterable[Crew], model: RetryModel) -> None:
             raise Defect("retry", f"{chain} is dead after {failures} attempts")
     for crew in crews:
         for origin in crew.poison if isinstance(crew, FailingCrew) else ():
-            if dead.get(Chain(crew.group, origin)) != (ATTEMPTS, False):
-                found = model.place(Chain(crew.group, origin))
+            chain = Chain(crew.group, origin)
+            is_gone = model.lies_before(chain, first_held(retry_topic(crew.group)))
+            if dead.get(chain) != (ATTEMPTS, False) and not is_gone:
+                found = model.place(chain)
                 raise Defect("retry", f"nobody can work on {origin}, and it is {found}")
 
 

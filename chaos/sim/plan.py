@@ -469,10 +469,9 @@ def _with_poppers(plan: Plan) -> Plan:
 
 
 def _with_failing(plan: Plan) -> Plan:
-    """Some have a consumer group whose members fail at messages. Where the log's front moves, what
-    waits may go with it: nothing holds it there."""
+    """Some have a consumer group whose members fail at messages."""
     chance = plan.random("failing")
-    if plan.moves_start or chance.random() >= FAILING_SHARE:
+    if chance.random() >= FAILING_SHARE:
         return plan
     return replace(plan, failing=chance.randint(1, 3))
 

@@ -74,6 +74,11 @@ class RetryModel:
         """Where it is, for whoever has to tell."""
         return str(self._places.get(chain, "nowhere"))
 
+    def lies_before(self, chain: Chain, offset: int) -> bool:
+        """Whether it is in its retry topic, before that offset."""
+        place = self._places.get(chain)
+        return place is not None and place.state == "again" and place.at < offset
+
     def applied(self, header: EntryHeader, frame: bytes, units: Sequence[Judged]) -> None:
         """The machine has applied that entry; of one of units, what became of them.
 

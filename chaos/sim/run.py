@@ -339,7 +339,7 @@ class _Run:
     def _check_crews(self, models: Models) -> None:
         """Every message from where a group was to go on was worked on by somebody since."""
         model = models.leases
-        check_failed(self.world.crews.values(), models.retries)
+        check_failed(self.world.crews.values(), models.retries, self._first_held)
         for crew in self.world.crews.values():
             for (incarnation, queue_id), due in model.due(crew.group).items():
                 name, _ = self._queue(incarnation, queue_id)
@@ -352,6 +352,12 @@ class _Run:
                         f"{crew.group} is through with {name}/{queue_id}, and nobody has seen "
                         f"{missing[:5]} since entry {due.since}",
                     )
+
+    def _first_held(self, topic: str) -> int:
+        """Where the first queue of a topic begins, in the member whose log begins last."""
+        lives = [node.life for node in self.world.nodes.values() if node.life is not None]
+        found = [(life.replica.machine.topics.get(topic), life.replica.queues) for life in lives]
+        return max((q.min_offset(t.folder, 0) for t, q in found if t is not None), default=0)
 
     def _wanted(self, crew: Crew, topic: TopicRef, queue_id: int, start: int) -> set[int]:
         """What the crew has to have worked on."""

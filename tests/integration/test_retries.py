@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from broker.errors import BrokerError
+from broker.leader.commands import Commands
+from broker.state.topics import TopicRef
 from dledger.client import DeadQueue, InvalidArgument, Message, PushConsumer, Reject, Resent
 from dledger.records.reserved import LEVELS, ORIGIN_OFFSET, ORIGIN_QUEUE, SCHEDULE_TOPIC
 from tests.client.loops import async_test
@@ -146,3 +148,40 @@ async def test_what_waits_to_be_tried_again_holds_the_front_of_the_log(tmp_path:
             await until(lambda: seen.count(2) == 1)
             await until(lambda: waiting.first_needed() is None)
             await front.propose(needed + 1)
+
+
+@async_test
+async def test_what_fails_and_is_gone_from_the_log_has_its_attempts_and_no_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody can copy it any more: the member tries it by itself, and then gives it up."""
+    async with some_group(tmp_path, delays_ms=DELAYS_MS) as (group, client, _):
+        await fill(client, 1)
+        (node,) = group.nodes.values()
+        commands = Commands(node.appender)
+        topic = node.machine.topics.get("t")
+        assert topic is not None
+        of = TopicRef("t", topic.incarnation)
+        attempts: dict[int, list[int]] = {}
+        options = replace(PUSH, max_attempts=2, retry_delays_s=(0.1,))
+        consumer = client.push_consumer("g", options=options)
+
+        @consumer.on("t")
+        async def handle(message: Message) -> None:
+            attempts.setdefault(message.queue_id, []).append(message.attempt)
+            assert await commands.move_queue_starts(of, [(message.queue_id, 1)]) is None
+            if message.queue_id == 1:
+                raise Reject("nobody can")
+            raise RuntimeError("poison")
+
+        async with running(consumer):
+            given_up = {queue_id: [1, 2] for queue_id in range(QUEUES)} | {1: [1]}
+            await until(lambda: attempts == given_up)
+            async with asyncio.timeout(30):
+                while any((await consumer.lag()).values()):
+                    await asyncio.sleep(0.05)
+        assert attempts == given_up
+        told = [each.message for each in caplog.records if "given up" in each.message]
+        assert len(told) == QUEUES
+        assert all("retention has taken it" in each for each in told)
+        assert (await client.dead_letters("g")).count == 0

@@ -1,8 +1,8 @@
 """What waits to be tried again holds the front of the log: it is in no other place.
 
 A `broker.log_start.Holder`, of a leader. Each level of the schedule topic is a queue, so the first
-message that waits there is the oldest of it. Waits end after two hours at most, and so does this.
-On a full disk it holds nothing: what is due couldn't be moved there, and nothing would ever go.
+message that waits there is the oldest of it. Waits end after two hours at most, and so does this,
+unless a majority's disks are full: then nothing is moved, and this holds until there is room.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class Waiting:
 
     Args:
         index_at: the entry that a physical offset of the log belongs to.
-        is_short: whether this node's disk is full.
     """
 
     name = "messages that wait to be tried again"
@@ -50,17 +49,15 @@ class Waiting:
         state: State,
         queues: Queues,
         index_at: Callable[[int], int],
-        is_short: Callable[[], bool],
     ) -> None:
         self._state = state
         self._queues = queues
         self._index_at = index_at
-        self._is_short = is_short
 
     def first_needed(self) -> int | None:
         """See `Holder`."""
         topic = self._state.topics.get(SCHEDULE_TOPIC)
-        if topic is None or self._is_short():
+        if topic is None:
             return None
         found = (
             self._first_of(topic.folder, queue_id, Queue(topic.incarnation, queue_id))

@@ -93,8 +93,8 @@ LATER_LOGS = (
     Mutant(
         "front-goes-under-who-is-being-filled",
         "broker/replica.py",
-        "        keeper.holders.append(filling)\n",
-        "",
+        "[filling, Waiting(self.machine, self.queues, self.log.index_at)]",
+        "[Waiting(self.machine, self.queues, self.log.index_at)]",
         masked="it is filled again, at the cost of time",
         tests=_LATER,
     ),

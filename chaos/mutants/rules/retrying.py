@@ -141,9 +141,17 @@ RETRYING = (
     Mutant(
         "what-waits-does-not-hold-the-front",
         "broker/replica.py",
-        "            Waiting(self.machine, self.queues, self.log.index_at, self._is_full),\n",
-        "",
-        masked=_RARE,
+        "[filling, Waiting(self.machine, self.queues, self.log.index_at)]",
+        "[filling]",
+        seed=35,
+        tests=_NODES,
+    ),
+    Mutant(
+        "what-is-gone-is-tried-for-ever",
+        "dledger/client/members/sending_back.py",
+        "isinstance(failure, OffsetOutOfRange) and self._is_last(returned)",
+        "False",
+        masked="the simulator's members are its own",
         tests=_NODES,
     ),
 )

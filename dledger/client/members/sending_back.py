@@ -3,7 +3,8 @@
 This owns those that were not taken yet: at most what may wait of the member's queues, for each
 counts there until the brokers have it. One call is under way at a time, and what fails meanwhile
 shares the next. What they can't take is tried again by the member itself, after a pause; nothing is
-forgotten, and nothing is finished before they have said that they have it.
+forgotten, and nothing is finished before they have said that they have it. The exception is what is
+gone from the log: nobody can copy it, so its last attempt is the member's to count.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Final
 
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import SEND_BACK
-from dledger.client.errors import ClientError, LeaseLost, from_wire
+from dledger.client.errors import ClientError, LeaseLost, OffsetOutOfRange, from_wire
 from dledger.client.members.clock import clock
 from dledger.client.members.member import Member, Returned
 from dledger.client.members.process_queue import ProcessQueue, Work
+from dledger.records.reserved import DEFAULT_ATTEMPTS
 from dledger.wire import groups_pb2 as gpb
 
 MOST_A_CALL: Final = 256
@@ -115,10 +117,25 @@ class SendingBack:
             failure = from_wire(sent.error)
             if isinstance(failure, LeaseLost):
                 self._on_gone(returned.work.queue)
+            elif isinstance(failure, OffsetOutOfRange) and self._is_last(returned):
+                self._give_up(returned)
             else:
                 place = returned.work.queue.place
                 _log.warning("group %s: %s: %s", self._group, place, failure.message)
                 self._keep(returned)
+
+    def _is_last(self, returned: Returned) -> bool:
+        attempts = self._member.rules.max_attempts or DEFAULT_ATTEMPTS
+        return returned.is_rejected or returned.work.message.attempt >= attempts
+
+    def _give_up(self, returned: Returned) -> None:
+        message = returned.work.message
+        text = (
+            "group %s: %s offset %d: retention has taken it, so it can't be a dead letter: given up"
+        )
+        _log.error(text, self._group, returned.work.queue.place, message.queue_offset)
+        self._member.on_sent_back(returned.work)
+        self._on_settled(returned.work.queue)
 
     def _keep(self, returned: Returned) -> None:
         self._member.on_kept(returned.work, clock())
