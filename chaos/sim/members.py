@@ -266,6 +266,7 @@ class Member(Client):
                 mine = self._held.get(queue)
                 if mine is None or mine.epoch != lease.epoch:
                     self._held[queue] = Held.of(lease)
+                    self._on_gained(queue, lease)
                 else:
                     mine.is_asked = False
         for asked in told.asked:
@@ -276,6 +277,9 @@ class Member(Client):
         for lost in told.lost:
             for queue_id in lost.queue_ids:
                 self._held.pop((lost.topic, lost.incarnation, queue_id), None)
+
+    def _on_gained(self, queue: Queue, lease: pb.QueueLease) -> None:
+        """It holds that queue now."""
 
     def _may_start(self) -> bool:
         age_s = asyncio.get_running_loop().time() - self._answered_s

@@ -228,6 +228,7 @@ class Plan:
     overseers: int = 0  # of crews
     poppers: tuple[int, ...] = ()  # of each group that is handed single messages
     failing: int = 0  # members of a group that fails at messages
+    stopping: int = 0  # of one that does so in order
     upgraded: bool = False  # whoever starts again does so with a release of the next level
     one_away: bool = False  # when all is at rest a voter goes, and the others have to serve
     weather: Weather = FAIR
@@ -473,7 +474,9 @@ def _with_failing(plan: Plan) -> Plan:
     chance = plan.random("failing")
     if chance.random() >= FAILING_SHARE:
         return plan
-    return replace(plan, failing=chance.randint(1, 3))
+    plan = replace(plan, failing=chance.randint(1, 3))
+    in_order = plan.random("stopping")
+    return replace(plan, stopping=in_order.randint(1, 2) if in_order.random() < 0.5 else 0)
 
 
 def _with_crowds(plan: Plan) -> Plan:

@@ -288,15 +288,18 @@ class _Run:
         return [name for name, each in crews if not isinstance(each, FailingCrew)]
 
     def _make_failing(self) -> list[Member]:
-        """A crew that fails at messages."""
-        crew = FailingCrew("failing")
-        if self.plan.failing:
-            crew.is_drained = partial(self._is_drained, crew)
-            self.world.crews[crew.group] = crew
-        names = [f"failing-{at}" for at in range(self.plan.failing)]
-        self.world.members_of_crews += names
-        shared, plan = self.shared, self.plan
-        return [FailingMember(n, shared, plan.random(n), crew, self.world) for n in names]
+        """Crews that fail at messages: the second stays in front of them, in order."""
+        found: list[Member] = []
+        for group, size in (("failing", self.plan.failing), ("stopping", self.plan.stopping)):
+            crew = FailingCrew(group, is_orderly=group == "stopping")
+            if size:
+                crew.is_drained = partial(self._is_drained, crew)
+                self.world.crews[crew.group] = crew
+            names = [f"{group}-{at}" for at in range(size)]
+            self.world.members_of_crews += names
+            shared, plan = self.shared, self.plan
+            found += [FailingMember(n, shared, plan.random(n), crew, self.world) for n in names]
+        return found
 
     def _make_poppers(self) -> list[Popper]:
         """The shops: the first of any order, the second FIFO."""

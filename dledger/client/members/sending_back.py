@@ -126,7 +126,9 @@ class SendingBack:
 
     def _is_last(self, returned: Returned) -> bool:
         attempts = self._member.rules.max_attempts or DEFAULT_ATTEMPTS
-        return returned.is_rejected or returned.work.message.attempt >= attempts
+        work = returned.work
+        is_given_up = returned.is_rejected or work.queue.is_given_up(work)
+        return is_given_up or work.message.attempt >= attempts
 
     def _give_up(self, returned: Returned) -> None:
         message = returned.work.message
