@@ -30,6 +30,7 @@ class Member:
     session: int = 0
     held: dict[tuple[str, int], int] = field(default_factory=dict)  # (topic, queue id) -> epoch
     frontiers: dict[tuple[str, int], int] = field(default_factory=dict)
+    failures: dict[tuple[str, int], int | None] = field(default_factory=dict)
     asked: set[tuple[str, int]] = field(default_factory=set)
     is_whole: bool = False
     ended: Ended | None = None
@@ -79,6 +80,7 @@ class Seat:
         for each in told.gained:
             key = each.queue.topic, each.queue.queue_id
             member.held[key], member.frontiers[key] = each.epoch, each.frontier
+            member.failures[key] = each.failures
             member.asked.discard(key)
         member.asked.update((each.topic, each.queue_id) for each in told.asked)
         for queue in told.lost:

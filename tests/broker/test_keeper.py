@@ -138,6 +138,29 @@ def test_a_silent_member_is_ended_and_its_stream_too() -> None:
     assert refused.value.code is ErrorCode.SESSION_ENDED
 
 
+def test_who_falls_silent_counts_for_what_was_in_front_and_a_goodbye_does_not() -> None:
+    """Whoever has the queue next is told how often that was."""
+    room = Room()
+    fill(room, "t", 2)
+    told: list[int | None] = []
+    for token, says in ((b"token--1", True), (b"token--2", False), (b"token--3", True)):
+        seat = room.seat()
+        member = seat.join("a", token=token)
+        room.pass_ms(SOON_MS, seat)
+        told.append(member.failures["t", 0])
+        if says:
+            seat.leave()
+            room.pass_ms(SOON_MS, seat)
+        else:
+            room.pass_ms(PACE.session_ms + SOON_MS)
+        assert room.machine.groups.session(member.session) is None
+    seat = room.seat()
+    last = seat.join("b")
+    room.pass_ms(SOON_MS, seat)
+    assert (told, last.failures["t", 0]) == ([0, 0, 1], 1)
+    assert last.failures["t", 1] == 0, "there is no message in it"
+
+
 def test_a_leader_that_slept_calls_nobody_silent() -> None:
     """What was said meanwhile is read before anybody's time is over: ticks that weren't run aren't
     counted, and after a late one some more are awaited."""
