@@ -65,6 +65,10 @@ class FailingMember(Member):
         else:
             self._counted.pop(queue, None)
 
+    async def _commit_simply(self) -> None:
+        """Where nobody is a member it would forget what is finished behind the frontier, and what
+        was sent back from there would be again."""
+
     def _note(self, queue: Queue, record: DecodedRecord) -> None:
         self._given[queue, record.queue_offset] = record
 
