@@ -11,7 +11,8 @@ from broker.leader.retention import Measured, SegmentEnd
 from broker.snapshots import NoFiles
 from broker.state.lived_time import LivedTime
 from broker.state.log_start import FIRST_ENTRY
-from broker.state.machine import QueueFiles, StateMachine
+from broker.state.machine import StateMachine
+from broker.state.queue_files import QueueFiles
 from dledger.core.types import NodeId
 from dledger.disk_figures import DiskFigure
 from store.commitlog import CommitLog

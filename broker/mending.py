@@ -25,7 +25,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from broker.state.machine import QueueFiles, StateMachine
+from broker.state.machine import StateMachine
+from broker.state.queue_files import QueueFiles
 from broker.state.replay import FolderKey, WrongQueue
 from broker.state.topics import TopicState
 from dledger.errors import ApplyPaused

@@ -39,12 +39,13 @@ from broker.doors.grpc.callers import RevokedCallers
 from broker.doors.grpc.door import Entrance, For, GrpcDoor
 from broker.ending import disk_failure_in, ending_of
 from broker.holed import HoledNode
+from broker.last_words import ROT_ADVICE
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
 from broker.picture import node_facts
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.premises import Surveyor
 from broker.recovery import REAL_MACHINERY
-from broker.replica import ROT_ADVICE, Replica
+from broker.replica import Replica
 from broker.standby import Standby
 from broker.turns import LoopTurns
 from dledger.addresses import is_loopback, split_address

@@ -18,7 +18,8 @@ import structlog
 from broker.config import NodeConfig
 from broker.forming.member import Member
 from broker.snapshots import Base, NoFiles, restore_newest
-from broker.state.machine import USUAL, MachineOptions, QueueFiles, StateMachine
+from broker.state.machine import USUAL, MachineOptions, StateMachine
+from broker.state.queue_files import QueueFiles
 from broker.state.replay import (
     NO_STARTS,
     QueueStarts,

@@ -24,7 +24,8 @@ import structlog
 
 from broker.ending import DISK_ERRNOS
 from broker.state.errors import SnapshotDamaged, SnapshotRefused
-from broker.state.machine import MachineOptions, QueueFiles, StateMachine
+from broker.state.machine import MachineOptions, StateMachine
+from broker.state.queue_files import QueueFiles
 from store.commitlog import CommitLog
 from store.errors import CorruptionFound, NotARegularFile, SnapshotOfAnother, StorageFailed
 from store.files import FULL_ERRNOS

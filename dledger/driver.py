@@ -197,7 +197,12 @@ class RaftDriver(Generic[H]):
             if not self._ports.is_mended(error):
                 raise
             self._doubt.give_up()
-        self._core.report_fitness(is_short=self._room.is_short(), can_serve=self._can_serve())
+        leader = self._core.leader
+        self._core.report_fitness(
+            is_short=self._room.is_short(),
+            can_serve=self._can_serve(),
+            leader_can_serve=leader is None or leader == self._node or self._ports.can_lead(leader),
+        )
         self._core.tick()
         if self._core.role is Role.LEADER:
             self._estimate_time()

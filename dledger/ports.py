@@ -262,7 +262,8 @@ class Ports(Generic[H]):
     entry at which a peer contradicts what is settled here. `offered` is told of a snapshot that
     this node needs, again and again; `takes_offers` says who understands one. `makes_room` says of
     an entry, by its kind and body, whether it lets go of others; see `dledger.room`. `own_disk`:
-    how full it is, None where that isn't known.
+    how full it is, None where that isn't known. `can_lead`: whether a peer's program knows what the
+    log holds, as far as it has said.
     """
 
     log: ReplicatedLog[H]
@@ -283,3 +284,4 @@ class Ports(Generic[H]):
     takes_offers: Callable[[NodeId], bool] = _by_all
     makes_room: Callable[[int, bytes | bytearray | memoryview], bool] = _makes_none
     own_disk: Callable[[], DiskFigure | None] = _unknown
+    can_lead: Callable[[NodeId], bool] = _by_all

@@ -135,12 +135,17 @@ class Recovery:
         check_bases(self._directory, bases, self._segment_size, self._checkpoint, begins_at)
         extended = self._open_all(bases)
         redone = self._redo_cut()
-        table, history = SegmentTable(self._files), History(self._start)
         known = self._known if redone is None else NOTHING_KNOWN  # of a log that wasn't cut
-        walker = LogWalker(self._files, self._segment_size, table, history, known)
-        stop = walker.walk(self._segments, self._first_thorough())
+        thorough_from = self._first_thorough()
+        table, history, walker, stop = self._walk(known, thorough_from)
         end = table.last.end_offset if table.segments else begins_at
-        self._judge(end, stop, history)
+        if stop is not None and end < thorough_from:
+            # A header is missing where another one's size has led: that size may be what is wrong.
+            thorough_from = end - end % self._segment_size
+            self._segments = [Segment(e.base, e.path, e.handle) for e in self._segments]
+            table, history, walker, stop = self._walk(known, thorough_from)
+            end = table.last.end_offset if table.segments else begins_at
+        self._judge(end, stop, history, thorough_from)
         spares = self._segments[len(table.segments) :]
         cut_bytes = self._clear_tail(end, table, stop)
         self._make_durable(end, history, spares)
@@ -160,6 +165,13 @@ class Recovery:
             foreign_files=foreign,
         )
         return Recovered(table, spares, history, report, tuple(walker.passed_over))
+
+    def _walk(
+        self, known: Known, thorough_from: int
+    ) -> tuple[SegmentTable, History, LogWalker, Stop | None]:
+        table, history = SegmentTable(self._files), History(self._start)
+        walker = LogWalker(self._files, self._segment_size, table, history, known)
+        return table, history, walker, walker.walk(self._segments, thorough_from)
 
     def _open_all(self, bases: tuple[int, ...]) -> str | None:
         """All segments are open and of full size; the name of the one that had to be extended."""
@@ -190,7 +202,7 @@ class Recovery:
         last_base = self._watermark - self._watermark % self._segment_size
         return last_base - self._segment_size
 
-    def _judge(self, end: int, stop: Stop | None, history: History) -> None:
+    def _judge(self, end: int, stop: Stop | None, history: History, thorough_from: int) -> None:
         """Returns if what stopped the walk may be cut off."""
         if stop is None or (self._checkpoint.readable and end >= self._watermark):
             return
@@ -209,7 +221,7 @@ class Recovery:
             self._segment_size,
             watermark,
             self._known,
-            self._first_thorough(),
+            thorough_from,
         ).find(end, history)
         if holes is None:
             raise rot

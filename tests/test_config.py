@@ -17,7 +17,7 @@ from broker.config import (
     dump_toml,
     load_config,
 )
-from broker.replica import raft_options
+from broker.raft_options import raft_options
 from dledger.addresses import is_loopback, split_address
 from dledger.core.raft import check_options
 

@@ -33,7 +33,7 @@ ELSEWHERE = {
     "_NotOffered": "never leaves broker.forming.calls: it asks elsewhere",
     "_FoundOut": "never leaves chaos.sim.node: it ends a start that is only tried",
     "StrategyUnknown": "never leaves broker.leader.groups: who joins is told by a BrokerError",
-    "_LevelUnknown": "never leaves broker.state.machine: `apply` ends in front of it",
+    "LevelUnknown": "never leaves broker.state: the machine's `apply` ends in front of it",
     "HandlerFailed": "never leaves chaos.real.member: a handler fails on purpose",
     "Reject": "a user's handler raises it, and the member that called that takes it",
     "OrdersBroken": "chaos.faults is loaded into nodes and knows nothing of chaos",

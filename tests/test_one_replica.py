@@ -11,7 +11,7 @@ from functools import cache
 
 from tests.test_architecture import ROOT, modules
 
-# What decides behaviour in a member of a group, and the two modules that make it.
+# What decides behaviour in a member of a group, and the modules that make it.
 PARTS = {
     "broker.announcing.Announcer",
     "broker.housekeeping.Housekeeping",
@@ -39,7 +39,7 @@ PARTS = {
     "broker.ticker.Ticker",
     "dledger.driver.RaftDriver",
 }
-MAKERS = {"broker.assembly", "broker.replica"}
+MAKERS = {"broker.assembly", "broker.noting", "broker.replication", "broker.wiring"}
 # Tests of a part by itself: one that owes nothing to what it is joined to.
 ALONE = {
     "tests.broker.test_housekeeping": {"broker.housekeeping.Housekeeping"},

@@ -19,7 +19,8 @@ from typing import Protocol
 
 import structlog
 
-from broker.state.machine import QueueFiles, StateMachine
+from broker.state.machine import StateMachine
+from broker.state.queue_files import QueueFiles
 from broker.state.topics import TopicState
 from dledger.errors import ApplyStopped
 

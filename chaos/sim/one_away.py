@@ -8,7 +8,8 @@ It is no fault among others: while faults meet each other nobody can say who has
 voter of three or more is away and the others run, reach each other and have room, so the group's
 promise holds whole. Two things that aren't faults make it hard, one at a time or both: a member
 whose program is older than the log, which takes entries and can't apply them (ADR 23), and one that
-lags. What must then not happen is that who can't serve keeps, or is given, what the other could do.
+lags. What must then not happen is that who can't serve keeps, or is given, what the other could do;
+nor that it clings to it, as programs before level 8 do, which know no reason to hand over.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from chaos.sim.node import NEWER_LEVEL, Defect, Life, SimNode
 from chaos.sim.world import World
 from dledger.core.progress import PeerState
 from dledger.core.types import Configuration
+from dledger.driver import RaftDriver
 
 SERVES_US: Final = 8_000_000  # within which a write is answered; an election takes 0.3 s at most
 SETTLES_US: Final = 600_000  # for whom was put back: as long as two elections
 MISSED: Final = 12  # writes, at most, that who lags hasn't seen
 OLDER_SHARE: Final = 0.75  # of the groups in which one can be put back
+CLINGING_SHARE: Final = 0.5  # of those: by that program it is no reason to hand over
 LAGGING_SHARE: Final = 0.5
 LEADER_SHARE: Final = 0.6  # of who goes
 SLOW_SHARE: Final = 0.5  # of those who lag: by their disk, as long as it lasts
@@ -45,12 +48,13 @@ class OneAway:
         self._writer = Administrator("afterwards", shared, world.plan.random("afterwards"), 1.0)
         self._begun = self._written = 0  # topics that are to be made, and were: one write each
         self._tried = 0
-        self.was_older = self.was_lagging = self.was_asked = False
+        self.was_older = self.was_lagging = self.was_asked = self.was_clinging = False
 
     @property
     def found(self) -> tuple[str, ...]:
         """What the round was about."""
         flags = {"older": self.was_older, "lagging": self.was_lagging, "asked": self.was_asked}
+        flags["clinging"] = self.was_clinging
         return tuple(name for name, is_so in flags.items() if is_so)
 
     def go_through(self) -> bool:
@@ -77,7 +81,8 @@ class OneAway:
         term = leader.life.core.term if leader.life is not None else 0
         is_heir = self._take(victim, lagging)
         self._write("nobody serves", self._tell(victim, older, lagging))
-        if is_heir and older is not None and older.name in self._leaders_since(term):
+        tells = is_heir and not self.was_clinging
+        if tells and older is not None and older.name in self._leaders_since(term):
             raise Defect("goodbye to who can't serve", self._tell(victim, older, lagging))
         if lagging is not None:
             lagging.sync_us = self._world.plan.tuning.sync_us
@@ -149,6 +154,9 @@ class OneAway:
         life = node.life
         if life is None or not life.replica.driver.statistics().apply_stopped:
             raise Defect("older program", f"{node.name} applies what it doesn't know")
+        if self._chance.random() < CLINGING_SHARE:
+            self.was_clinging = True
+            _let_cling(life.replica.driver)
 
     def _let_lag(self, node: SimNode) -> None:
         """It is back when the others have written what it misses, and has no time for it."""
@@ -267,3 +275,9 @@ def _is_whole(configuration: Configuration, members: list[SimNode]) -> bool:
     """Whether nothing is under way, and all members run."""
     is_still = configuration.voters_outgoing or configuration.learners - configuration.observers
     return not is_still and all(node.is_running and not node.is_harmed for node in members)
+
+
+def _let_cling(driver: RaftDriver[Any]) -> None:
+    """As releases before level 8: to it, that it can't apply what is committed is no reason for
+    anything. An attribute of this life's driver, as no program that knows the rule lacks it."""
+    setattr(driver, "_can_serve", lambda: True)  # noqa: B010

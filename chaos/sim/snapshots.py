@@ -167,11 +167,11 @@ def compare(check: str, node: SimNode, expected: StateMachine, found: StateMachi
 
 
 def picture(machine: StateMachine) -> dict[str, object]:
-    """The replicated state, field by field, whatever owners the machine has and whatever fields
+    """The replicated state, field by field, whatever owners it has and whatever fields
     they have: what is added is compared from then on, but for what says itself that it is none of
     the state (`compare=False`)."""
     found: dict[str, object] = {}
-    for name, value in vars(machine).items():
+    for name, value in vars(machine.state).items():
         if name.startswith("_"):  # where it writes to and whom it tells
             continue
         if is_dataclass(value):

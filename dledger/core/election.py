@@ -111,7 +111,13 @@ def on_vote_response(state: RaftState, message: VoteResponse) -> None:
 def on_timeout_now(state: RaftState, message: TimeoutNow) -> None:
     """The leader that this node follows hands over: campaign at once, without PreVote
     (dissertation §3.10)."""
-    if state.term_leader == message.sender and state.is_promotable():
+    if state.term_leader == message.sender:
+        campaign_at_once(state)
+
+
+def campaign_at_once(state: RaftState) -> None:
+    """Without PreVote, and heard by those who have a leader, if this node may campaign."""
+    if state.is_promotable():
         become_candidate(state, CampaignReason.TRANSFER)
 
 

@@ -70,6 +70,7 @@ def on_heartbeat_request(state: RaftState, message: HeartbeatRequest) -> None:
     on_leader_heard(state, message.sender)
     _commit_to(state, message.commit_index)
     log = state.log
+    state.overtaking.heard_commit_index = message.commit_index
     state.send(
         HeartbeatResponse(
             state.node,

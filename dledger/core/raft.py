@@ -43,6 +43,7 @@ from dledger.core.heartbeat import (
 )
 from dledger.core.log import RaftLog
 from dledger.core.membership import due_change
+from dledger.core.overtaking import note_leader, overtake_if_due
 from dledger.core.preference import hand_over_to_preferred
 from dledger.core.replication import (
     advance_commit,
@@ -168,6 +169,7 @@ class Raft:
         if state.role is Role.LEADER:
             on_leader_tick(state)
         else:
+            overtake_if_due(state)
             on_election_tick(state)
 
     def step(self, message: IncomingMessage) -> None:
@@ -244,18 +246,22 @@ class Raft:
             on_own_vote_durable(state)
         on_entries_durable(state)
 
-    def report_fitness(self, *, is_short: bool, can_serve: bool = True) -> None:
-        """Learn whether this node is fit to lead; tell it each tick.
+    def report_fitness(
+        self, *, is_short: bool, can_serve: bool = True, leader_can_serve: bool = True
+    ) -> None:
+        """Learn whether this node is fit to lead, and its leader; tell it each tick.
 
         A leader that isn't hands over to a voter that is; a voter that isn't lets others campaign
-        first.
+        first; and one that is takes over from a leader that can't serve and stays.
 
         Args:
             is_short: its disk has no room for what a leader appends.
             can_serve: what is committed is applied here. A node that can't apply still takes
                 entries, so a majority may count on its disk, whoever leads.
+            leader_can_serve: as far as is known of whom this node follows.
         """
         report_fitness(self._state, is_short=is_short, can_serve=can_serve)
+        note_leader(self._state, can_serve=leader_can_serve)
 
     @property
     def is_in_doubt(self) -> bool:

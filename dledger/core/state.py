@@ -22,6 +22,7 @@ from dledger.core.reads import PendingReads
 from dledger.core.types import (
     MAX_TERM,
     NO_INDEX,
+    NO_TERM,
     AppendResponse,
     Configuration,
     DiskId,
@@ -99,6 +100,17 @@ class Preference:
         self.target, self.well_since_tick, self.tries = target, None, 0
 
 
+class Overtaking:
+    """What a follower has seen of a leader that can't serve."""
+
+    __slots__ = ("due_tick", "heard_commit_index", "term")
+
+    def __init__(self) -> None:
+        self.term = NO_TERM  # of that leader
+        self.due_tick: int | None = None  # when this node takes over
+        self.heard_commit_index = NO_INDEX  # in that leader's newest heartbeat
+
+
 def _promises(message: OutgoingMessage) -> bool:
     """Whether it says what only a disk can say that holds all that it did."""
     match message:
@@ -151,6 +163,7 @@ class RaftState:
         # Volatile on a follower: what this term's leader has shown to be in its own log.
         self.verified_index = NO_INDEX
         self.ack_wanted_index = NO_INDEX  # answer once this entry is durable; 0: nothing owed
+        self.overtaking = Overtaking()
         # Volatile on a leader.
         self.peers: dict[NodeId, Progress] = {}  # in sorted order, without this node
         self.term_start_index = NO_INDEX  # this leader's no-op

@@ -105,7 +105,7 @@ async def take_snapshot(
         while not log.has_room(60):  # noqa: ASYNC110  for a bench
             await asyncio.sleep(0.01)
         log.append(EntryKind.NOOP, 1, 1, 1, 0, b"")
-        machine.applied_index = 1
+        machine.state.applied_index = 1
         log.checkpoint.note_consume_queue(1, 1)
         keeper = SnapshotKeeper(
             SnapshotSource(machine, log, bytes(16)),

@@ -22,7 +22,8 @@ from broker.config import RaftConfig
 from broker.doors.grpc.broker import BrokerDoor
 from broker.node import Node, tune_interpreter
 from broker.picture import node_facts
-from broker.replica import Replica, parse_frames
+from broker.raft_options import parse_frames
+from broker.replica import Replica
 from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
 from dledger.reading.entry import EntryKind

@@ -143,7 +143,8 @@ def test_a_snapshot_shows_the_moment_at_which_it_was_asked_for() -> None:
 def test_the_layout_of_a_snapshot() -> None:
     """Golden bytes: what is written today must be readable for as long as version 1 is."""
     machine = StateMachine(NoQueues())
-    machine.applied_index, machine.append_time_ms, machine.messages_applied = 9, 1_000, 2
+    state = machine.state
+    state.applied_index, state.append_time_ms, state.messages_applied = 9, 1_000, 2
     machine.lived_time.advance(945, 1_000)
     machine.topics.create("t", 2, incarnation=4, created_time_ms=500)
     machine.topics.advance(machine.topics["t"], 1, 2)
@@ -341,8 +342,8 @@ def test_a_snapshot_at_the_bounds_comes_in_small_chunks() -> None:
     """50,000 producers, 10,000 topics, 100,000 offsets: no chunk is longer than it may be, and all
     of it comes back."""
     machine = StateMachine(NoQueues())
-    machine.applied_index, machine.append_time_ms = 1_000_000, 1 << 40
-    machine.messages_applied = 100_000_000
+    machine.state.applied_index, machine.state.append_time_ms = 1_000_000, 1 << 40
+    machine.state.messages_applied = 100_000_000
     names = [f"topic-{n:05d}" for n in range(10_000)]
     for n, name in enumerate(names):
         machine.topics.create(name, 4, incarnation=n + 1, created_time_ms=n)

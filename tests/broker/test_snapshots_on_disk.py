@@ -174,7 +174,7 @@ def test_a_state_by_other_rules_is_refused(version: int, monkeypatch: pytest.Mon
     and what it gives is not. A member without a snapshot has the present program's state."""
     member = Member()
     first = member.snapshot()
-    monkeypatch.setattr("broker.state.machine.APPLYING", version)
+    monkeypatch.setattr("broker.state.replicated.APPLYING", version)
     second = member.snapshot()
     assert member.restored() == second
     monkeypatch.undo()

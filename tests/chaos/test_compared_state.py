@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.state.machine import SECTION, SECTIONS, StateMachine
+from broker.state.machine import StateMachine
+from broker.state.replicated import SECTION, SECTIONS
 from chaos.sim.snapshots import NoQueues, picture
 
 
@@ -27,6 +28,6 @@ def test_a_new_owner_is_compared_without_being_named() -> None:
     one, other = StateMachine(NoQueues()), StateMachine(NoQueues())
     assert picture(one) == picture(other)
     for due, machine in enumerate((one, other)):
-        setattr(machine, "timers", Owner(due))  # noqa: B010  no machine has it yet
+        setattr(machine.state, "timers", Owner(due))  # noqa: B010  no state has it yet
     wrong = [name for name, value in picture(one).items() if picture(other)[name] != value]
     assert wrong == ["timers.due"]

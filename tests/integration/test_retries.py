@@ -6,15 +6,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from broker.errors import BrokerError
-from broker.leader.commands import Commands
-from broker.state.topics import TopicRef
 from dledger.client import Client, DeadQueue, InvalidArgument, Message, PushConsumer, Reject, Resent
 from dledger.records.reserved import (
     DEAD_REASON,
@@ -23,6 +21,7 @@ from dledger.records.reserved import (
     ORIGIN_QUEUE,
     SCHEDULE_TOPIC,
 )
+from dledger.wire import commands_pb2 as cpb
 from tests.client.loops import async_test
 from tests.integration.test_group_members import PUSH, QUEUES, fill, some_group, until
 
@@ -164,10 +163,16 @@ async def test_what_fails_and_is_gone_from_the_log_has_its_attempts_and_no_more(
     async with some_group(tmp_path, delays_ms=DELAYS_MS) as (group, client, _):
         await fill(client, 1)
         (node,) = group.nodes.values()
-        commands = Commands(node.appender)
         topic = node.machine.topics.get("t")
         assert topic is not None
-        of = TopicRef("t", topic.incarnation)
+
+        def take(queue_id: int) -> Awaitable[object]:
+            starts = [cpb.QueueStart(queue_id=queue_id, offset=1)]
+            moved = cpb.MoveQueueStartsCommand(
+                name="t", incarnation=topic.incarnation, starts=starts
+            )
+            return node.appender.submit(cpb.Command(move_queue_starts=moved))
+
         attempts: dict[int, list[int]] = {}
         options = replace(PUSH, max_attempts=2, retry_delays_s=(0.1,))
         consumer = client.push_consumer("g", options=options)
@@ -175,7 +180,7 @@ async def test_what_fails_and_is_gone_from_the_log_has_its_attempts_and_no_more(
         @consumer.on("t")
         async def handle(message: Message) -> None:
             attempts.setdefault(message.queue_id, []).append(message.attempt)
-            assert await commands.move_queue_starts(of, [(message.queue_id, 1)]) is None
+            assert await take(message.queue_id) is None
             if message.queue_id == 1:
                 raise Reject("nobody can")
             raise RuntimeError("poison")

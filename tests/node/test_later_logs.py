@@ -411,6 +411,6 @@ async def test_who_is_asked_for_what_it_has_retired_says_that_it_has_it_not(tmp_
         place = {"first_index": 1, "last_index": 2, "last_term": 1}
         request = pb.EntriesRequest(number=1, **place)
         asker = next(name for name in group.replicas if name != leader.config.node_id)
-        leader._on_message(asker, seal(pb.PeerMessage(entries_request=request)))
+        leader.on_message(asker, seal(pb.PeerMessage(entries_request=request)))
         assert leader.failure is None
         assert leader.repairs.statistics().answers_given == 0

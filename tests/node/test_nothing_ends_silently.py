@@ -93,7 +93,7 @@ def nothing(replica: Replica) -> None:
         ("driver", "tick", nothing),
         ("membership", "on_tick", nothing),
         ("queues", "take", nothing),
-        ("_memory", "step", nothing),
+        ("memory", "step", nothing),
         ("mender", "_repair", suspect),
         ("log.scrub", "step", nothing),
         ("repairs", "_mend", rot_something),

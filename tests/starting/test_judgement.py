@@ -18,6 +18,8 @@ from dledger.core.types import HardState, NodeId, Term
 from dledger.hard_state import encode_hard_state
 from dledger.level import KNOWN_LEVEL
 from dledger.reading.checkpoint import CheckpointState, encode_checkpoint
+from dledger.reading.chunks import intact_entries
+from dledger.reading.entry import HEADER_SIZE
 from dledger.records.layout import BOOT
 from store.directory import write_sealed
 from store.files import AtomicFile, OsFiles
@@ -249,14 +251,18 @@ def test_healthy_member_starts_and_says_who_it_is(healthy: Lived) -> None:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("number", [0, 1, 3])
+@pytest.mark.parametrize("byte", [2, HEADER_SIZE])
 def test_what_peers_may_have_is_named_by_both(
-    healthy: Lived, tmp_path: Path, number: int, *, is_clean: bool
+    healthy: Lived, tmp_path: Path, byte: int, number: int, *, is_clean: bool
 ) -> None:
-    """An entry with others behind it, wherever a start reads it."""
+    """An entry with others behind it, wherever a start reads it: its body, and its size, by which a
+    walk over headers is led astray."""
     path = tmp_path / "n1"
     source = healthy.clean if is_clean else healthy.killed
     shutil.copytree(source, path, copy_function=copy_sparse)
-    flip_bit(path / segment(number), 300 if number else SEGMENT // 2)
+    starts, _ = intact_entries((path / segment(number)).read_bytes())
+    place = next(at for at in starts if number or at >= SEGMENT // 2)
+    flip_bit(path / segment(number), place + byte)
     refusal = started(path)
     assert refusal.startswith("GapFound")
     assert judged(path).refusal in refusal

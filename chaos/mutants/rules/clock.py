@@ -107,9 +107,9 @@ CLOCK = (
     ),
     Mutant(
         "checkpoint-notes-the-wall-clock",
-        "broker/replica.py",
-        "note_consume_queue(settled_index, self.machine.append_time_ms)",
-        "note_consume_queue(settled_index, self._ports.now_ms())",
+        "broker/noting.py",
+        "note_consume_queue(settled_index, self._machine.append_time_ms)",
+        "note_consume_queue(settled_index, self._driver._ports.wall_ms())",
     ),
     Mutant(
         "lived-time-without-its-cap",
@@ -136,7 +136,7 @@ CLOCK = (
     Mutant(
         "entry-without-space-is-lived-twice",
         "broker/state/machine.py",
-        "        self.applied_index, self.append_time_ms, self.lived_time.lived_ms = before\n",
-        "        self.applied_index, self.append_time_ms, _ = before\n",
+        "        state.applied_index, state.append_time_ms, state.lived_time.lived_ms = before\n",
+        "        state.applied_index, state.append_time_ms, _ = before\n",
     ),
 )

@@ -67,21 +67,21 @@ COPIES = (
     ),
     Mutant(
         "promises-forgotten-at-a-restart",
-        "broker/replica.py",
-        "        self.transport.recall(self._memory.read())\n",
-        "        self._memory.read()\n",
+        "broker/wiring.py",
+        "        member.transport.recall(member.memory.read())\n",
+        "        member.memory.read()\n",
         seed=35,
     ),
     Mutant(
         "promises-not-written",
-        "broker/replica.py",
-        "        return self._memory.step(self.transport.promises())\n",
+        "broker/noting.py",
+        "        return self._memory.step(self._transport.promises())\n",
         "        return None\n",
     ),
     Mutant(
         "keep-alives-hold-nothing",
-        "broker/replica.py",
-        "        self.transport.speak_for(lambda: self.driver.core.holding)\n",
+        "broker/wiring.py",
+        "        member.transport.speak_for(lambda: member.driver.core.holding)\n",
         "",
     ),
     Mutant(

@@ -198,6 +198,22 @@ CORE = (
         tests=("tests/core/test_sick_disk.py",),
     ),
     Mutant(
+        "a-leader-of-an-older-program-is-borne",
+        "dledger/core/raft.py",
+        "            overtake_if_due(state)\n",
+        "",
+        seed=60,
+        tests=("tests/core/test_overtaking.py",),
+    ),
+    Mutant(
+        "who-lacks-something-takes-over",
+        "dledger/core/overtaking.py",
+        "    if holds_all and is_durable and not",
+        "    if not",
+        masked="it loses the election, at the cost of time",
+        tests=("tests/core/test_overtaking.py",),
+    ),
+    Mutant(
         "goodbye-to-a-member-that-cannot-serve",
         "dledger/core/transfer.py",
         "        is_fit and is_nearly_level(state, progress),\n",
@@ -269,8 +285,8 @@ CORE = (
     Mutant(
         "anybody-hands-over",
         "dledger/core/election.py",
-        "    if state.term_leader == message.sender and state.is_promotable():\n",
-        "    if state.is_promotable():\n",
+        "    if state.term_leader == message.sender:\n",
+        "    if True:\n",
         masked="one more election does no harm",
         tests=("tests/core/test_admission.py",),
     ),

@@ -92,7 +92,7 @@ DIVERGENCE = (
     Mutant(
         "out-of-service-not-marked",
         "broker/replica.py",
-        "                await hand.run(partial(self._mark, self.failure.divergence))\n",
+        "                await hand.run(partial(self._last_words.mark, self.failure.divergence))\n",
         "                pass\n",
         under=_ALTERED,
     ),
@@ -129,7 +129,8 @@ DIVERGENCE = (
     Mutant(
         "wrong-memory-not-noted",
         "broker/replica.py",
-        "                await hand.run(partial(self._suspect_memory, self.failure.index))\n",
+        "                await hand.run("
+        "partial(self._last_words.suspect_memory, self.failure.index))\n",
         "                pass\n",
         masked="no memory of a run is wrong",
         tests=_MEMBERS,

@@ -28,6 +28,14 @@ GAPS = (
         under="log-rot",
     ),
     Mutant(
+        "where-a-size-has-led-is-blamed",
+        "store/recovery.py",
+        "        if stop is not None and end < thorough_from:\n",
+        "        if stop is None and end < 0:\n",
+        masked="a clean stop, a segment that nobody has sealed, and a size in it that rots",
+        tests=("tests/starting/test_judgement.py",),
+    ),
+    Mutant(
         "second-gap-not-looked-for",
         "store/gap_search.py",
         "            if end >= self._watermark > 0:\n                break\n",

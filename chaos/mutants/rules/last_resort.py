@@ -75,8 +75,8 @@ LAST_RESORT = (
     ),
     Mutant(
         "given-up-and-stays",
-        "broker/replica.py",
-        "        self.transport.when_given_up(self._on_given_up)\n",
+        "broker/wiring.py",
+        "        member.transport.when_given_up(self._life.on_given_up)\n",
         "",
         masked=_OWN,
         tests=_SCHEDULE,

@@ -36,7 +36,7 @@ LATER_LOGS = (
     ),
     Mutant(
         "front-goes-while-logs-are-compared",
-        "broker/replica.py",
+        "broker/wiring.py",
         "            or bool(told.suspected)\n",
         "",
         masked=_NOT_WITH_MOVES,
@@ -92,9 +92,9 @@ LATER_LOGS = (
     ),
     Mutant(
         "front-goes-under-who-is-being-filled",
-        "broker/replica.py",
-        "[filling, Waiting(self.machine, self.queues, self.log.index_at)]",
-        "[Waiting(self.machine, self.queues, self.log.index_at)]",
+        "broker/wiring.py",
+        "[filling, waiting]",
+        "[waiting]",
         masked="it is filled again, at the cost of time",
         tests=_LATER,
     ),

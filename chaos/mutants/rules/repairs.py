@@ -232,7 +232,7 @@ REPAIRS = (
     ),
     Mutant(
         "asked-for-what-was-retired",
-        "broker/replica.py",
+        "broker/replication.py",
         "        is_held = self.log.first_index <= index <= durable",
         "        is_held = index <= durable",
         masked="nothing rots in groups whose log start moves",
@@ -240,7 +240,7 @@ REPAIRS = (
     ),
     Mutant(
         "giver-gives-what-may-be-another-entry",
-        "broker/replica.py",
+        "broker/replication.py",
         "        return is_held and core.term_at(Index(index)) == term\n",
         "        return is_held\n",
         masked="it is refused, and counts as a no",

@@ -1,4 +1,4 @@
-"""Defects in how a replica is joined, kept and stopped: `broker/replica.py`, housekeeping."""
+"""Defects in how a replica is wired, kept and stopped: `broker/replica.py`, housekeeping."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPLICA = (
     ),
     Mutant(
         "wrong-queues-of-a-start-not-mended",
-        "broker/replica.py",
+        "broker/replication.py",
         "        self.mender.suspect_all(recovered.wrong_queues)\n",
         "",
         tests=("tests/integration/test_queue_rot.py",),
@@ -44,9 +44,9 @@ REPLICA = (
     ),
     Mutant(
         "noted-while-a-queue-is-wrong",
-        "broker/replica.py",
-        "        return 0 if self.mender.is_at_work else self.driver.settled_index\n",
-        "        return self.driver.settled_index\n",
+        "broker/noting.py",
+        "        return 0 if self._mender.is_at_work else self._driver.settled_index\n",
+        "        return self._driver.settled_index\n",
         masked="a start compares everything, whatever was noted",
         tests=("tests/integration/test_queue_rot.py",),
     ),
@@ -177,22 +177,22 @@ REPLICA = (
     ),
     Mutant(
         "durable-news-dropped",
-        "broker/replica.py",
-        "        self.log.on_durable = partial(from_worker, self.driver.on_durable)\n",
+        "broker/wiring.py",
+        "        member.log.on_durable = partial(from_worker, member.driver.on_durable)\n",
         "",
     ),
     Mutant(
         "durable-news-told-on-the-flushers-thread",
-        "broker/replica.py",
-        "self.log.on_durable = partial(from_worker, self.driver.on_durable)",
-        "self.log.on_durable = self.driver.on_durable",
+        "broker/wiring.py",
+        "member.log.on_durable = partial(from_worker, member.driver.on_durable)",
+        "member.log.on_durable = member.driver.on_durable",
         masked="threads there take turns",
         tests=("tests/node/test_levels.py",),
     ),
     Mutant(
         "failed-flush-not-told",
-        "broker/replica.py",
-        "        self.log.on_failed = partial(from_worker, self.driver.on_storage_failed)\n",
+        "broker/wiring.py",
+        "        member.log.on_failed = partial(from_worker, member.driver.on_storage_failed)\n",
         "",
     ),
     Mutant(
@@ -205,19 +205,19 @@ REPLICA = (
     ),
     Mutant(
         "term-and-vote-not-given-to-the-core",
-        "broker/replica.py",
+        "broker/replication.py",
         "            hard_state=recovered.hard_state,\n",
         "",
     ),
     Mutant(
         "applied-index-not-given-to-the-driver",
-        "broker/replica.py",
+        "broker/replication.py",
         "            core, node, driver_ports, applied, apply_slice_bytes",
         "            core, node, driver_ports, Index(0), apply_slice_bytes",
     ),
     Mutant(
         "full-queues-called-busy",
-        "broker/replica.py",
+        "broker/replication.py",
         "return self.log.statistics().is_full or self.driver.statistics().is_apply_paused",
         "return self.log.statistics().is_full",
         masked="a producer sends again either way",
@@ -304,8 +304,8 @@ REPLICA = (
     Mutant(
         "ticks-on-after-an-error-that-nobody-expected",
         "broker/replica.py",
-        "            self.delays.on_tick()\n        except Exception as error:",
-        "            self.delays.on_tick()\n        except ZeroDivisionError as error:",
+        "            self._delays.on_tick()\n        except Exception as error:",
+        "            self._delays.on_tick()\n        except ZeroDivisionError as error:",
         masked="nothing raises there",
         tests=_SILENTLY,
     ),

@@ -197,8 +197,8 @@ RETENTION = (
     ),
     Mutant(
         "starts-of-a-topic-that-is-gone",
-        "broker/state/machine.py",
-        "        self.topic_retention.on_topic_deleted(topic.incarnation)\n",
+        "broker/state/effects.py",
+        "        state.topic_retention.on_topic_deleted(topic.incarnation)\n",
         "",
         masked=_WISHED,
         tests=_WISHES,

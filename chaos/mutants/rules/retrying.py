@@ -92,7 +92,7 @@ RETRYING = (
     ),
     Mutant(
         "retries-left-out-of-snapshots",
-        "broker/state/machine.py",
+        "broker/state/replicated.py",
         "            *self.retries.snapshot(),\n",
         "",
         seed=12,
@@ -100,8 +100,8 @@ RETRYING = (
     ),
     Mutant(
         "level-outlives-its-topic",
-        "broker/state/machine.py",
-        "        self.retries.on_topic_deleted(topic.incarnation)\n",
+        "broker/state/effects.py",
+        "        state.retries.on_topic_deleted(topic.incarnation)\n",
         "",
         masked=_RARE,
         tests=_STATE,
@@ -140,8 +140,8 @@ RETRYING = (
     ),
     Mutant(
         "what-waits-does-not-hold-the-front",
-        "broker/replica.py",
-        "[filling, Waiting(self.machine, self.queues, self.log.index_at)]",
+        "broker/wiring.py",
+        "[filling, waiting]",
         "[filling]",
         seed=35,
         tests=_NODES,

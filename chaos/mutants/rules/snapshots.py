@@ -115,7 +115,7 @@ SNAPSHOTS = (
     ),
     Mutant(
         "queues-of-any-length-restored",
-        "broker/state/machine.py",
+        "broker/state/replicated.py",
         "        if held > self.messages_applied:\n",
         "        if held < 0:\n",
         masked="rot changes the sums, and no other release writes snapshots",
@@ -131,7 +131,7 @@ SNAPSHOTS = (
     ),
     Mutant(
         "state-by-other-rules-restored",
-        "broker/state/machine.py",
+        "broker/state/replicated.py",
         "                if first.version != APPLYING:\n",
         "                if first.version < 0:\n",
         masked="all programs of a simulated group apply alike",

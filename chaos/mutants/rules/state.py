@@ -7,7 +7,7 @@ from chaos.mutants.mutant import Mutant
 STATE = (
     Mutant(
         "deleted-topic-keeps-its-queues",
-        "broker/state/machine.py",
+        "broker/state/commands.py",
         "            self._queues.delete_topic(topic.folder)\n",
         "            pass\n",
     ),
@@ -44,8 +44,8 @@ STATE = (
     ),
     Mutant(
         "deleted-topic-leaves-its-offsets",
-        "broker/state/machine.py",
-        "        self.offsets.on_topic_deleted(topic.name)\n",
+        "broker/state/effects.py",
+        "        state.offsets.on_topic_deleted(topic.name)\n",
         "",
     ),
     Mutant(
@@ -62,7 +62,7 @@ STATE = (
     ),
     Mutant(
         "snapshot-of-the-entry-before",
-        "broker/state/machine.py",
+        "broker/state/replicated.py",
         "        return seal(self.applied_index, sections)\n",
         "        return seal(max(0, self.applied_index - 1), sections)\n",
     ),
@@ -86,7 +86,7 @@ STATE = (
     ),
     Mutant(
         "all-topics-of-one-incarnation",
-        "broker/state/machine.py",
+        "broker/state/commands.py",
         "incarnation=header.index,",
         "incarnation=1,",
     ),
@@ -108,8 +108,8 @@ STATE = (
     ),
     Mutant(
         "deleted-topic-leaves-its-sequences",
-        "broker/state/machine.py",
-        "        self.producers.on_topic_deleted(topic.incarnation)\n",
+        "broker/state/effects.py",
+        "        state.producers.on_topic_deleted(topic.incarnation)\n",
         "",
     ),
     Mutant(
@@ -195,7 +195,7 @@ STATE = (
     ),
     Mutant(
         "restored-machine-forgets-the-time",
-        "broker/state/machine.py",
+        "broker/state/replicated.py",
         "self.append_time_ms, self.messages_applied = own.take(_OWN)",
         "_, self.messages_applied = own.take(_OWN)",
     ),
@@ -209,7 +209,7 @@ STATE = (
     ),
     Mutant(
         "late-delete-of-a-later-topic-applied",
-        "broker/state/machine.py",
+        "broker/state/effects.py",
         "        if not meant.means(topic.incarnation):\n",
         "        if False:\n",
         masked="no client is told which topic its delete has ended",
@@ -217,9 +217,9 @@ STATE = (
     ),
     Mutant(
         "late-commit-in-a-later-topic-applied",
-        "broker/state/machine.py",
-        "        topic = self._meant(TopicRef(command.topic, command.topic_incarnation))\n",
-        "        topic = self._meant(TopicRef(command.topic))\n",
+        "broker/state/commands.py",
+        "        topic = self._effects.meant(TopicRef(command.topic, command.topic_incarnation))\n",
+        "        topic = self._effects.meant(TopicRef(command.topic))\n",
         masked="who races for topics commits nothing in them",
         tests=("tests/broker/test_machine.py",),
     ),
@@ -241,15 +241,15 @@ STATE = (
     ),
     Mutant(
         "level-gate-skipped",
-        "broker/state/machine.py",
-        'if COMMAND_LEVELS.get(name or "", FIRST_LEVEL) > self.level.current:',
+        "broker/state/commands.py",
+        'if COMMAND_LEVELS.get(name or "", FIRST_LEVEL) > self._state.level.current:',
         "if False:",
         masked="there is no command of a later level yet",
         tests=("tests/broker/test_machine.py",),
     ),
     Mutant(
         "level-taken-that-is-not-known",
-        "broker/state/machine.py",
+        "broker/state/commands.py",
         "        if wanted > self._known_level:\n",
         "        if False:\n",
         masked="no program is put back to an older one in a run",

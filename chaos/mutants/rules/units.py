@@ -7,7 +7,8 @@ from typing import Final
 from chaos.mutants.mutant import Mutant
 
 _JUDGE: Final = "broker/state/compound.py"
-_MACHINE: Final = "broker/state/machine.py"
+_UNITS: Final = "broker/state/units.py"
+_STATE: Final = "broker/state/replicated.py"
 _OUTCOMES: Final = "broker/state/outcomes.py"
 _LEADER: Final = "broker/leader/units.py"
 _APPLIED: Final = "tests/broker/test_compound.py::"
@@ -26,7 +27,7 @@ UNITS = (
     ),
     Mutant(
         "one-refused-unit-refuses-the-entry",
-        _MACHINE,
+        _UNITS,
         "        if header.index > self._derived_through:\n            self._derive_units(units)\n",
         "        bad = next((each.refusal for each in units if each.refusal), None)\n"
         "        if bad is not None:\n"
@@ -47,7 +48,7 @@ UNITS = (
     ),
     Mutant(
         "batches-of-a-unit-without-its-commands",
-        _MACHINE,
+        _UNITS,
         "            for command in unit.commands:\n                self._take_effect(command)\n",
         "            for command in () if unit.batches else unit.commands:\n"
         "                self._take_effect(command)\n",
@@ -60,8 +61,8 @@ UNITS = (
     ),
     Mutant(
         "level-gate-of-units-skipped",
-        _MACHINE,
-        "        if self.level.current < COMPOUND_LEVEL:\n",
+        _UNITS,
+        "        if self._state.level.current < COMPOUND_LEVEL:\n",
         "        if False:\n",
         masked=_LEADERS,
         tests=(_APPLIED + "test_units_below_their_level_are_void",),
@@ -127,11 +128,11 @@ UNITS = (
     ),
     Mutant(
         "queue-goes-on-before-its-files",
-        _MACHINE,
+        _UNITS,
         "            self._derive_units(units)\n",
         "            for unit in units:\n"
         "                for batch in unit.batches:\n"
-        "                    self.topics.advance(batch.topic, batch.queue_id, batch.end)\n"
+        "                    self._state.topics.advance(batch.topic, batch.queue_id, batch.end)\n"
         "            self._derive_units(units)\n",
         masked="disks are seldom full at that very call",
         tests=(_APPLIED + "test_files_come_before_any_state",),
@@ -144,7 +145,7 @@ UNITS = (
     ),
     Mutant(
         "refused-units-not-noted",
-        _MACHINE,
+        _UNITS,
         "if each.refusal and each.batches)",
         "if False)",
     ),
@@ -158,7 +159,7 @@ UNITS = (
     ),
     Mutant(
         "outcomes-not-in-snapshots",
-        _MACHINE,
+        _STATE,
         "            *self.outcomes.snapshot(),\n",
         "",
         masked="a snapshot is seldom taken between an entry and its settlement",
