@@ -31,6 +31,7 @@ from dledger.wire import errors_pb2 as epb
 from dledger.wire import groups_pb2 as pb
 
 POISON_SHARE = 5  # one of so many messages fails always
+POISON_SHARE_IN_ORDER = 20  # where the others wait for it
 CHANCE = 0.15  # of any other to fail, once more each time
 TWICE = 0.3  # of what was sent back, once more
 # What becomes of a lease or a session meanwhile: the message is somebody else's to work on.
@@ -96,15 +97,19 @@ class FailingMember(Member):
         return failures if is_given_up else failures + 1
 
     def _fails(self, record: DecodedRecord) -> bool:
-        if _is_poison(record):
+        if self._is_poison(record):
             return True
         return not self.shared.stopping and self.chance.random() < CHANCE
+
+    def _is_poison(self, record: DecodedRecord) -> bool:
+        share = POISON_SHARE_IN_ORDER if self._crew.is_orderly else POISON_SHARE
+        return crc32(record.body) % share == 0
 
     def _finish_all(self, queue: Queue, held: Held) -> None:
         """All but what can't be worked on."""
         for offset in sorted(held.unfinished):
             record = self._given.get((queue, offset))
-            if record is None or not _is_poison(record):
+            if record is None or not self._is_poison(record):
                 held.finish(offset)
             elif self._crew.is_orderly:
                 return
@@ -122,7 +127,7 @@ class FailingMember(Member):
             queue_id=queue_id,
             epoch=held.epoch,
             offset=record.queue_offset,
-            rejected=not _is_poison(record) and self.chance.random() < 0.1,
+            rejected=not self._is_poison(record) and self.chance.random() < 0.1,
             failed=count,
         )
         request = pb.SendBackRequest(
@@ -151,7 +156,7 @@ class FailingMember(Member):
                 self._counted[queue] = record.queue_offset, sent.failures
                 self._given[queue, record.queue_offset] = record
             elif not sent.HasField("error"):
-                if _is_poison(record):
+                if self._is_poison(record):
                     self._crew.poison.add(_origin(record))
                 if record.queue_offset in held.unfinished:
                     held.finish(record.queue_offset)
@@ -206,10 +211,6 @@ def check_failed(
             if is_rejected and not is_gone:
                 found = model.place(chain)
                 raise Defect("retry", f"nobody can work on {origin}, and it is {found}")
-
-
-def _is_poison(record: DecodedRecord) -> bool:
-    return crc32(record.body) % POISON_SHARE == 0
 
 
 def _origin(record: DecodedRecord) -> str:
