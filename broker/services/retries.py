@@ -45,10 +45,12 @@ from dledger.level import DELIVERY_LEVEL, TOPIC_RULES_LEVEL
 from dledger.records.errors import InvalidProperties, InvalidRecord
 from dledger.records.record import DecodedRecord, decode_records
 from dledger.records.reserved import (
+    EXHAUSTED,
     GIVEN_UP_AFTER,
     GIVEN_UP_IN_ORDER,
     ORIGIN_QUEUE,
     ORIGIN_TOPIC,
+    REJECTED,
     SCHEDULE_TOPIC,
     dead_letter_topic,
     is_reserved,
@@ -56,8 +58,6 @@ from dledger.records.reserved import (
 )
 
 MAX_MESSAGES_IN_CALL: Final = 256
-REJECTED: Final = "rejected"
-EXHAUSTED: Final = "attempts"
 
 
 class FailedMessage(NamedTuple):

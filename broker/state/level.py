@@ -59,6 +59,7 @@ COMMAND_LEVELS: Final = {
     "fire_delayed": DELIVERY_LEVEL,
     "resend": DELIVERY_LEVEL,
     "fail_message": TOPIC_RULES_LEVEL,
+    "bury": TOPIC_RULES_LEVEL,
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from broker.state.compound import Judged, commit_of, judge, plan_of, settlement_of
-from broker.state.delivering import Plan
+from broker.state.delivering import Plan, buried
 from broker.state.effects import Effects
 from broker.state.queue_files import QueueFiles
 from broker.state.refusals import Malformed
@@ -104,6 +104,13 @@ class Units:
                     raise InvariantViolation(f"a unit's deliveries were judged, and are {plan}")
                 topic = state.topics[command.deliver.topic]
                 effects.delivering.deliver(plan, topic, command.deliver.group, at)
+            case "bury":
+                bury, at = command.bury, effects.moment()
+                topic = state.topics[bury.topic]
+                plan = buried(state, topic, bury, bury.mask.bit_count(), at)
+                if not isinstance(plan, Plan):
+                    raise InvariantViolation(f"a unit's dead letters were judged, and are {plan}")
+                effects.delivering.deliver(plan, topic, bury.group, at)
             case "settle_units":
                 state.outcomes.settle(settlement_of(command.settle_units))
             case "send_back":

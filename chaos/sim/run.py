@@ -170,7 +170,8 @@ class _Run:
         self.shared.stopping = True
         world.timeline.at(world.now_us, world.clients, self.nemesis.make_peace)
         peace_us = world.now_us
-        deadline = peace_us + PEACE_US
+        # Each that failed is told of by itself, and waits for its levels.
+        deadline = peace_us + PEACE_US * (2 if plan.failing else 1)
         if not world.timeline.run(world.now_us + LEADER_US, self._somebody_leads):
             raise Defect("no leader", self._what_is_missing())
         if not self._advance(deadline, until_rest=True):

@@ -42,6 +42,8 @@ FAILED_TIME: Final = "FAILED_TIME"  # the last one, as of the leader's clock
 REAL_TOPIC: Final = "REAL_TOPIC"  # where a copy that waits goes to
 DELAY_LEVEL: Final = "DELAY"
 DEAD_REASON: Final = "DLQ_REASON"
+REJECTED: Final = "rejected"  # reasons: nobody can work on it
+EXHAUSTED: Final = "attempts"  # it had all of them
 OWN_PROPERTIES: Final = frozenset(
     {
         *(ORIGIN_TOPIC, ORIGIN_MESSAGE_ID, ORIGIN_QUEUE, ORIGIN_OFFSET, ORIGIN_TIME),
