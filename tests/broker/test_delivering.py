@@ -171,15 +171,9 @@ def longer(handout: int, base: int, mask: int = 1, hidden_ms: int = 9_000) -> Se
 
 
 def dead(handout: int, base: int, mask: int = 1, *, attempts: int = 1) -> BuryCommand:
-    return BuryCommand(
-        group="g",
-        topic="t",
-        incarnation=1,
-        handout=handout,
-        base=base,
-        mask=mask,
-        attempts=attempts,
-    )
+    place = BuryCommand(group="g", topic="t", incarnation=1, attempts=attempts)
+    place.handout, place.base, place.mask = handout, base, mask
+    return place
 
 
 @pytest.fixture

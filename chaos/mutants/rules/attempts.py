@@ -7,6 +7,9 @@ from chaos.mutants.mutant import Mutant
 _STATE = ("tests/broker/test_attempts.py",)
 _CLIENT = ("tests/client/members/test_counted.py",)
 _NODES = ("tests/integration/test_retries.py",)
+_DELIVERING = ("tests/broker/test_delivering.py",)
+_WORKERS = ("tests/integration/test_simple_consumer.py",)
+_ASKED_FIRST = "a leader that is right proposes no such unit"
 _KEEPER = ("tests/broker/test_keeper.py",)
 _OWN_MEMBERS = "the simulator's members are its own"
 _TOLD = "the log says who vanished: whether that is true no run knows"
@@ -57,7 +60,7 @@ ATTEMPTS = (
         "broker/state/attempts.py",
         "        if failed.failures != known + 1 or known >= MAX_FAILURES:\n",
         "        if known >= MAX_FAILURES:\n",
-        masked="a leader that is right proposes no such unit",
+        masked=_ASKED_FIRST,
         tests=_STATE,
     ),
     Mutant(
@@ -139,5 +142,44 @@ ATTEMPTS = (
         "    enough = max_attempts or failures + 1\n",
         masked=_OWN_MEMBERS,
         tests=_CLIENT,
+    ),
+    Mutant(
+        "buried-in-somebodys-hand",
+        "broker/state/delivering.py",
+        "        if each.hidden_until_ms > at.append_time_ms:\n            return StillHidden(command.",
+        "        if False:\n            return StillHidden(command.",
+        masked=_ASKED_FIRST,
+        tests=_DELIVERING,
+    ),
+    Mutant(
+        "buried-before-its-attempts",
+        "broker/state/delivering.py",
+        "        if each.attempt < command.attempts:\n",
+        "        if False:\n",
+        masked=_ASKED_FIRST,
+        tests=_DELIVERING,
+    ),
+    Mutant(
+        "buried-without-a-copy",
+        "broker/state/delivering.py",
+        "    if why or not command.attempts or command.mask.bit_count() != copies or not copies:\n",
+        "    if why or not command.attempts:\n",
+        masked=_ASKED_FIRST,
+        tests=_DELIVERING,
+    ),
+    Mutant(
+        "buried-and-not-finished",
+        "broker/state/units.py",
+        "                effects.delivering.deliver(plan, topic, bury.group, at)\n",
+        "",
+        tests=_WORKERS,
+    ),
+    Mutant(
+        "handed-out-for-ever",
+        "broker/leader/deliveries/choosing.py",
+        "            if 0 < self.max_attempts <= handout.attempt:\n",
+        "            if False:\n",
+        masked="nobody is hurt by one attempt more",
+        tests=_WORKERS,
     ),
 )
