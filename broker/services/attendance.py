@@ -117,6 +117,7 @@ class _Slot:
     """A member on this stream; `session` None: it is joining."""
 
     session: Session | None = None
+    takes_retries: bool = True
     is_leaving: bool = False
     is_whole: bool = False
     told: dict[QueueOf, _Told] = field(default_factory=dict)
@@ -156,11 +157,14 @@ class Attendance:
 
     # --- what the client says -----------------------------------------------------------------
 
-    async def join(self, slot: int, wish: JoinWish, session: int) -> None:
+    async def join(
+        self, slot: int, wish: JoinWish, session: int, *, takes_retries: bool = True
+    ) -> None:
         """The member is joining; what becomes of it is an update.
 
         Args:
             session: the one to go on with; 0: a new one.
+            takes_retries: whether it works on the group's messages that failed.
 
         Raises:
             BrokerError: INVALID_ARGUMENT, which ends the stream.
@@ -171,7 +175,7 @@ class Attendance:
             text = f"{MAX_MEMBERS} members are on this stream, the limit"
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         self._hear()
-        self._slots[slot] = _Slot()
+        self._slots[slot] = _Slot(takes_retries=takes_retries)
         await self._room.acquire()
         task = asyncio.get_running_loop().create_task(self._join(slot, wish, session))
         self._joining.add(task)
@@ -212,7 +216,7 @@ class Attendance:
                 group.settings,
             )
         )
-        self._keeper.attach(found.session, self)
+        self._keeper.attach(found.session, self, takes_retries=mine.takes_retries)
         self.look(found.session)
         if mine.is_leaving:
             self._keeper.leave(found.session)

@@ -149,6 +149,8 @@ class Held:
 class Member(Client):
     """One process of a crew."""
 
+    takes_retries = True  # messages that failed are its work, too
+
     def __init__(self, name: str, shared: Shared, chance: Random, crew: Crew, hall: Hall) -> None:
         super().__init__(name, shared, chance)
         self._crew = crew
@@ -195,6 +197,7 @@ class Member(Client):
             token=self._token,
             session=self._session,
             settings=self._crew.settings(*sorted(self.shared.topics)),
+            no_retries=not self.takes_retries,
         )
         stream.say(pb.AttendRequest(join=join))
         loop = asyncio.get_running_loop()

@@ -180,7 +180,7 @@ class _Run:
         if not self._advance(world.now_us + PEACE_US, until_rest=True):
             raise Defect("no progress", self._what_is_missing())
         self._advance(max(world.now_us, peace_us + SETTLED_US))
-        if not world.timeline.run(max(world.now_us, peace_us + PEACE_US), self._links_work):
+        if not world.timeline.run(max(world.now_us, deadline), self._links_work):
             raise Defect("mute link", self._what_is_missing())
         # A disk that is refused may have been found, and replaced, only by now.
         if not self._advance(world.now_us + PEACE_US, until_rest=True):
@@ -299,7 +299,10 @@ class _Run:
             names = [f"{group}-{at}" for at in range(size)]
             self.world.members_of_crews += names
             shared, plan = self.shared, self.plan
-            found += [FailingMember(n, shared, plan.random(n), crew, self.world) for n in names]
+            made = [FailingMember(n, shared, plan.random(n), crew, self.world) for n in names]
+            for member in made[1:]:  # one at least works on what has failed
+                member.takes_retries = plan.random(f"{member.name}/retries").random() < 0.7
+            found += made
         return found
 
     def _make_poppers(self) -> list[Popper]:

@@ -247,6 +247,23 @@ def test_a_session_is_on_the_stream_that_it_joined_last() -> None:
     assert again.ended is None
 
 
+def test_messages_that_failed_are_for_who_has_use_for_them() -> None:
+    """Whoever hasn't gives them back when somebody has come; alone, it leaves them."""
+    room = Room()
+    room.own_topic("%RETRY%g")
+    one, other = room.seat(), room.seat()
+    loops = one.join("a", takes_retries=False)
+    room.pass_ms(SOON_MS, one)
+    assert set(loops.held) == {("t", queue_id) for queue_id in range(QUEUES)}
+    pushes = other.join("b")
+    room.pass_ms(2 * PACE.release_ms, one, other)
+    assert ("%RETRY%g", 0) in pushes.held
+    assert ("%RETRY%g", 0) not in loops.held
+    other.leave()
+    room.pass_ms(SOON_MS, one)
+    assert set(loops.held) == {("t", queue_id) for queue_id in range(QUEUES)}
+
+
 def test_a_topic_that_comes_and_goes_is_handed_out_and_lost() -> None:
     """Wherever a group wants it, that it isn't there yet matters to nobody."""
     room = Room()

@@ -176,7 +176,9 @@ async def _listen(requests: Requests, attendance: Attendance) -> None:
         match request.WhichOneof("body"):
             case "join":
                 join = request.join
-                await attendance.join(join.slot, _wish(join), join.session)
+                await attendance.join(
+                    join.slot, _wish(join), join.session, takes_retries=not join.no_retries
+                )
             case "heartbeat":
                 attendance.heartbeat(request.heartbeat.number)
             case "leave":

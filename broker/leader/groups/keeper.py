@@ -233,7 +233,7 @@ class GroupKeeper:
             return False
         return True
 
-    def attach(self, session: int, attendee: Attendee) -> None:
+    def attach(self, session: int, attendee: Attendee, *, takes_retries: bool = True) -> None:
         """The session, which the state has, is on that stream from now on."""
         self.sync()
         found = self._state.groups.session(session)
@@ -243,7 +243,12 @@ class GroupKeeper:
         if before is not None and before is not attendee:
             before.let_go(session)
         self._attached[session] = attendee
-        self._of(found.group).attached.add(session)
+        kept = self._of(found.group)
+        kept.attached.add(session)
+        if takes_retries:
+            kept.hand_over.without_retries.discard(session)
+        else:
+            kept.hand_over.without_retries.add(session)
         self._presence.heard(session)
         self._mark(found.group)
 
@@ -356,6 +361,7 @@ class GroupKeeper:
         gone = [each for each in kept.attached if self._state.groups.session(each) is None]
         for session in gone:
             kept.attached.discard(session)
+            kept.hand_over.without_retries.discard(session)
             self.tell(session)
             self._attached.pop(session, None)
         if group is None or not group.members:

@@ -16,7 +16,7 @@ leader alone moves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -73,9 +73,10 @@ class Plan:
 
 @dataclass(slots=True)
 class HandOver:
-    """Queues of one group that were asked back."""
+    """Queues of one group that were asked back, and which sessions have no use for its retries."""
 
     asked: dict[Place, Asked] = field(default_factory=dict)
+    without_retries: set[int] = field(default_factory=set)
 
     def is_asked(self, place: Place, epoch: int) -> bool:
         """Whether the holder by that epoch was asked for the queue."""
@@ -106,7 +107,7 @@ def plan(
         for topic in _topics(state, group)
         for queue_id in range(len(topic.next_offsets))
     }
-    members = _members(state, group)
+    members = _members(state, group, hand_over.without_retries)
     held = {name: lease.session for name, (_, lease) in seats.items() if lease.session}
     targets = share_out(strategy, Share(members, list(seats), held, salt)) if members else {}
     found, mentioned = Plan(), set[Place]()
@@ -174,12 +175,14 @@ def _topics(state: State, group: Group) -> Iterator[TopicState]:
             yield topic
 
 
-def _members(state: State, group: Group) -> list[Member]:
+def _members(state: State, group: Group, without_retries: Collection[int]) -> list[Member]:
     """By name; each with the topics of which it may hold queues."""
     found: list[Member] = []
     for _, session in sorted(group.members.items()):
         wanted = wanted_topics(state, group)
         topics = frozenset(t for t in wanted if state.groups.takes(session, t))
+        if session.session in without_retries:
+            topics -= {retry_topic(group.name)}
         choices = frozenset(
             QueueName(topic, queue_id) for topic, ids in session.choices for queue_id in ids
         )

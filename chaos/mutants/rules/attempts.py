@@ -146,8 +146,8 @@ ATTEMPTS = (
     Mutant(
         "buried-in-somebodys-hand",
         "broker/state/delivering.py",
-        "        if each.hidden_until_ms > at.append_time_ms:\n            return StillHidden(command.",
-        "        if False:\n            return StillHidden(command.",
+        "each.hidden_until_ms > at.append_time_ms:\n            return StillHidden(command.",
+        "False:\n            return StillHidden(command.",
         masked=_ASKED_FIRST,
         tests=_DELIVERING,
     ),
@@ -181,5 +181,13 @@ ATTEMPTS = (
         "            if False:\n",
         masked="nobody is hurt by one attempt more",
         tests=_WORKERS,
+    ),
+    Mutant(
+        "retries-leased-to-who-leaves-them",
+        "broker/leader/groups/planning.py",
+        "        if session.session in without_retries:\n",
+        "        if False:\n",
+        masked="the simulator's members work on what they are leased",
+        tests=_KEEPER,
     ),
 )

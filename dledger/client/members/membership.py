@@ -82,12 +82,13 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who joins what."""
+    """Who joins what. `takes_retries`: whether it works on messages that failed."""
 
     group: str
     name: str
     settings: kpb.GroupSettings
     choices: Sequence[kpb.QueueChoice] = ()
+    takes_retries: bool = True
 
 
 class Membership:
@@ -182,6 +183,7 @@ class Membership:
             session=self.member.session,
             settings=identity.settings,
             queues=identity.choices,
+            no_retries=not identity.takes_retries,
         )
 
     def on_joined(self, session: int, times: Times, sent_at: float) -> None:
