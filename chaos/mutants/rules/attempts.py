@@ -190,4 +190,20 @@ ATTEMPTS = (
         masked="the simulator's members work on what they are leased",
         tests=_KEEPER,
     ),
+    Mutant(
+        "no-room-left-for-a-copy",
+        "broker/leader/append.py",
+        "        self._rules.check_properties(batch, starts)\n",
+        "",
+        masked="no simulated producer sends that many",
+        tests=("tests/broker/test_append.py",),
+    ),
+    Mutant(
+        "what-left-no-room-has-no-copy",
+        "broker/leader/retries/copies.py",
+        "    for kept in (properties.keys(), {*OWN_PROPERTIES, KEYS, TAGS}):\n",
+        "    for kept in ():\n",
+        masked="no simulated producer sends that many",
+        tests=("tests/broker/test_copies.py",),
+    ),
 )
