@@ -152,6 +152,11 @@ class LogStartKeeper:
         if refusal is not None:
             raise refused(refusal)
 
+    def first_needed(self) -> int | None:
+        """The first entry that somebody needs; None: nobody needs any."""
+        found = (each.first_needed() for each in self.holders)
+        return min((index for index in found if index is not None), default=None)
+
     # --- carrying out -------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -160,7 +160,8 @@ class Wiring:
             member.is_full,
             asyncio.get_running_loop().time,
         )
-        waiting = Waiting(member.machine, member.queues, member.log.index_at)
+        takes, index_at = member.repairs.takes, member.log.index_at
+        waiting = Waiting(member.machine, member.reader, index_at, takes)
         keeper.holders += [filling, waiting]
         return keeper
 
@@ -208,6 +209,7 @@ class Wiring:
             rules,
             self._make_topic_retention(),
             self.log_start.propose,
+            self.log_start.first_needed,
             lambda: member.leadership.serving,
             self._life.fail,
             ports.rhythm.retention_s,

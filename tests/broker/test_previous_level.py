@@ -17,12 +17,16 @@ from audit.commands.app import app
 from broker.config import NodeConfig
 from broker.recovery import recover
 from broker.services.messages import PullRequest
+from broker.state.machine import StateMachine
 from broker.state.offsets import OffsetCommit
+from broker.state.retries import Queue as Level
 from broker.state.topics import TopicRef
-from dledger.level import KNOWN_LEVEL
+from dledger.level import DELIVERY_LEVEL, KNOWN_LEVEL
 from dledger.reading.decode import Wanted, read_records
 from dledger.reading.ranges import checked_log, log_ranges
 from dledger.reading.survey import survey_folder
+from dledger.records.reserved import LEVELS as LEVELS_OF_DELAY
+from dledger.records.reserved import SCHEDULE_TOPIC
 from tests.integration.older_program import (
     ANEW,
     COMMITTED,
@@ -30,11 +34,14 @@ from tests.integration.older_program import (
     KEPT,
     LEVELS,
     SEGMENT,
+    WORK,
     data_of,
     unpacked,
 )
 from tests.node.members import Members, make_configs
 from tests.node.test_replica import Call
+
+WAITS_AT = 2  # the queue of the first delay of failed messages
 
 
 @pytest.fixture(params=LEVELS)
@@ -77,6 +84,18 @@ WRITTEN = [
 ]
 
 
+WORKED = [
+    *(("work", 0, at, "blue" if at % 2 else "red", body) for at, body in enumerate(WORK)),
+    ("%DLQ%crew", 0, 0, "red", WORK[2]),
+    (SCHEDULE_TOPIC, WAITS_AT, 0, "red", WORK[0]),
+]
+
+
+def written(level: int) -> list[tuple[object, ...]]:
+    """All that a release of that level has written, in its order."""
+    return [*WRITTEN, *(WORKED if level >= DELIVERY_LEVEL else ())]
+
+
 def check_identical(configs: list[NodeConfig]) -> None:
     replicas = [f"--replica={each.node_id}={each.data_directory}" for each in configs]
     result = CliRunner().invoke(app, ["replicas", "--derived", *replicas])
@@ -90,24 +109,50 @@ def test_each_opens_with_all_its_state(configs: list[NodeConfig], level: int, nu
     found = recover(configs[number])
     try:
         topics = {each.name: each.next_offsets for each in found.machine.topics.values()}
-        assert topics == {"kept": [0, len(KEPT)], "gone": [len(ANEW), 0]}
+        assert topics.pop("kept") == [0, len(KEPT)]
+        assert topics.pop("gone") == [len(ANEW), 0]
+        if level >= DELIVERY_LEVEL:
+            check_delivery(found.machine)
+        else:
+            assert not topics
         assert found.machine.offsets.of("readers", "kept") == {1: COMMITTED}
-        assert found.machine.messages_applied == len(WRITTEN)
-        assert len(found.machine.producers) == 2
+        assert found.machine.messages_applied == len(written(level))
+        assert len(found.machine.producers) == (3 if level >= DELIVERY_LEVEL else 2)
         assert found.machine.level.current == level
     finally:
         found.log.close()
         found.directory.close()
 
 
-def test_they_audit_identical_as_they_are(configs: list[NodeConfig]) -> None:
+def check_delivery(machine: StateMachine) -> None:
+    """What groups were through with, what waits for them, what is in hand."""
+    ends = {topic.name: topic.next_offsets for topic in machine.topics.values()}
+    assert ends["work"] == [len(WORK)]
+    assert ends["%RETRY%crew"] == [0]
+    assert ends["%DLQ%crew"] == [1]
+    schedule = machine.topics[SCHEDULE_TOPIC]
+    assert schedule.next_offsets == [int(at == WAITS_AT) for at in range(LEVELS_OF_DELAY)]
+    assert machine.retries.moved_to(Level(schedule.incarnation, WAITS_AT)) == 0
+    crew = machine.groups.get("crew")
+    assert crew is not None
+    assert (crew.settings.max_attempts, crew.settings.tags) == (3, (("work", ("red",)),))
+    assert machine.offsets.of("crew", "work") == {0: len(WORK)}
+    (shop,) = machine.deliveries.in_topic("shop", machine.topics["work"].incarnation).values()
+    assert [offset for each in shop for offset in each.offsets()] == [0, 3]
+    assert shop.next == 4
+
+
+def test_they_audit_identical_as_they_are(configs: list[NodeConfig], level: int) -> None:
     check_identical(configs)
-    assert bodies(configs[0].data_directory) == WRITTEN
+    assert bodies(configs[0].data_directory) == written(level)
 
 
-def test_they_are_served_and_audit_identical_afterwards(configs: list[NodeConfig]) -> None:
+def test_they_are_served_and_audit_identical_afterwards(
+    configs: list[NodeConfig], level: int
+) -> None:
     """The level goes up, as all three are of this release, and they go on writing, units too; not a
-    byte of what there was is another one."""
+    byte of what there was is another one. What waited to be tried again is, as its time has come.
+    """
 
     async def serve() -> None:
         group = Members(configs)
@@ -127,12 +172,17 @@ def test_they_are_served_and_audit_identical_afterwards(configs: list[NodeConfig
         assert last.is_compound
         await group.until(lambda: all(e.machine.applied_index >= last.index for e in replicas))
         assert {e.machine.offsets.of("readers", "kept")[1] for e in replicas} == {len(KEPT)}
+        if level >= DELIVERY_LEVEL:
+            await group.until(
+                lambda: all(e.machine.topics["%RETRY%crew"].next_offsets == [1] for e in replicas)
+            )
         await asyncio.gather(*(group.stop(name) for name in list(group.replicas)))
 
     before = [_log(each) for each in configs]
     asyncio.run(serve())
     check_identical(configs)
-    assert bodies(configs[1].data_directory) == WRITTEN
+    again = [("%RETRY%crew", 0, 0, "red", WORK[0])] if level >= DELIVERY_LEVEL else []
+    assert bodies(configs[1].data_directory) == [*written(level), *again]
     for config, log in zip(configs, before, strict=True):
         assert _log(config).startswith(log)
 

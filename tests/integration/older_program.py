@@ -1,14 +1,17 @@
 """Releases before this one, as programs that run, and what they wrote.
 
 `tests/fixtures/program-of-level-1.tar.xz` are the modules that `dledger node` of the last commit
-of level 1 imports, as they were; `program-of-level-4.tar.xz` those of the last commit of level 4.
-`tests/fixtures/level-1.tar.xz` and `level-4.tar.xz` are the data directories of a group of three of
-its nodes, stopped by SIGTERM; `python -m tests.integration.older_program LEVEL FILE` makes the like
-of it, and did.
+of level 1 imports, as they were; `program-of-level-4.tar.xz` and `program-of-level-8.tar.xz` those
+of the last commits of levels 4 and 8. `tests/fixtures/level-1.tar.xz`, `level-4.tar.xz` and
+`level-8.tar.xz` are the data directories of a group of three of its nodes, stopped by SIGTERM;
+`python -m tests.integration.older_program LEVEL FILE` makes the like of it, and did.
 
 What they held: the topic `kept` with 2 queues and 40 messages in the second one, of which the group
 `readers` has committed 25; and `gone`, which got 7 messages, was deleted, and was made anew with
-2 queues and 3 messages.
+2 queues and 3 messages. Of level 8 also `work` with 1 queue and 8 messages, every other one `red`:
+the group `crew`, which wants those, has failed at the first one, which waits to be tried again,
+rejected the second, and is through with the others; `shop` was handed 4 single ones, of which it is
+done with the second and third.
 """
 
 from __future__ import annotations
@@ -23,22 +26,23 @@ from pathlib import Path
 
 from broker.local_group import GroupOptions, LocalGroup, LocalNode
 from broker.local_group.group import program
-from dledger.client import Client
-from dledger.level import FIRST_LEVEL
+from dledger.client import Client, Message, PushOptions, Reject
+from dledger.level import DELIVERY_LEVEL, FIRST_LEVEL
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-LEVELS = (1, 4)  # of the programs that are kept
+LEVELS = (1, 4, 8)  # of the programs that are kept
 SEGMENT = 8 << 20
 # Of a configuration, to the release of level 1; ours are their defaults.
 UNKNOWN_KEYS = (
     *("scrub_percent", "[retention]", "age_hours =", "bytes =", "disk_percent ="),
     *("archive =", "archive_hold_hours =", "group_unused_hours ="),
 )
-UNKNOWN_TO_LEVEL_FOUR = ("group_unused_hours =",)
+UNKNOWN = {1: UNKNOWN_KEYS, 4: ("group_unused_hours =",), 8: ()}
 KEPT = [b"kept message %d" % number for number in range(1, 41)]
 GONE = [b"gone message %d" % number for number in range(1, 8)]
 ANEW = [b"anew %d" % number for number in range(1, 4)]
 COMMITTED = 25
+WORK = [b"work %d" % number for number in range(8)]  # of level 8
 # `python -m dledger_cli node` would import every command's modules.
 _SHIM = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); import typer; "
@@ -85,8 +89,7 @@ class MixedGroup:
         for node in self.local.nodes:
             file = Path(node.config)
             lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-            unknown = UNKNOWN_KEYS if level == FIRST_LEVEL else UNKNOWN_TO_LEVEL_FOUR
-            known = [line for line in lines if not line.startswith(unknown)]
+            known = [line for line in lines if not line.startswith(UNKNOWN[level])]
             file.write_text("".join(known), encoding="utf-8")
 
     async def stop(self, node_id: str) -> None:
@@ -113,6 +116,37 @@ async def fill(group: LocalGroup) -> None:
         await client.commit_offsets("readers", "kept", {1: COMMITTED})
 
 
+async def fill_delivery(group: LocalGroup) -> None:
+    """What the fixture of level 8 holds besides."""
+    async with Client.connect(",".join(group.addresses)) as client:
+        await client.create_topic("work", queues=1)
+        async with client.producer() as producer:
+            for number, body in enumerate(WORK):
+                await producer.send("work", body, tag="blue" if number % 2 else "red")
+        settings = PushOptions(member="crew-1", max_attempts=3)
+        crew = client.push_consumer("crew", options=settings)
+        done: list[bytes] = []
+
+        @crew.on("work", tags=["red"])
+        async def handle(message: Message) -> None:
+            done.append(message.body)
+            if message.body == WORK[0]:
+                raise RuntimeError("for a while")
+            if message.body == WORK[2]:
+                raise Reject("nobody can")
+
+        task = asyncio.ensure_future(crew.run())
+        async with asyncio.timeout(60):
+            while len(done) < len(WORK) // 2 or not (await client.dead_letters("crew")).count:
+                await asyncio.sleep(0.05)
+        crew.stop()
+        await task
+        shop = client.simple_consumer("work", "shop", invisible_s=3_600)
+        handed = await shop.receive(4)
+        await asyncio.gather(*(each.ack() for each in handed[1:3]))
+        await shop.close()
+
+
 async def make(level: int, target: Path) -> None:
     """Data directories, by the older program alone."""
     with tempfile.TemporaryDirectory() as folder:
@@ -121,6 +155,8 @@ async def make(level: int, target: Path) -> None:
             await mixed.local.up()
             await asyncio.sleep(3)  # the level is raised as far as the program knows
             await fill(mixed.local)
+            if level >= DELIVERY_LEVEL:
+                await fill_delivery(mixed.local)
             await asyncio.sleep(3)  # all is applied and noted everywhere
             await mixed.local.down()
         finally:
