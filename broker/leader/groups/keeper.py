@@ -35,6 +35,7 @@ from broker.state.level import Level
 from broker.state.lived_time import LivedTime
 from broker.state.refusals import PartlyRefused, Refusal
 from broker.state.topics import TopicState
+from dledger.records.reserved import LEVEL_DELAYS_MS, retry_topic
 from dledger.sparing import Sparing
 
 GROUPS_A_TICK: Final = 8
@@ -43,6 +44,7 @@ GRANTS_AT_ONCE: Final = 1_024  # by one command
 MAX_DOUBLINGS: Final = 9  # of the time to the next look at a group whose grants are refused
 STARTS_AT_ONCE: Final = 256  # or those of one topic
 FORGOTTEN_AT_ONCE: Final = 16
+LONGEST_WAIT_MS: Final = LEVEL_DELAYS_MS[-1]
 RETURNS_A_SECOND: Final = 2_000  # members that come back to a new leader
 
 log = structlog.get_logger(__name__)
@@ -519,7 +521,8 @@ class GroupKeeper:
     def _forget_groups(self) -> None:
         """Groups that nobody has used for long; every replica looks again."""
         pace, lived_ms = self.pace, self._state.lived_time.lived_ms
-        names = self._state.groups.forgettable(lived_ms, pace.unused_ms, FORGOTTEN_AT_ONCE)
+        found = self._state.groups.forgettable(lived_ms, pace.unused_ms, FORGOTTEN_AT_ONCE)
+        names = [each for each in found if not self._may_wait(each, lived_ms)]
         if not names:
             return
         try:
@@ -529,6 +532,13 @@ class GroupKeeper:
         self._forgotten += len(names)
         log.info("groups_forgotten", groups=names)
         asyncio.ensure_future(answer).add_done_callback(_look_away)
+
+    def _may_wait(self, name: str, lived_ms: int) -> bool:
+        """Whether messages of the group may wait to be tried again: it was used when they failed,
+        and none waits for longer."""
+        group = self._state.groups.get(name)
+        is_recent = group is not None and lived_ms - group.used_ms < LONGEST_WAIT_MS
+        return is_recent and retry_topic(name) in self._state.topics
 
     def statistics(self) -> KeeperStatistics:
         """A frozen picture, as of now."""

@@ -206,4 +206,12 @@ ATTEMPTS = (
         masked="no simulated producer sends that many",
         tests=("tests/broker/test_copies.py",),
     ),
+    Mutant(
+        "forgotten-with-what-waits",
+        "broker/leader/groups/keeper.py",
+        "        return is_recent and retry_topic(name) in self._state.topics\n",
+        "        return False\n",
+        masked="nothing in a run waits as long as a group is kept",
+        tests=_KEEPER,
+    ),
 )
