@@ -90,8 +90,8 @@ ATTEMPTS = (
     Mutant(
         "each-holder-counts-from-one",
         "broker/services/attendance.py",
-        "                    failures = self._state.attempts.of(place, frontier)\n",
-        "                    failures = 0\n",
+        "                failures = self._state.attempts.of(place, frontier)\n",
+        "                failures = 0\n",
         seed=6,
         tests=_NODES,
     ),
