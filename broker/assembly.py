@@ -141,6 +141,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
             parts.machine,
             lambda: parts.driver.log_time_ms,
             limits.max_held_pulls,
+            parts.own_topics,
         ),
         retries=Retries(
             gate, reader, soundness, parts.appender.units, parts.own_topics, parts.machine

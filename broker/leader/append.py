@@ -216,6 +216,7 @@ class Appender:
             check_next(numbers, self._flight, batch)
             self._check_room(numbers)
         starts = self._rules.record_starts(batch)
+        self._rules.check_properties(batch, starts)
         stored, index = self._append(lane, batch, starts)
         self._batches += 1
         self._messages += batch.count

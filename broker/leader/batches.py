@@ -6,13 +6,14 @@ batch claims. Nothing here knows of the log, of sequences or of who waits.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from broker.errors import BrokerError, ErrorCode, Failure
 from dledger.records.errors import InvalidRecord
 from dledger.records.layout import RECORD
-from dledger.records.properties import MAX_PROPERTIES_BYTES
+from dledger.records.properties import MAX_PROPERTIES_BYTES, MAX_SENT_PROPERTIES_BYTES
 from dledger.records.record import (
     MAX_TOPIC_BYTES,
     MIN_RECORD_SIZE,
@@ -103,6 +104,24 @@ class BatchRules:
                 f"{len(starts)} records in a batch that says {batch.count}",
             )
         return starts
+
+    def check_properties(self, batch: Batch, starts: Sequence[int]) -> None:
+        """A copy of each of its messages has room for what the brokers add.
+
+        Raises:
+            BrokerError: MESSAGE_TOO_LARGE.
+        """
+        if len(batch.records) <= MAX_SENT_PROPERTIES_BYTES:
+            return
+        around = MIN_RECORD_SIZE + len(batch.topic.encode())
+        for start, end in pairwise((*starts, len(batch.records))):
+            if end - start <= MAX_SENT_PROPERTIES_BYTES:
+                continue
+            (body_size,) = BODY_LENGTH.unpack_from(batch.records, start + BODY_LENGTH_AT)
+            size = end - start - around - body_size
+            if size > MAX_SENT_PROPERTIES_BYTES:
+                text = f"properties of {size} bytes, {MAX_SENT_PROPERTIES_BYTES} at most"
+                raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, text)
 
     def check_in_steps(self, batch: Batch) -> Generator[None, None, Batch]:
         """The batch with what `record_starts` gives or raises for it; at each step some records

@@ -230,9 +230,13 @@ class Commands:
         )
         return self._submitter.submit(Command(join_group=command))
 
-    def end_sessions(self, sessions: Iterable[int]) -> Awaitable[Refusal | None]:
-        """Proposes that sessions are over."""
-        return self._submitter.submit(Command(end_sessions=EndSessionsCommand(sessions=sessions)))
+    def end_sessions(
+        self, sessions: Iterable[int], vanished: Iterable[int] = ()
+    ) -> Awaitable[Refusal | None]:
+        """Proposes that sessions are over; `vanished`: those of them without a goodbye, as the
+        level in use tells them apart."""
+        command = EndSessionsCommand(sessions=sessions, vanished=vanished)
+        return self._submitter.submit(Command(end_sessions=command))
 
     def grant_leases(self, group: str, topics: Iterable[TopicGrant]) -> Awaitable[Refusal | None]:
         """Proposes who holds queues of a group."""

@@ -35,7 +35,7 @@ from broker.services.refused import refused, session_ended
 from broker.state.groups import JoinWish, Session, Settings, malformed
 from broker.state.leases import Place, Ranges, runs_of
 from broker.state.machine import StateMachine
-from dledger.level import DELIVERY_LEVEL, GROUPS_LEVEL
+from dledger.level import DELIVERY_LEVEL, GROUPS_LEVEL, TOPIC_RULES_LEVEL
 from dledger.ports import Turns
 from dledger.records.record import TOPIC_PATTERN
 
@@ -79,12 +79,14 @@ class QueueOf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gained:
-    """A queue that the member holds. `finished` as in `broker.state.leases.runs_of`."""
+    """A queue that the member holds. `finished` as in `broker.state.leases.runs_of`; `failures`: of
+    the message at the frontier, None: the log doesn't count them."""
 
     queue: QueueOf
     epoch: int
     frontier: int
     finished: tuple[int, ...]
+    failures: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ class _Slot:
     """A member on this stream; `session` None: it is joining."""
 
     session: Session | None = None
+    takes_retries: bool = True
     is_leaving: bool = False
     is_whole: bool = False
     told: dict[Place, _Told] = field(default_factory=dict)
@@ -174,11 +177,14 @@ class Attendance:
 
     # --- what the client says -----------------------------------------------------------------
 
-    async def join(self, slot: int, wish: JoinWish, session: int) -> None:
+    async def join(
+        self, slot: int, wish: JoinWish, session: int, *, takes_retries: bool = True
+    ) -> None:
         """The member is joining; what becomes of it is an update.
 
         Args:
             session: the one to go on with; 0: a new one.
+            takes_retries: whether it works on the group's messages that failed.
 
         Raises:
             BrokerError: INVALID_ARGUMENT, which ends the stream.
@@ -189,7 +195,7 @@ class Attendance:
             text = f"{MAX_MEMBERS} members are on this stream, the limit"
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         self._hear()
-        self._slots[slot] = _Slot()
+        self._slots[slot] = _Slot(takes_retries=takes_retries)
         await self._room.acquire()
         task = asyncio.get_running_loop().create_task(self._join(slot, wish, session))
         self._joining.add(task)
@@ -230,7 +236,7 @@ class Attendance:
                 group.settings,
             )
         )
-        self._keeper.attach(found.session, self)
+        self._keeper.attach(found.session, self, takes_retries=mine.takes_retries)
         self.look(found.session)
         if mine.is_leaving:
             self._keeper.leave(found.session)
@@ -502,12 +508,14 @@ class Attendance:
 
     def _gained(self, session: Session, queue: QueueOf, epoch: int) -> Gained:
         finished: Ranges = ()
-        frontier = 0
+        frontier, failures = 0, None
         if epoch:
             place = Place(session.group, queue.incarnation, queue.queue_id)
             finished = self._state.leases.of(place).finished
             frontier = self._state.offsets.of(session.group, queue.topic)[queue.queue_id]
-        return Gained(queue, epoch, frontier, tuple(runs_of(frontier, finished)))
+            if self._state.level.current >= TOPIC_RULES_LEVEL:
+                failures = self._state.attempts.of(place, frontier)
+        return Gained(queue, epoch, frontier, tuple(runs_of(frontier, finished)), failures)
 
 
 def _as_of(level: int, wish: JoinWish) -> JoinWish:

@@ -12,18 +12,21 @@ import structlog
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Handed, Settlement, Settler, Superseded, Wanted
+from broker.leader.deliveries.burying import Burying
 from broker.leader.deliveries.desk import Desk, Place, Surroundings, UnitTaker
+from broker.leader.retries.own_topics import OwnTopics
 from broker.reading.held import HeldPulls
 from broker.reading.queues import DEFAULT_BYTES, DEFAULT_MESSAGES, MAX_BYTES, Found, QueueReader
 from broker.services.gate import Gate
 from broker.services.messages import Call, PullRequest, Pulls
-from broker.services.refused import refused
+from broker.services.refused import refused, unit_refused
 from broker.state.delivering import KINDS, MAX_HIDDEN_MS
 from broker.state.groups import Start
 from broker.state.handouts import ATTEMPT_ID_SIZE, NO_ATTEMPT, SPAN
 from broker.state.machine import StateMachine
 from broker.state.topics import TopicRef, TopicState
-from dledger.level import DELIVERY_LEVEL
+from dledger.level import DELIVERY_LEVEL, TOPIC_RULES_LEVEL
+from dledger.records.reserved import DEFAULT_ATTEMPTS, MOST_ATTEMPTS
 from dledger.sparing import Sparing
 
 MAX_RECEIVED: Final = 1_024  # messages of one receive
@@ -51,6 +54,7 @@ class Receive:
     start: int
     start_time_ms: int
     settled: tuple[Settlement, ...] = ()
+    max_attempts: int = 0  # then a message is a dead letter; 0: as is usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class Deliveries:
         state: StateMachine,
         now_ms: Callable[[], int],
         max_waiting: int,
+        topics: OwnTopics,
     ) -> None:
         """Args:
         now_ms: the log's time.
@@ -85,7 +90,10 @@ class Deliveries:
         self._reader = reader
         self._state = state
         self._max_waiting = max_waiting
-        self._around = Surroundings(state, units, held, gate.check_serving, now_ms, refused)
+        self._around = Surroundings(
+            *(state, units, held, gate.check_serving, now_ms, refused),
+            Burying(state, units, topics, unit_refused).bury,
+        )
         self._desks: dict[Place, Desk] = {}
         self._sparing = Sparing()
 
@@ -104,6 +112,7 @@ class Deliveries:
             raise BrokerError(ErrorCode.BUSY, f"{self._max_waiting} receivers wait, the limit")
         desk = self._desk(wish.group, topic, is_fifo=wish.is_fifo)
         desk.starts = lambda state, first: self._starts(wish, state, first)
+        desk.max_attempts = self._attempts(wish)
         settler = desk.settle(wish.settled) if wish.settled else None
         await self._check_readable(topic, desk, settler)
         wanted = Wanted(
@@ -130,6 +139,13 @@ class Deliveries:
         superseded = () if settler is None else await self._surely(settler)
         self._pulls.account(sum(len(each.records) for each in handed), call)
         return Received(handed, superseded, topic.incarnation)
+
+    def _attempts(self, wish: Receive) -> int:
+        """How often a message is handed out; 0: for ever. In order that holds up its queue, unless
+        it is asked for."""
+        if self._state.level.current < TOPIC_RULES_LEVEL:
+            return 0
+        return wish.max_attempts or (0 if wish.is_fifo else DEFAULT_ATTEMPTS)
 
     async def _check_readable(self, topic: TopicState, desk: Desk, settler: Settler | None) -> None:
         """Returns if the topic's messages may be handed out. What was to be settled is settled all
@@ -245,6 +261,8 @@ def _check(wish: Receive) -> None:
         raise _invalid(f"an attempt id has {ATTEMPT_ID_SIZE} bytes, not all of them zeros")
     if not 0 < wish.hidden_ms <= MAX_HIDDEN_MS:
         raise _invalid(f"messages are hidden for 1 to {MAX_HIDDEN_MS} ms, not {wish.hidden_ms}")
+    if wish.max_attempts > MOST_ATTEMPTS:
+        raise _invalid(f"a message is handed out {MOST_ATTEMPTS} times at most")
     if wish.start not in set(Start) or wish.start_time_ms < 0:
         raise _invalid("a group starts at the first message, at the last, or at a time")
 

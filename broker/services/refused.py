@@ -9,6 +9,7 @@ from broker.leader.voided import refused_batch
 from broker.state.compound import UnitRefusal
 from broker.state.groups import Groups
 from broker.state.refusals import (
+    CountedAlready,
     FinishedAlready,
     GroupBroadcasts,
     GroupDiffers,
@@ -141,6 +142,7 @@ def _group_refused(
     | GroupExists
     | GroupBroadcasts
     | FinishedAlready
+    | CountedAlready
     | LevelMoved
     | NotDue,
 ) -> BrokerError:
@@ -173,6 +175,9 @@ def _group_refused(
         case FinishedAlready(queue_id, offset):
             text = f"the message at offset {offset} of queue {queue_id} was finished before"
             return BrokerError(ErrorCode.MESSAGE_NOT_FOUND, text)
+        case CountedAlready(queue_id, failures):
+            text = f"the message at the front of queue {queue_id} has failed {failures} times"
+            return BrokerError(ErrorCode.INTERNAL, text)
         case LevelMoved(queue_id, present):
             text = f"level {queue_id + 1} has moved on to {present}"
             return BrokerError(ErrorCode.INTERNAL, text)

@@ -19,8 +19,8 @@ from broker.errors import Failure as Told
 from broker.leader.batches import Batch
 from broker.leader.retries.copies import Failure, copy_of, failures_before, resent_copy
 from broker.leader.retries.own_topics import OwnTopics
-from broker.leader.retries.proposals import Failed, sent_again, sent_back
-from broker.leader.units import Units
+from broker.leader.retries.proposals import Failed, failed_in_place, sent_again, sent_back
+from broker.leader.units import ProposedUnit, Units
 from broker.reading.queues import QueueReader
 from broker.services.attendance import QueueOf
 from broker.services.gate import Gate
@@ -31,6 +31,7 @@ from broker.state.groups import Group
 from broker.state.leases import Place
 from broker.state.machine import StateMachine
 from broker.state.refusals import (
+    CountedAlready,
     FinishedAlready,
     PartlyRefused,
     QueueRefused,
@@ -40,12 +41,16 @@ from broker.state.refusals import (
 from broker.state.retries import Queue, Ranges
 from broker.state.retrying import is_finished
 from broker.state.topics import TopicRef
-from dledger.level import DELIVERY_LEVEL
+from dledger.level import DELIVERY_LEVEL, TOPIC_RULES_LEVEL
 from dledger.records.errors import InvalidProperties, InvalidRecord
 from dledger.records.record import DecodedRecord, decode_records
 from dledger.records.reserved import (
+    EXHAUSTED,
+    GIVEN_UP_AFTER,
+    GIVEN_UP_IN_ORDER,
     ORIGIN_QUEUE,
     ORIGIN_TOPIC,
+    REJECTED,
     SCHEDULE_TOPIC,
     dead_letter_topic,
     is_reserved,
@@ -53,17 +58,17 @@ from dledger.records.reserved import (
 )
 
 MAX_MESSAGES_IN_CALL: Final = 256
-REJECTED: Final = "rejected"
-EXHAUSTED: Final = "attempts"
 
 
 class FailedMessage(NamedTuple):
-    """A message that a member couldn't work on; `is_rejected`: nobody can."""
+    """A message that a member couldn't work on; `is_rejected`: nobody can. `failed`: how often by
+    now as the log counts, if it has counted so many it wasn't tried; 0: once more."""
 
     queue: QueueOf
     epoch: int
     offset: int
     is_rejected: bool
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,38 @@ class SendBack:
     member: str
     session: int
     messages: tuple[FailedMessage, ...]
+
+
+class Verdict(NamedTuple):
+    """What becomes of a failed message: how often it has failed where it is, whether it stays in
+    front of its queue, and whether that was its last attempt there."""
+
+    failures: int
+    stays: bool = False
+    is_over: bool = False
+
+
+def verdict(group: Group, failed: FailedMessage, known: int) -> Verdict:
+    """What becomes of it, where the log has counted `known` failures.
+
+    Raises:
+        BrokerError: INVALID_ARGUMENT, it wasn't tried, and there is no reason for that.
+    """
+    was_tried = failed.is_rejected or not failed.failed or failed.failed > known
+    failures = known + was_tried
+    settings = group.settings
+    if failed.is_rejected:
+        return Verdict(failures)
+    if settings.is_orderly:
+        enough = settings.max_attempts
+        if not was_tried:  # the first who vanished may have had another one in hand
+            enough = max(enough, GIVEN_UP_IN_ORDER)
+        is_over = bool(settings.max_attempts) and failures >= enough
+        return Verdict(failures, stays=not is_over, is_over=is_over)
+    if not was_tried and known < GIVEN_UP_AFTER:
+        text = f"the message at offset {failed.offset} has failed {known} times, and wasn't tried"
+        raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+    return Verdict(failures)
 
 
 class DeadQueue(NamedTuple):
@@ -122,9 +159,10 @@ class Retries:
 
     # --- members ------------------------------------------------------------------------------
 
-    async def send_back(self, wish: SendBack) -> tuple[Told | None, ...]:
-        """For each message None, it is finished here and its copy stored on a majority of disks,
-        by this call or an earlier one; or why not.
+    async def send_back(self, wish: SendBack) -> tuple[Told | int, ...]:
+        """For each message 0, it is finished here and its copy stored on a majority of disks, by
+        this call or an earlier one; in order, how often it has failed, where it stays; or why
+        neither is so.
 
         Raises:
             BrokerError: SESSION_ENDED, MEMBER_REPLACED, INVALID_ARGUMENT; NOT_READY, not every
@@ -153,43 +191,66 @@ class Retries:
             raise session_ended(self._state.groups, wish.group, wish.member, wish.session)
         group = self._state.groups.get(found.group)
         assert group is not None
-        is_again = any(not each.is_rejected for each in wish.messages)
-        if group.settings.is_broadcast or (is_again and not group.has_retries):
+        if group.settings.is_broadcast or not all(self._takes(group, m) for m in wish.messages):
             text = f"group {wish.group!r} tries its messages again where they are"
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         return group
 
-    async def _one(self, wish: SendBack, group: Group, failed: FailedMessage) -> Told | None:
+    def _takes(self, group: Group, failed: FailedMessage) -> bool:
+        is_counted = failed.failed > 0 and self._state.level.current >= TOPIC_RULES_LEVEL
+        return failed.is_rejected or is_counted or group.has_retries
+
+    async def _one(self, wish: SendBack, group: Group, failed: FailedMessage) -> Told | int:
         try:
-            await self._send_back(wish, group, failed)
+            return await self._send_back(wish, group, failed)
         except BrokerError as error:
             return error.failure
-        return None
 
-    async def _send_back(self, wish: SendBack, group: Group, failed: FailedMessage) -> None:
-        queue = failed.queue
+    async def _send_back(self, wish: SendBack, group: Group, failed: FailedMessage) -> int:
+        """How often the message has failed, if it stays; 0: it is finished."""
+        failures = 0
         refusal: UnitRefusal | None = await self._gate.surely(lambda: self._refusal(wish, failed))
         if refusal is None:
-            record = self._read(TopicRef(*queue[:2]), queue.queue_id, failed.offset)
-            count = failures_before(wish.group, record) + 1
-            dead = REJECTED if failed.is_rejected else ""
-            dead = dead or (EXHAUSTED if count >= group.settings.attempts else "")
-            failure = Failure(wish.group, count, self._state.append_time_ms, dead)
-            batch = _made(lambda: copy_of(record, failure))
-            await self._make(batch.topic)
-            if batch.topic == SCHEDULE_TOPIC:
-                await self._make(retry_topic(wish.group))  # members are given it before it is due
-            at = TopicRef(queue.topic, queue.incarnation), queue.queue_id
-            done = Failed(wish.group, wish.session, *at, failed.epoch, failed.offset)
-            unit = sent_back(batch, done, lambda: self._refusal(wish, failed))
-            refusal = (await self._units.propose(unit)).refusal
+            unit, failures = await self._unit(wish, group, failed)
+            if unit is not None:
+                refusal = (await self._units.propose(unit)).refusal
         match refusal:
-            case None | FinishedAlready():
-                return
+            case None:
+                return failures
+            case FinishedAlready():
+                return 0
+            case CountedAlready(_, known):
+                return known
             case SessionUnknown():
                 raise session_ended(self._state.groups, wish.group, wish.member, wish.session)
             case _:
                 raise unit_refused(refusal)
+
+    async def _unit(
+        self, wish: SendBack, group: Group, failed: FailedMessage
+    ) -> tuple[ProposedUnit | None, int]:
+        """What is to be said of the message, if anything is; and how often it has failed by then
+        where it stays, 0 if it doesn't."""
+        queue = failed.queue
+        known = self._state.attempts.of(Place(wish.group, *queue[1:]), failed.offset)
+        here = verdict(group, failed, known)
+        at = TopicRef(queue.topic, queue.incarnation), queue.queue_id
+        done = Failed(wish.group, wish.session, *at, failed.epoch, failed.offset)
+        if here.stays:
+            if here.failures == known:
+                return None, known
+            unit = failed_in_place(done, here.failures, lambda: self._refusal(wish, failed))
+            return unit, here.failures
+        record = self._read(*at, failed.offset)
+        count = failures_before(wish.group, record) + here.failures
+        dead = REJECTED if failed.is_rejected else ""
+        dead = dead or (EXHAUSTED if here.is_over or count >= group.settings.attempts else "")
+        failure = Failure(wish.group, count, self._state.append_time_ms, dead)
+        batch = _made(lambda: copy_of(record, failure))
+        await self._make(batch.topic)
+        if batch.topic == SCHEDULE_TOPIC:
+            await self._make(retry_topic(wish.group))  # members are given it before it is due
+        return sent_back(batch, done, lambda: self._refusal(wish, failed)), 0
 
     def _refusal(self, wish: SendBack, failed: FailedMessage) -> Refusal | None:
         """What is known already of why the message isn't finished now; None: nothing."""

@@ -19,8 +19,9 @@ from typing import Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
+from broker.state.attempts import Attempts
 from broker.state.deliveries import Deliveries
-from broker.state.delivering import Moment, Plan, planned
+from broker.state.delivering import Moment, Plan, buried, planned
 from broker.state.groups import Groups
 from broker.state.leases import Leases
 from broker.state.level import COMMAND_LEVELS, Level
@@ -40,6 +41,7 @@ from broker.state.refusals import (
 from broker.state.retries import Retries
 from broker.state.retrying import (
     Before,
+    refusal_of_failure,
     refusal_of_fire,
     refusal_of_resend,
     refusal_of_send_back,
@@ -49,8 +51,9 @@ from broker.state.topics import TopicRef, Topics, TopicState
 from dledger.reading.compound import UnitSpan, as_entry, unit_spans
 from dledger.reading.entry import EntryHeader, preamble_of
 from dledger.records.errors import FormatError
-from dledger.records.reserved import SCHEDULE_TOPIC
+from dledger.records.reserved import SCHEDULE_TOPIC, dead_letter_topic
 from dledger.wire.commands_pb2 import (
+    BuryCommand,
     Command,
     CommitOffsetsCommand,
     DeliverCommand,
@@ -87,12 +90,19 @@ def keys_of(command: Command) -> tuple[Key, ...] | None:
         case "deliver":
             deliver = command.deliver  # it makes the group's offsets, and commits them
             return (Key(deliver.topic, f"offsets of {deliver.group}"),)
+        case "bury":
+            bury = command.bury
+            return (Key(bury.topic, f"offsets of {bury.group}"),)
         case "settle_units":
             return (Key(SETTLING, SETTLING),)
         case "send_back":
             sent = command.send_back
             what = f"message {sent.queue_id}/{sent.offset} of {sent.group}"
             return (Key(sent.topic, what),)
+        case "fail_message":
+            failed = command.fail_message
+            what = f"message {failed.queue_id}/{failed.offset} of {failed.group}"
+            return (Key(failed.topic, what),)
         case "fire_delayed":
             return (Key(SCHEDULE_TOPIC, f"level of queue {command.fire_delayed.queue_id}"),)
         case "resend":
@@ -168,6 +178,8 @@ class Owners(Protocol):
     def leases(self) -> Leases: ...
     @property
     def retries(self) -> Retries: ...
+    @property
+    def attempts(self) -> Attempts: ...
     @property
     def topic_permissions(self) -> TopicPermissions: ...
     @property
@@ -299,6 +311,9 @@ class _Entry:
                     return plan, 0
                 is_known = bool(owners.offsets.of(command.deliver.group, command.deliver.topic))
                 return None, 0 if is_known else 1
+            case "bury":
+                plan = burial_of(owners, command.bury, placed, self.at)
+                return (None if isinstance(plan, Plan) else plan), 0
             case "settle_units":
                 return owners.outcomes.refusal_of(settlement_of(command.settle_units)), 0
             case _:
@@ -314,6 +329,8 @@ class _Entry:
         match command.WhichOneof("body"):
             case "send_back":
                 return refusal_of_send_back(owners, found, command.send_back, placed, before)
+            case "fail_message":
+                return refusal_of_failure(owners, found, command.fail_message, placed)
             case "fire_delayed":
                 fire = command.fire_delayed
                 return refusal_of_fire(owners, found, fire, placed, self.at.append_time_ms)
@@ -337,6 +354,18 @@ def plan_of(owners: Owners, body: DeliverCommand, at: Moment, new: int = 0) -> P
     """What the command makes of the topic that it names; see `planned`."""
     topic = meant(owners.topics, body.topic, body.incarnation)
     return planned(owners, topic, body, at, new) if isinstance(topic, TopicState) else topic
+
+
+def burial_of(
+    owners: Owners, body: BuryCommand, placed: Sequence[PlacedBatch], at: Moment
+) -> Plan | Refusal:
+    """What the command makes of the topic that it names; see `buried`."""
+    topic = meant(owners.topics, body.topic, body.incarnation)
+    if not isinstance(topic, TopicState):
+        return topic
+    if any(each.topic.name != dead_letter_topic(body.group) for each in placed):
+        return Malformed("dead letters are copied to the group's topic of them")
+    return buried(owners, topic, body, sum(each.record_count for each in placed), at)
 
 
 def commit_of(body: CommitOffsetsCommand) -> OffsetCommit:

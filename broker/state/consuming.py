@@ -5,13 +5,15 @@ more than one owner. Each queue that a command names is judged by itself; which 
 why, is one value.
 
     command         what it does
-    join            groups; what a session that ended for it held is free
-    end sessions    groups, then leases
+    join            groups; what a session that ended for it held is free, as without a goodbye
+    end sessions    groups, then leases; attempts, of those without a goodbye (ADR 63)
     grant leases    offsets, where the group has no start yet, then leases
     commit leases   offsets (the frontier), then leases (what is finished above it)
-    forget groups   groups, then offsets and leases
+    forget groups   groups, then offsets, leases and attempts
     (a recovery)    groups, then leases: all sessions are over
     commit offsets  offsets, if the group has no session; nothing finished above them is left
+
+Whatever moves a frontier tells attempts.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from broker.state.attempts import Attempts
 from broker.state.filters import filters_of
 from broker.state.groups import Groups, JoinWish, Session, Settings, Start
 from broker.state.leases import Leases, Place, Ranges, ranges_of, united
@@ -40,7 +43,8 @@ from broker.state.refusals import (
 )
 from broker.state.topics import TopicRef, TopicState
 from dledger.core.errors import InvariantViolation
-from dledger.level import DELIVERY_LEVEL
+from dledger.level import DELIVERY_LEVEL, TOPIC_RULES_LEVEL
+from dledger.records.reserved import retry_topic
 from dledger.wire.commands_pb2 import (
     CommitLeasesCommand,
     EndSessionsCommand,
@@ -67,7 +71,7 @@ class At:
 
 
 class Consuming:
-    """The three owners, and how to find a topic. `changed` is told each group of which something
+    """The four owners, and how to find a topic. `changed` is told each group of which something
     has changed that its members care for."""
 
     def __init__(
@@ -75,11 +79,13 @@ class Consuming:
         groups: Groups,
         leases: Leases,
         offsets: Offsets,
+        attempts: Attempts,
         meant: Meant,
         changed: Callable[[str], None],
     ) -> None:
         self._groups = groups
         self._leases = leases
+        self._attempts = attempts
         self._offsets = offsets
         self._meant = meant
         self._changed = changed
@@ -94,13 +100,14 @@ class Consuming:
         if before is not None and not isinstance(before, Session):
             return before
         if before is not None:
+            self._vanished(before, at)
             self._leases.on_session_ended(before.session)
         self._changed(command.group)
         return None
 
     def end(self, command: EndSessionsCommand, at: At) -> None:
         """The sessions are over, and what they held is free."""
-        self._end(command.sessions, at)
+        self._end(command.sessions, at, frozenset(command.vanished))
 
     def on_recovered(self, at: At) -> None:
         """The group of brokers goes on from a survivor's log, which may end before what members
@@ -108,18 +115,43 @@ class Consuming:
         log and within its queues."""
         self._end(self._groups.sessions(), at)
 
-    def _end(self, sessions: Iterable[int], at: At) -> None:
+    def _end(self, sessions: Iterable[int], at: At, vanished: frozenset[int] = frozenset()) -> None:
         for session in sessions:
             ended = self._groups.end(session, at.lived_ms)
             if ended is not None:
+                if session in vanished:
+                    self._vanished(ended, at)
                 self._leases.on_session_ended(session)
                 self._changed(ended.group)
+
+    def _vanished(self, session: Session, at: At) -> None:
+        """Its member said no goodbye: what it had at the front of its queues may have killed it."""
+        if at.level < TOPIC_RULES_LEVEL:
+            return
+        held = self._leases.held_by(session.session)
+        topics = self._topics_of(session.group) if held else {}
+        for place in held:
+            topic = topics.get(place.incarnation)
+            if topic is None:
+                continue  # it is none of the group's any more
+            frontier = self._offsets.of(place.group, topic.name)[place.queue_id]
+            if frontier < topic.next_offsets[place.queue_id]:
+                self._attempts.fail(place, frontier)
+
+    def _topics_of(self, name: str) -> dict[int, TopicState]:
+        """Those that the group's members may hold queues of, by incarnation."""
+        group = self._groups.get(name)
+        assert group is not None
+        names = {topic for each in group.versions.values() for topic in each.topics}
+        found = (self._meant(TopicRef(topic)) for topic in (*sorted(names), retry_topic(name)))
+        return {each.incarnation: each for each in found if isinstance(each, TopicState)}
 
     def forget(self, command: ForgetGroupsCommand, at: At) -> None:
         """Those that nobody has used for so long are gone, with all that they committed."""
         for name in self._groups.forget(command.groups, at.lived_ms, command.unused_ms):
             self._offsets.on_group_forgotten(name)
             self._leases.on_group_forgotten(name)
+            self._attempts.on_group_forgotten(name)
             self._changed(name)
 
     # --- leases -------------------------------------------------------------------------------
@@ -171,7 +203,16 @@ class Consuming:
         self, group: str, topic: TopicState, offsets: tuple[tuple[int, int], ...]
     ) -> QueueRefusal | None:
         commit = OffsetCommit(group, topic.name, offsets, is_reset=False)
-        return self._offsets.commit(commit, topic.next_offsets)
+        refusal = self._offsets.commit(commit, topic.next_offsets)
+        if refusal is None:
+            self._on_frontiers(group, topic, (queue_id for queue_id, _ in offsets))
+        return refusal
+
+    def _on_frontiers(self, group: str, topic: TopicState, queues: Iterable[int]) -> None:
+        committed = self._offsets.of(group, topic.name)
+        for queue_id in queues:
+            place = Place(group, topic.incarnation, queue_id)
+            self._attempts.on_frontier(place, committed[queue_id])
 
     def _grant(
         self, group: str, topic: TopicState, grant: QueueGrant, index: int
@@ -256,8 +297,9 @@ class Consuming:
         refusal = self._offsets.commit(commit, topic.next_offsets)
         if refusal is None:
             self._groups.use(commit.group, at.lived_ms)
-            queues = (queue_id for queue_id, _ in commit.wanted)
+            queues = [queue_id for queue_id, _ in commit.wanted]
             self._leases.on_committed(commit.group, topic.incarnation, queues)
+            self._on_frontiers(commit.group, topic, queues)
         return refusal
 
     def begin(self, at: At) -> None:
@@ -272,6 +314,7 @@ class Consuming:
             if not self._offsets.has(name):
                 self._groups.on_nothing_committed(name)
         self._leases.on_topic_deleted(topic.incarnation)
+        self._attempts.on_topic_deleted(topic.incarnation)
 
     # --- invariants ---------------------------------------------------------------------------
 
@@ -298,6 +341,14 @@ class Consuming:
                 if group not in known:
                     raise InvariantViolation(f"group {group}, which nobody joined, has leases")
                 self._check_in_topic(group, topic)
+
+        for place, failed in self._attempts.places().items():
+            topic = named.get(place.incarnation)
+            committed = {} if topic is None else self._offsets.of(place.group, topic.name)
+            ends = () if topic is None else topic.next_offsets
+            at_front = committed.get(place.queue_id) == failed.offset
+            if not at_front or failed.offset >= ends[place.queue_id]:
+                raise InvariantViolation(f"{failed} is not at the front of {place}")
 
     def _check_in_topic(self, group: str, topic: TopicState) -> None:
         started = self._leases.started(group, topic.incarnation)

@@ -42,6 +42,7 @@ from dledger.wire.commands_pb2 import (
     SETTLING_EXTENDED,
     SETTLING_FINISHED,
     SETTLING_RETURNED,
+    BuryCommand,
     DeliverCommand,
     GivenMessages,
     SettledMessages,
@@ -134,6 +135,30 @@ def begun(
 
 def _starts(started: Mapping[int, Record]) -> Sequence[tuple[int, int]]:
     return [(queue_id, record.next) for queue_id, record in started.items()]
+
+
+def buried(
+    owners: Owners, topic: TopicState, command: BuryCommand, copies: int, at: Moment
+) -> Plan | Refusal:
+    """What a queue is once these messages of it are dead letters, of which so many copies go with
+    the command; or why they aren't."""
+    record = owners.deliveries.in_topic(command.group, topic.incarnation).get(command.queue_id)
+    if record is None:
+        return StartMissing(command.queue_id)
+    why = _malformed(command.base, command.mask, 0)
+    if why or not command.attempts or command.mask.bit_count() != copies or not copies:
+        return Malformed(why or "each message is finished with one copy, after its attempts")
+    draft = Draft(record)
+    taken = draft.take(command.handout, command.base, command.mask)
+    if taken is None:
+        return HandoutSuperseded(command.queue_id, command.base)
+    for each in taken:
+        if each.hidden_until_ms > at.append_time_ms:
+            return StillHidden(command.queue_id, each.base)
+        if each.attempt < command.attempts:
+            return Malformed(f"{each.attempt} attempts were made, not {command.attempts}")
+    is_fifo = bool(owners.deliveries.is_fifo(command.group, topic.incarnation))
+    return Plan({command.queue_id: draft.done()}, is_fifo)
 
 
 @dataclass(slots=True)

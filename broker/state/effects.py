@@ -24,7 +24,7 @@ class Effects:
     def __init__(self, state: ReplicatedState) -> None:
         self._state = state
         self.listener: Listener = Nobody()
-        owners = state.groups, state.leases, state.offsets
+        owners = state.groups, state.leases, state.offsets, state.attempts
         self.consuming = Consuming(*owners, self.meant, self._on_group_changed)
         self.moving = Moving(*owners, self.meant, self._on_group_changed)
         self.delivering = Delivering(state.deliveries, state.offsets, state.groups)

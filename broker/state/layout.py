@@ -369,6 +369,19 @@ RESENT_SECTION: Final = Layout(
     ),
 )
 
+FAILURES_SECTION: Final = Layout(
+    "Section failures",
+    2,
+    (
+        Field(0, "H", "group_length", "length g of the group's name"),
+        Field(2, "", "group", "the group's name, UTF-8", length="g"),
+        Field(2, "Q", "incarnation", "index of the entry that created the topic", behind="g"),
+        Field(10, "I", "queue_id", "queue id", behind="g"),
+        Field(14, "Q", "offset", "the message at the group's frontier", behind="g"),
+        Field(22, "H", "failures", "how often it has failed, 1 at least", behind="g"),
+    ),
+)
+
 GROUP_ATTEMPTS_SECTION: Final = Layout(
     "Section group-attempts",
     2,
@@ -415,4 +428,5 @@ STATE_LAYOUTS: Final = (
     DELAYED_SECTION,
     RESENT_SECTION,
     GROUP_ATTEMPTS_SECTION,
+    FAILURES_SECTION,
 )

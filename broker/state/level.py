@@ -58,6 +58,8 @@ COMMAND_LEVELS: Final = {
     "send_back": DELIVERY_LEVEL,
     "fire_delayed": DELIVERY_LEVEL,
     "resend": DELIVERY_LEVEL,
+    "fail_message": TOPIC_RULES_LEVEL,
+    "bury": TOPIC_RULES_LEVEL,
     "permit_topic": TOPIC_RULES_LEVEL,
     "make_topic": TOPIC_RULES_LEVEL,
 }

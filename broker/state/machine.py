@@ -31,6 +31,7 @@ with it).
     make topic           topics, topic_retention, topic_permissions: all of it, or nothing
     send back, resend,
     fire delayed         retries, leases, offsets (`broker.state.retrying`); only in a unit
+    fail message         attempts, leases, offsets (the same; ADR 63); only in a unit
     settle units         outcomes: the log says which units were refused; only in a unit
     join, end, grant,
     commit, forget       groups, leases, offsets (`broker.state.consuming`; ADR 55)
@@ -144,6 +145,7 @@ class StateMachine:
         self.leases = state.leases
         self.deliveries = state.deliveries
         self.retries = state.retries
+        self.attempts = state.attempts
         self._entries_void = 0  # since this object was made: for operators
         self._known_level = known_level
         self._queues = queues

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from broker.state.attempts import Attempts
 from broker.state.consuming import At, Meant
 from broker.state.groups import Groups
 from broker.state.leases import Leases, Place, Ranges, united
@@ -35,7 +36,7 @@ NOTHING: Final[Ranges] = ()
 
 
 class Moving:
-    """The three owners, and how to find a topic. `changed` is told each group of which something
+    """The four owners, and how to find a topic. `changed` is told each group of which something
     has changed that its members care for."""
 
     def __init__(
@@ -43,12 +44,14 @@ class Moving:
         groups: Groups,
         leases: Leases,
         offsets: Offsets,
+        attempts: Attempts,
         meant: Meant,
         changed: Callable[[str], None],
     ) -> None:
         self._groups = groups
         self._leases = leases
         self._offsets = offsets
+        self._attempts = attempts
         self._meant = meant
         self._changed = changed
 
@@ -80,6 +83,7 @@ class Moving:
                 )
             frontiers.append((queue_id, frontier))
             self._leases.move(place, finished)
+            self._attempts.on_frontier(place, frontier)
         moved = OffsetCommit(command.group, topic.name, tuple(frontiers), is_reset=True)
         self._offsets.commit(moved, topic.next_offsets)
         self._groups.use(command.group, at.lived_ms)

@@ -328,6 +328,15 @@ class FinishedAlready:
 
 
 @dataclass(frozen=True, slots=True)
+class CountedAlready:
+    """The message at the front of the queue has failed `failures` times: the one that was told is
+    among them, or there are others that weren't."""
+
+    queue_id: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
 class StillHidden:
     """The queue's message at `offset` can't be handed out again yet; in a FIFO group, nothing of
     the queue or nothing behind it."""
@@ -420,6 +429,7 @@ Refusal = (
     | TooManyVersions
     | SessionUnknown
     | FinishedAlready
+    | CountedAlready
     | LevelMoved
     | NotDue
     | PartlyRefused

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Final
 
 from broker.state import (
+    attempts,
     deliveries,
     groups,
     leases,
@@ -26,6 +27,7 @@ from broker.state import (
     topic_retention,
     topics,
 )
+from broker.state.attempts import Attempts
 from broker.state.deliveries import Deliveries
 from broker.state.errors import SnapshotAppliedOtherwise, SnapshotDamaged, SnapshotUnknown
 from broker.state.groups import Groups
@@ -65,6 +67,7 @@ OPTIONAL_SECTIONS: Final = (
     *leases.OWN_SECTIONS,
     *deliveries.OWN_SECTIONS,
     *retries.OWN_SECTIONS,
+    *attempts.OWN_SECTIONS,
     topic_permissions.SECTION,
 )
 
@@ -95,6 +98,7 @@ class ReplicatedState:
         self.leases = Leases()
         self.deliveries = Deliveries()
         self.retries = Retries()
+        self.attempts = Attempts()
 
     def snapshot(self) -> Iterator[bytes]:
         """The state as it is now, in chunks (`broker.state.snapshot`). Each is made when it is
@@ -114,6 +118,7 @@ class ReplicatedState:
             *self.leases.snapshot(),
             *self.deliveries.snapshot(),
             *self.retries.snapshot(),
+            *self.attempts.snapshot(),
             *self.topic_permissions.snapshot(),
         )
         return seal(self.applied_index, sections)
@@ -168,6 +173,8 @@ class ReplicatedState:
                 self.deliveries.restore(name, first.version, payloads)
             case _ if name in retries.OWN_SECTIONS:
                 self.retries.restore(name, first.version, payloads)
+            case _ if name in attempts.OWN_SECTIONS:
+                self.attempts.restore(name, first.version, payloads)
             case _ if name == SECTION:
                 if first.version != APPLYING:
                     raise SnapshotAppliedOtherwise(name, first.version, APPLYING)
@@ -214,6 +221,7 @@ class ReplicatedState:
         self.groups.check_invariants(self.applied_index, self.lived_time.lived_ms)
         self.leases.check_invariants(self.applied_index)
         self.deliveries.check_invariants(self.applied_index)
+        self.attempts.check_invariants()
 
     def _check_retries(self) -> None:
         """What has moved on, and what was sent again, is in topics that are there."""

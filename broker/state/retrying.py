@@ -8,6 +8,8 @@ with a command are there is judged here too: a message is never finished without
     command        the unit's records                     what it does
     send back      one, for the schedule topic, or for    the message is finished for the group
                    the group's dead letters
+    fail message   none                               all before the message is finished for the
+                                                      group, and its failures are counted (ADR 63)
     fire delayed   for retry topics, as many at most as   the level's queue moves on
                    the queue moves on by
     resend         one                                    the dead letter was sent again
@@ -20,8 +22,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from broker.state.attempts import Attempts, Failed
 from broker.state.groups import Groups
-from broker.state.leases import MAX_RANGES, Leases, Place, united
+from broker.state.leases import MAX_RANGES, Leases, Place, Ranges, united
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.refusals import (
     FinishedAlready,
@@ -45,7 +48,12 @@ from dledger.records.reserved import (
     SCHEDULE_TOPIC,
     dead_letter_topic,
 )
-from dledger.wire.commands_pb2 import FireDelayedCommand, ResendCommand, SendBackCommand
+from dledger.wire.commands_pb2 import (
+    FailMessageCommand,
+    FireDelayedCommand,
+    ResendCommand,
+    SendBackCommand,
+)
 
 Meant = Callable[[TopicRef], TopicState | TopicNotFound | TopicReplaced]
 
@@ -70,6 +78,8 @@ class Owners(Protocol):
     def offsets(self) -> Offsets: ...
     @property
     def retries(self) -> Retries: ...
+    @property
+    def attempts(self) -> Attempts: ...
 
 
 @dataclass(slots=True)
@@ -97,18 +107,10 @@ def refusal_of_send_back(
     wanted = SCHEDULE_TOPIC, dead_letter_topic(command.group)
     if [each.record_count for each in copies] != [1] or copies[0].topic.name not in wanted:
         return Malformed("a message is finished with one copy, that waits or is dead")
-    topic = meant(TopicRef(command.topic, command.incarnation))
+    topic = _held(owners, meant, command)
     if not isinstance(topic, TopicState):
         return topic
-    session = owners.groups.session(command.session)
-    if session is None or session.group != command.group:
-        return SessionUnknown(command.session)
     place = Place(command.group, topic.incarnation, command.queue_id)
-    lost = owners.leases.refusal_of(place, command.session, command.epoch)
-    if lost is not None:
-        return _of_queue(topic, command.queue_id, lost)
-    if command.offset >= topic.next_offsets[command.queue_id]:
-        return OffsetOutOfRange(topic.name, command.queue_id, command.offset)
     frontier = owners.offsets.of(command.group, topic.name)[command.queue_id]
     finished = owners.leases.of(place).finished
     if is_finished(frontier, finished, command.offset):
@@ -123,6 +125,42 @@ def refusal_of_send_back(
             return _of_queue(topic, command.queue_id, TooManyRanges(limit))
     before.ranges[place] += 1
     return None
+
+
+def _held(
+    owners: Owners, meant: Meant, command: SendBackCommand | FailMessageCommand
+) -> TopicState | Refusal:
+    """The topic of a message that is there, in a queue that the session holds by that epoch."""
+    topic = meant(TopicRef(command.topic, command.incarnation))
+    if not isinstance(topic, TopicState):
+        return topic
+    session = owners.groups.session(command.session)
+    if session is None or session.group != command.group:
+        return SessionUnknown(command.session)
+    place = Place(command.group, topic.incarnation, command.queue_id)
+    lost = owners.leases.refusal_of(place, command.session, command.epoch)
+    if lost is not None:
+        return _of_queue(topic, command.queue_id, lost)
+    if command.offset >= topic.next_offsets[command.queue_id]:
+        return OffsetOutOfRange(topic.name, command.queue_id, command.offset)
+    return topic
+
+
+def refusal_of_failure(
+    owners: Owners, meant: Meant, command: FailMessageCommand, copies: Sequence[Copies]
+) -> Refusal | None:
+    """Why the failure isn't counted; None if it is. Finishing what is before the message makes no
+    new range, so that no bound of them is near."""
+    if copies:
+        return Malformed("a message that stays in front of its queue is not copied")
+    topic = _held(owners, meant, command)
+    if not isinstance(topic, TopicState):
+        return topic
+    place = Place(command.group, topic.incarnation, command.queue_id)
+    frontier = owners.offsets.of(command.group, topic.name)[command.queue_id]
+    if is_finished(frontier, owners.leases.of(place).finished, command.offset):
+        return FinishedAlready(command.queue_id, command.offset)
+    return owners.attempts.refusal_of(place, Failed(command.offset, command.failures))
 
 
 def refusal_of_fire(
@@ -177,17 +215,30 @@ def refusal_of_resend(
 def send_back(owners: Owners, command: SendBackCommand, topic: TopicState, lived_ms: int) -> None:
     """The message is finished for its group; it was judged."""
     place = Place(command.group, topic.incarnation, command.queue_id)
-    frontier = owners.offsets.of(command.group, topic.name)[command.queue_id]
-    done = ((command.offset, command.offset + 1),)
+    _finish(owners, place, topic, ((command.offset, command.offset + 1),))
+    owners.groups.use(command.group, lived_ms)
+
+
+def fail(owners: Owners, command: FailMessageCommand, topic: TopicState, lived_ms: int) -> None:
+    """The message, in front of its queue, has failed once more; it was judged."""
+    place = Place(command.group, topic.incarnation, command.queue_id)
+    frontier = _finish(owners, place, topic, ((0, command.offset),) if command.offset else ())
+    if frontier == command.offset:  # else a unit of this entry has finished more
+        owners.attempts.fail(place, command.offset)
+    owners.groups.use(command.group, lived_ms)
+
+
+def _finish(owners: Owners, place: Place, topic: TopicState, done: Ranges) -> int:
+    """The frontier, where that is finished as well."""
+    frontier = owners.offsets.of(place.group, topic.name)[place.queue_id]
     frontier, finished = united(frontier, owners.leases.of(place).finished, done)
     owners.leases.progress(place, finished)
-    commit = OffsetCommit(
-        command.group, topic.name, ((command.queue_id, frontier),), is_reset=False
-    )
+    commit = OffsetCommit(place.group, topic.name, ((place.queue_id, frontier),), is_reset=False)
     refusal = owners.offsets.commit(commit, topic.next_offsets)
     if refusal is not None:
-        raise InvariantViolation(f"a message that was sent back was judged, and is {refusal}")
-    owners.groups.use(command.group, lived_ms)
+        raise InvariantViolation(f"what failed was judged, and is {refusal}")
+    owners.attempts.on_frontier(place, frontier)
+    return frontier
 
 
 def fired_of(command: FireDelayedCommand) -> Fired:

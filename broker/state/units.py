@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from broker.state.compound import Judged, commit_of, judge, plan_of, settlement_of
-from broker.state.delivering import Plan
+from broker.state.delivering import Plan, buried
 from broker.state.effects import Effects
 from broker.state.queue_files import QueueFiles
 from broker.state.refusals import Malformed
 from broker.state.replicated import ReplicatedState
 from broker.state.retries import Queue
-from broker.state.retrying import fired_of, send_back
+from broker.state.retrying import fail, fired_of, send_back
 from dledger.core.errors import InvariantViolation
 from dledger.level import COMPOUND_LEVEL
 from dledger.reading.entry import EntryHeader
@@ -104,12 +104,22 @@ class Units:
                     raise InvariantViolation(f"a unit's deliveries were judged, and are {plan}")
                 topic = state.topics[command.deliver.topic]
                 effects.delivering.deliver(plan, topic, command.deliver.group, at)
+            case "bury":
+                bury, at = command.bury, effects.moment()
+                topic = state.topics[bury.topic]
+                plan = buried(state, topic, bury, bury.mask.bit_count(), at)
+                if not isinstance(plan, Plan):
+                    raise InvariantViolation(f"a unit's dead letters were judged, and are {plan}")
+                effects.delivering.deliver(plan, topic, bury.group, at)
             case "settle_units":
                 state.outcomes.settle(settlement_of(command.settle_units))
             case "send_back":
                 sent = command.send_back
                 topic = state.topics[sent.topic]
                 send_back(state, sent, topic, state.lived_time.lived_ms)
+            case "fail_message":
+                failed = command.fail_message
+                fail(state, failed, state.topics[failed.topic], state.lived_time.lived_ms)
             case "fire_delayed":
                 state.retries.fire(fired_of(command.fire_delayed))
             case "resend":

@@ -8,6 +8,7 @@ a change of the code that moves it is noticed. `rules` holds them, a module a ro
 from __future__ import annotations
 
 from chaos.mutants.rules.administration import ADMINISTRATION
+from chaos.mutants.rules.attempts import ATTEMPTS
 from chaos.mutants.rules.audits import AUDITS
 from chaos.mutants.rules.backups import BACKUPS
 from chaos.mutants.rules.beginnings import BEGINNINGS
@@ -68,6 +69,7 @@ MUTANTS = (
     *GROUPS,
     *ADMINISTRATION,
     *RETRYING,
+    *ATTEMPTS,
     *SEALS,
     *UPKEEP,
     *REPAIRS,

@@ -6,6 +6,7 @@ again an entry at a time.
     while it is hidden       nobody else is given it
     it is finished           by the hand that has it, or passed over before it was ever given
     what is finished         is never given again
+    it is a dead letter      once nobody has it, after its attempts, with a copy each
     FIFO                     one attempt of a queue has anything that is hidden
 
 What the machine says after each entry must be that.
@@ -41,6 +42,7 @@ class _Queue:
     next: int
     held: dict[int, _Held] = field(default_factory=dict)
     passed_over: set[int] = field(default_factory=set)
+    buried: set[int] = field(default_factory=set)
 
 
 class DeliveryModel:
@@ -61,6 +63,10 @@ class DeliveryModel:
             seat[1:]: queue.passed_over for seat, queue in self._queues.items() if seat[0] == group
         }
 
+    def buried(self, group: str, incarnation: int, queue_id: int) -> set[int]:
+        """The queue's messages that are dead letters of the group."""
+        return self._queues[group, incarnation, queue_id].buried
+
     def applied(self, header: EntryHeader, units: Sequence[Judged]) -> None:
         """The machine has applied that entry; of one of units, what became of them.
 
@@ -71,8 +77,11 @@ class DeliveryModel:
             for command in unit.commands:
                 if command.HasField("deliver"):
                     self._deliver(command.deliver, header)
+                elif command.HasField("bury"):
+                    self._bury(command.bury, unit, header)
         self._drop_what_is_gone()
-        if any(command.HasField("deliver") for unit in units for command in unit.commands):
+        changing = ("deliver", "bury")
+        if any(c.WhichOneof("body") in changing for unit in units for c in unit.commands):
             self._compare(header)
 
     def _deliver(self, command: pb.DeliverCommand, header: EntryHeader) -> None:
@@ -89,7 +98,27 @@ class DeliveryModel:
         if command.fifo:
             self._check_fifo(command, header)
 
-    def _queue(self, command: pb.DeliverCommand, queue_id: int, header: EntryHeader) -> _Queue:
+    def _bury(self, command: pb.BuryCommand, unit: Judged, header: EntryHeader) -> None:
+        queue = self._queue(command, command.queue_id, header)
+        offsets = _offsets(command.base, command.mask)
+        copies = [each.topic.name for each in unit.batches for _ in range(each.record_count)]
+        if copies != [f"%DLQ%{command.group}"] * len(offsets):
+            raise Defect("delivery", f"entry {header.index} copies {offsets} to {copies}")
+        for offset in offsets:
+            held = queue.held.pop(offset, None)
+            is_over = (
+                held is not None
+                and held.handout == command.handout
+                and held.until_ms <= header.append_time_ms
+                and held.attempt >= max(1, command.attempts)
+            )
+            if not is_over:
+                raise Defect("delivery", f"entry {header.index} buries {offset}, which is {held}")
+            queue.buried.add(offset)
+
+    def _queue(
+        self, command: pb.DeliverCommand | pb.BuryCommand, queue_id: int, header: EntryHeader
+    ) -> _Queue:
         queue = self._queues.get((command.group, command.incarnation, queue_id))
         if queue is None:
             raise Defect("delivery", f"entry {header.index} is about a queue without a start")

@@ -7,6 +7,8 @@ are. Used at a run's end, beside a state machine that applies the log again an e
                                 else's, and never shrinks but by a commit without a lease, in a
                                 group without sessions
     its start                   is there before its first lease, and never changes
+    failures are counted        one by one, of the message at the frontier: by its epoch, and when
+                                its holder is over without a goodbye; and go with the frontier
 
 What the machine says after each entry must be that.
 """
@@ -15,14 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from broker.state.compound import Judged
+from broker.state.leases import Place
 from broker.state.machine import StateMachine
 from broker.state.topics import TopicState
 from chaos.sim.node import Defect
 from dledger.codec import decode_configuration
 from dledger.core.types import EntryKind
-from dledger.level import DELIVERY_LEVEL
+from dledger.level import DELIVERY_LEVEL, TOPIC_RULES_LEVEL
 from dledger.reading.entry import HEADER_SIZE, EntryHeader
 from dledger.wire import commands_pb2 as pb
 from dledger.wire.raft_pb2 import Configuration
@@ -44,6 +48,19 @@ class _Seat:
     epoch: int
     due: Due
     finished: set[int] = field(default_factory=set)
+    failed: tuple[int, int] = (0, 0)  # the message at that offset, so often
+
+    @property
+    def frontier(self) -> int:
+        return next(at for at in count() if at not in self.finished)
+
+    @property
+    def failures(self) -> int:
+        """Of the message at the frontier."""
+        return self.failed[1] if self.failed[0] == self.frontier else 0
+
+    def fail(self) -> None:
+        self.failed = self.frontier, self.failures + 1
 
 
 class LeaseModel:
@@ -52,6 +69,8 @@ class LeaseModel:
     def __init__(self, machine: StateMachine) -> None:
         self._machine = machine
         self._seats: dict[Seat, _Seat] = {}
+        self.copied: dict[tuple[Seat, int], int] = {}  # failures of what was sent back, by then
+        self.counted = self.vanished = 0
         self.commits = self.refused = self.grants = self.taken = self.moves = 0
 
     def due(self, group: str) -> dict[tuple[int, int], Due]:
@@ -96,19 +115,35 @@ class LeaseModel:
                 self._commit(command.commit_leases, index)
             case "send_back":
                 self._send_back(command.send_back)
+            case "fail_message":
+                self._fail(command.fail_message)
             case "commit_offsets":
                 self._commit_simply(command.commit_offsets)
             case "move_group":
                 self._move(command.move_group, index)
             case "delete_topic" | "forget_groups":
                 self._drop_what_is_gone()
-            case "join_group" | "end_sessions":
-                for seat in self._seats.values():
-                    if seat.session and self._machine.groups.session(seat.session) is None:
-                        seat.session = seat.epoch = 0
+            case "join_group":
+                self._drop_sessions(None)
+            case "end_sessions":
+                self._drop_sessions(set(command.end_sessions.vanished))
             case _:
                 return False
         return True
+
+    def _drop_sessions(self, vanished: set[int] | None) -> None:
+        """Those that are over hold nothing; who said no goodbye (None: nobody did) may have been
+        killed by what was in front."""
+        is_counted = self._machine.level.current >= TOPIC_RULES_LEVEL
+        ends = {topic.incarnation: topic.next_offsets for topic in self._machine.topics.values()}
+        for (_, incarnation, queue_id), seat in self._seats.items():
+            if not seat.session or self._machine.groups.session(seat.session) is not None:
+                continue
+            is_blamed = vanished is None or seat.session in vanished
+            if is_counted and is_blamed and seat.frontier < ends[incarnation][queue_id]:
+                seat.fail()
+                self.vanished += 1
+            seat.session = seat.epoch = 0
 
     def _grant(self, command: pb.GrantLeasesCommand, index: int) -> None:
         for topic in command.topics:
@@ -160,13 +195,32 @@ class LeaseModel:
 
     def _send_back(self, command: pb.SendBackCommand) -> None:
         """Of a unit that took effect: by the holder's epoch, of what wasn't finished."""
+        seat = self._held(command)
+        key = command.group, command.incarnation, command.queue_id
+        is_front = command.offset == seat.frontier
+        self.copied[key, command.offset] = seat.failures if is_front else 0
+        seat.finished.add(command.offset)
+
+    def _fail(self, command: pb.FailMessageCommand) -> None:
+        """The same; what is before it is finished, and it has failed once more."""
+        seat = self._held(command)
+        seat.finished |= set(range(command.offset))
+        seat.fail()
+        self.counted += 1
+        if seat.failed != (command.offset, command.failures):
+            raise Defect("lease", f"{command} took effect, and {seat.failed} is so")
+        group = self._machine.groups.joined(command.group)
+        if group is None or 0 < group.settings.max_attempts <= command.failures:
+            raise Defect("lease", f"{command} took effect, and its attempts were over")
+
+    def _held(self, command: pb.SendBackCommand | pb.FailMessageCommand) -> _Seat:
         seat = self._seats.get((command.group, command.incarnation, command.queue_id))
         held_by = None if seat is None else (seat.session, seat.epoch)
         if seat is None or held_by != (command.session, command.epoch):
             raise Defect("lease", f"{command} took effect, and the queue is held by {held_by}")
         if command.offset in seat.finished:
             raise Defect("lease", f"{command} took effect, and was finished before")
-        seat.finished.add(command.offset)
+        return seat
 
     def _commit_simply(self, command: pb.CommitOffsetsCommand) -> None:
         topic = self._machine.topics.get(command.topic)
@@ -237,6 +291,13 @@ class LeaseModel:
             finished = {*range(frontier)}
             for each in () if lease is None else lease.finished:
                 finished.update(range(*each))
+            known = self._machine.attempts.of(Place(*key), frontier)
+            if known != seat.failures:
+                raise Defect(
+                    "lease",
+                    f"after entry {index} {key} has failed {known} times at {frontier}, and should "
+                    f"have {seat.failures}",
+                )
             if finished != seat.finished:
                 wrong = sorted(finished ^ seat.finished)[:5]
                 raise Defect("lease", f"after entry {index} {key} is finished otherwise: {wrong}")

@@ -149,6 +149,8 @@ class Held:
 class Member(Client):
     """One process of a crew."""
 
+    takes_retries = True  # messages that failed are its work, too
+
     def __init__(self, name: str, shared: Shared, chance: Random, crew: Crew, hall: Hall) -> None:
         super().__init__(name, shared, chance)
         self._crew = crew
@@ -195,6 +197,7 @@ class Member(Client):
             token=self._token,
             session=self._session,
             settings=self._crew.settings(*sorted(self.shared.topics)),
+            no_retries=not self.takes_retries,
         )
         stream.say(pb.AttendRequest(join=join))
         loop = asyncio.get_running_loop()
@@ -266,6 +269,7 @@ class Member(Client):
                 mine = self._held.get(queue)
                 if mine is None or mine.epoch != lease.epoch:
                     self._held[queue] = Held.of(lease)
+                    self._on_gained(queue, lease)
                 else:
                     mine.is_asked = False
         for asked in told.asked:
@@ -276,6 +280,9 @@ class Member(Client):
         for lost in told.lost:
             for queue_id in lost.queue_ids:
                 self._held.pop((lost.topic, lost.incarnation, queue_id), None)
+
+    def _on_gained(self, queue: Queue, lease: pb.QueueLease) -> None:
+        """It holds that queue now."""
 
     def _may_start(self) -> bool:
         age_s = asyncio.get_running_loop().time() - self._answered_s

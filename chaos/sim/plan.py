@@ -230,6 +230,7 @@ class Plan:
     overseers: int = 0  # of crews
     poppers: tuple[int, ...] = ()  # of each group that is handed single messages
     failing: int = 0  # members of a group that fails at messages
+    stopping: int = 0  # of one that does so in order
     gatekeeper: bool = False  # topics are opened and closed
     upgraded: bool = False  # whoever starts again does so with a release of the next level
     one_away: bool = False  # when all is at rest a voter goes, and the others have to serve
@@ -478,7 +479,9 @@ def _with_failing(plan: Plan) -> Plan:
     chance = plan.random("failing")
     if chance.random() >= FAILING_SHARE:
         return plan
-    return replace(plan, failing=chance.randint(1, 3))
+    plan = replace(plan, failing=chance.randint(1, 3))
+    in_order = plan.random("stopping")
+    return replace(plan, stopping=in_order.randint(1, 2) if in_order.random() < 0.5 else 0)
 
 
 def _with_gatekeeper(plan: Plan) -> Plan:

@@ -30,6 +30,8 @@ PEACE_HIDDEN_MS = 500
 STEP_S = 0.02
 ATTEMPTS = 6  # of one receive, and of one acknowledgement
 
+HANDED_OUT = 3  # times, then a message is a dead letter
+
 Message = tuple[str, int, int, int]  # topic, incarnation, queue id, offset
 
 
@@ -92,6 +94,7 @@ class Popper(Client):
             hold_ms=self.chance.choice((0, 60)),
             hidden_ms=hidden_ms,
             settled=[_settlement(each, cpb.SETTLING_FINISHED) for each in mine],
+            max_attempts=HANDED_OUT,
         )
         for each in mine:
             self._shop.done[each.message] = None
@@ -228,8 +231,8 @@ def check_shops(
     *,
     is_whole: bool,
 ) -> None:
-    """Every message from a group's start on was finished by somebody who had it, unless it has
-    gone from the log.
+    """Every message from a group's start on was finished by somebody who had it, or is a dead
+    letter, unless it has gone from the log.
 
     Args:
         queue_of: a queue's topic, and where it ends, by incarnation and queue id.
@@ -248,7 +251,9 @@ def check_shops(
                 for topic, inc, queue, offset in shop.done
                 if (topic, inc, queue) == (name, incarnation, queue_id)
             }
-            missing = set(range(start, end)) - done
+            missing = (
+                set(range(start, end)) - done - model.buried(shop.group, incarnation, queue_id)
+            )
             if is_whole and (missing or skipped):
                 raise Defect(
                     "message forgotten",

@@ -130,12 +130,9 @@ def _compare_with_replay(
     machine = StateMachine(NoQueues(), options=options, known_level=NEWER_LEVEL)
     witness = Witness(machine, meant)
     log = life.replica.log
-    models = Models(
-        LeaseModel(machine),
-        DeliveryModel(machine),
-        RetryModel(MEMBER_DELAYS_MS),
-        PermissionModel(machine),
-    )
+    leases = LeaseModel(machine)
+    retries = RetryModel(MEMBER_DELAYS_MS, leases.copied)
+    models = Models(leases, DeliveryModel(machine), retries, PermissionModel(machine))
     append_time_ms = 0
     for index in range(1, life.replica.machine.applied_index + 1):
         frame = (archive or log).read(index, index)

@@ -5,15 +5,18 @@ Used at a run's end, beside a state machine that applies the log again an entry 
     nowhere               a unit with a copy of it, that takes effect
     waits, n failures     moved to its retry topic in its level's order, each once, and not before
                           its time
-    again, n failures     sent back: n + 1, waits or is dead; or finished
+    again, n failures     sent back: n + 1, and what the log counted of it there; waits or is dead;
+                          or finished
     dead                  for ever; after exactly the group's attempts, unless it was rejected
+
+Where the log has counted enough, a message is sent back untried: one less.
 
 A copy of anything else, twice of one failure, or with another count, is a defect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,10 +28,13 @@ from dledger.records.record import DecodedRecord, decode_records
 from dledger.records.reserved import (
     DEAD_LETTER_PREFIX,
     DEAD_REASON,
+    GIVEN_UP_IN_ORDER,
     ORIGIN_MESSAGE_ID,
     RETRY_PREFIX,
 )
 from dledger.wire import commands_pb2 as pb
+
+ATTEMPTS = 3  # of every group that fails
 
 
 class Chain(NamedTuple):
@@ -50,8 +56,14 @@ class _Place:
 class RetryModel:
     """All messages that ever failed, as of the last entry."""
 
-    def __init__(self, delays_ms: Sequence[int]) -> None:
+    def __init__(
+        self, delays_ms: Sequence[int], copied: Mapping[tuple[tuple[str, int, int], int], int]
+    ) -> None:
+        """Args:
+        copied: what the log had counted where a message was that was sent back; see `LeaseModel`.
+        """
         self._delays_ms = delays_ms
+        self._copied = copied
         self._places: dict[Chain, _Place] = {}
         self._waiting: dict[int, list[tuple[int, Chain]]] = {}  # by queue of the schedule topic
         self.sent_back = self.fired = 0
@@ -111,14 +123,19 @@ class RetryModel:
                 )
         elif before is not None:
             raise Defect("retry", f"{where} failed twice where it was sent to, and is {before}")
-        failures = (0 if before is None else before.failures) + 1
-        if copy.reconsume_times != failures:
+        here = self._copied[(command.group, command.incarnation, command.queue_id), command.offset]
+        failures = (0 if before is None else before.failures) + here + 1
+        is_untried = here >= GIVEN_UP_IN_ORDER and copy.reconsume_times == failures - 1
+        if copy.reconsume_times != failures and not is_untried:
             raise Defect("retry", f"{where} failed {failures} times, not {copy.reconsume_times}")
+        failures = copy.reconsume_times
         self.sent_back += 1
         if copy.topic.startswith(DEAD_LETTER_PREFIX):
             is_rejected = copy.properties[DEAD_REASON] == "rejected"
             self._places[chain] = _Place("dead", failures, is_rejected=is_rejected)
             return
+        if failures >= ATTEMPTS:
+            raise Defect("retry", f"{where} failed {failures} times, and is to come again")
         due_ms = header.append_time_ms + self._delays_ms[copy.queue_id]
         self._places[chain] = _Place("waits", failures, due_ms)
         self._waiting.setdefault(copy.queue_id, []).append((copy.queue_offset, chain))

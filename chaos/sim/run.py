@@ -181,7 +181,8 @@ class _Run:
         self.shared.stopping = True
         world.timeline.at(world.now_us, world.clients, self.nemesis.make_peace)
         peace_us = world.now_us
-        deadline = peace_us + PEACE_US
+        # Each that failed is told of by itself, and waits for its levels.
+        deadline = peace_us + PEACE_US * (2 if plan.failing else 1)
         if not world.timeline.run(world.now_us + LEADER_US, self._somebody_leads):
             raise Defect("no leader", self._what_is_missing())
         if not self._advance(deadline, until_rest=True):
@@ -190,7 +191,7 @@ class _Run:
         if not self._advance(world.now_us + PEACE_US, until_rest=True):
             raise Defect("no progress", self._what_is_missing())
         self._advance(max(world.now_us, peace_us + SETTLED_US))
-        if not world.timeline.run(max(world.now_us, peace_us + PEACE_US), self._links_work):
+        if not world.timeline.run(max(world.now_us, deadline), self._links_work):
             raise Defect("mute link", self._what_is_missing())
         # A disk that is refused may have been found, and replaced, only by now.
         if not self._advance(world.now_us + PEACE_US, until_rest=True):
@@ -303,15 +304,21 @@ class _Run:
         return [name for name, each in crews if not isinstance(each, FailingCrew)]
 
     def _make_failing(self) -> list[Member]:
-        """A crew that fails at messages."""
-        crew = FailingCrew("failing")
-        if self.plan.failing:
-            crew.is_drained = partial(self._is_drained, crew)
-            self.world.crews[crew.group] = crew
-        names = [f"failing-{at}" for at in range(self.plan.failing)]
-        self.world.members_of_crews += names
-        shared, plan = self.shared, self.plan
-        return [FailingMember(n, shared, plan.random(n), crew, self.world) for n in names]
+        """Crews that fail at messages: the second stays in front of them, in order."""
+        found: list[Member] = []
+        for group, size in (("failing", self.plan.failing), ("stopping", self.plan.stopping)):
+            crew = FailingCrew(group, is_orderly=group == "stopping")
+            if size:
+                crew.is_drained = partial(self._is_drained, crew)
+                self.world.crews[crew.group] = crew
+            names = [f"{group}-{at}" for at in range(size)]
+            self.world.members_of_crews += names
+            shared, plan = self.shared, self.plan
+            made = [FailingMember(n, shared, plan.random(n), crew, self.world) for n in names]
+            for member in made[1:]:  # one at least works on what has failed
+                member.takes_retries = plan.random(f"{member.name}/retries").random() < 0.7
+            found += made
+        return found
 
     def _make_poppers(self) -> list[Popper]:
         """The shops: the first of any order, the second FIFO."""

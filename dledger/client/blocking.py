@@ -440,6 +440,7 @@ class BlockingClient:
         invisible_s: float = 30,
         in_order: bool = False,
         start: StartFrom | datetime | None = None,
+        max_attempts: int | None = None,
     ) -> BlockingSimpleConsumer:
         """See `Client.simple_consumer`."""
 
@@ -447,7 +448,12 @@ class BlockingClient:
 
         async def make() -> SimpleConsumer:
             return self._client.simple_consumer(
-                topic, group, invisible_s=invisible_s, in_order=in_order, start=start
+                topic,
+                group,
+                invisible_s=invisible_s,
+                in_order=in_order,
+                start=start,
+                max_attempts=max_attempts,
             )
 
         return BlockingSimpleConsumer(thread, thread.call(make()))

@@ -644,6 +644,7 @@ class Client:
         invisible_s: float = 30,
         in_order: bool = False,
         start: StartFrom | datetime | None = None,
+        max_attempts: int | None = None,
     ) -> SimpleConsumer:
         """A worker of a group that is handed single messages; closed with the client at the latest.
 
@@ -655,6 +656,8 @@ class Client:
             in_order: of each queue one worker has something at a time, in order. All must agree.
             start: of a group that is new in the topic: its first message (None), its last, or the
                 first one stored at or after a time (with a time zone).
+            max_attempts: so often a message is handed out before it is a dead letter, of the topic
+                %DLQ%group; None: 16 times, and with `in_order` for ever. All name the same.
 
         Raises:
             InvalidArgument: the arguments make no sense.
@@ -666,6 +669,7 @@ class Client:
             invisible_s=invisible_s,
             in_order=in_order,
             start=start,
+            max_attempts=max_attempts,
             forget=self._forget_simple_consumer,
         )
         self._simple_consumers.append(consumer)

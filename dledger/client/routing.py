@@ -22,6 +22,7 @@ from dledger.client.errors import InvalidArgument, QueueNotFound, Subject
 from dledger.client.lane import Lane
 from dledger.client.results import SendResult
 from dledger.records.errors import InvalidProperties, InvalidRecord
+from dledger.records.properties import MAX_SENT_PROPERTIES_BYTES
 from dledger.records.record import (
     KEYS,
     TAGS,
@@ -67,13 +68,17 @@ def _encode_labels(key: str | None, tag: str | None, properties: Mapping[str, st
     if tag is not None:
         combined[TAGS] = tag
     try:
-        return encode_properties(combined)
+        encoded = encode_properties(combined)
     except InvalidProperties as error:
         told = f"{_ARGUMENTS.get(error.name, 'properties')}: {error}"
         raise InvalidArgument(told, subject=Subject.MESSAGE) from error
     except UnicodeEncodeError as error:
         told = f"{_not_unicode(combined)}: not valid Unicode"
         raise InvalidArgument(told, subject=Subject.MESSAGE) from error
+    if len(encoded) > MAX_SENT_PROPERTIES_BYTES:
+        told = f"properties: {len(encoded)} bytes in all, {MAX_SENT_PROPERTIES_BYTES} at most"
+        raise InvalidArgument(told, subject=Subject.MESSAGE)
+    return encoded
 
 
 def _not_unicode(properties: Mapping[str, str]) -> str:

@@ -26,6 +26,7 @@ from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, fr
 from dledger.client.options import StartFrom
 from dledger.client.results import decode_messages
 from dledger.outcome import Outcome
+from dledger.records.reserved import MOST_ATTEMPTS
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import deliveries_pb2 as pb
 
@@ -63,6 +64,7 @@ class SimpleConsumer:
         invisible_s: float,
         in_order: bool,
         start: StartFrom | datetime | None,
+        max_attempts: int | None,
         forget: Callable[[SimpleConsumer], None],
     ) -> None:
         self.topic = text("topic name", topic)
@@ -70,6 +72,9 @@ class SimpleConsumer:
         self.invisible_s = hidden_s("invisible_s", invisible_s)
         if self.invisible_s < 0.001:
             raise InvalidArgument("invisible_s is too short for any work: 0.001 at least")
+        self._max_attempts = 0 if max_attempts is None else u32("max_attempts", max_attempts)
+        if max_attempts is not None and not 0 < max_attempts <= MOST_ATTEMPTS:
+            raise InvalidArgument(f"max_attempts is {max_attempts}; wanted: 1 to {MOST_ATTEMPTS}")
         self._broker_group = broker_group
         self._in_order = in_order
         self._start = _start_of(start)
@@ -136,6 +141,7 @@ class SimpleConsumer:
             start=self._start[0],
             start_time_ms=self._start[1],
             settled=[wish for wish, _ in riding],
+            max_attempts=self._max_attempts,
         )
         answer = await self._answer(request, wait_s)
         found: list[Delivery] = []

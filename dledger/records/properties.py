@@ -18,6 +18,8 @@ TAGS: Final = "TAGS"
 UNIQ_KEY: Final = "UNIQ_KEY"
 
 MAX_PROPERTIES_BYTES: Final = 32_767  # PROPERTIESLENGTH is a signed 16-bit number in RocketMQ.
+# What producers may send: a copy of a message that failed says where it came from, in the rest.
+MAX_SENT_PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - 1_024
 
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"

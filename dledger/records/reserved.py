@@ -24,6 +24,13 @@ LEVELS: Final = len(LEVEL_DELAYS_MS)
 FIRST_RETRY_LEVEL: Final = 3  # 10 s
 DEFAULT_ATTEMPTS: Final = 16
 MOST_ATTEMPTS: Final = 1_000  # that a group may wish for
+# What kills the process that has it is counted by nobody but the log (ADR 63): after so many
+# holders that vanished the next one begins a message only when all before it is committed.
+CAREFUL_AFTER: Final = 3
+CAREFUL_IN_ORDER: Final = 1
+# So the one after that has had nothing else in hand: the message isn't tried again here.
+GIVEN_UP_AFTER: Final = CAREFUL_AFTER + 1
+GIVEN_UP_IN_ORDER: Final = CAREFUL_IN_ORDER + 1
 
 # Properties of copies. RocketMQ's names where it has one.
 ORIGIN_TOPIC: Final = "RETRY_TOPIC"
@@ -35,6 +42,8 @@ FAILED_TIME: Final = "FAILED_TIME"  # the last one, as of the leader's clock
 REAL_TOPIC: Final = "REAL_TOPIC"  # where a copy that waits goes to
 DELAY_LEVEL: Final = "DELAY"
 DEAD_REASON: Final = "DLQ_REASON"
+REJECTED: Final = "rejected"  # reasons: nobody can work on it
+EXHAUSTED: Final = "attempts"  # it had all of them
 OWN_PROPERTIES: Final = frozenset(
     {
         *(ORIGIN_TOPIC, ORIGIN_MESSAGE_ID, ORIGIN_QUEUE, ORIGIN_OFFSET, ORIGIN_TIME),

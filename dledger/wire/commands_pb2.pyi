@@ -26,7 +26,7 @@ SETTLING_RETURNED: Settling
 SETTLING_EXTENDED: Settling
 
 class Command(_message.Message):
-    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts", "join_group", "end_sessions", "grant_leases", "commit_leases", "forget_groups", "settle_units", "move_group", "clone_group", "deliver", "send_back", "fire_delayed", "resend", "permit_topic", "make_topic")
+    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts", "join_group", "end_sessions", "grant_leases", "commit_leases", "forget_groups", "settle_units", "move_group", "clone_group", "deliver", "bury", "send_back", "fire_delayed", "resend", "fail_message", "permit_topic", "make_topic")
     CREATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     DELETE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
@@ -45,9 +45,11 @@ class Command(_message.Message):
     MOVE_GROUP_FIELD_NUMBER: _ClassVar[int]
     CLONE_GROUP_FIELD_NUMBER: _ClassVar[int]
     DELIVER_FIELD_NUMBER: _ClassVar[int]
+    BURY_FIELD_NUMBER: _ClassVar[int]
     SEND_BACK_FIELD_NUMBER: _ClassVar[int]
     FIRE_DELAYED_FIELD_NUMBER: _ClassVar[int]
     RESEND_FIELD_NUMBER: _ClassVar[int]
+    FAIL_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PERMIT_TOPIC_FIELD_NUMBER: _ClassVar[int]
     MAKE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     create_topic: CreateTopicCommand
@@ -68,12 +70,14 @@ class Command(_message.Message):
     move_group: MoveGroupCommand
     clone_group: CloneGroupCommand
     deliver: DeliverCommand
+    bury: BuryCommand
     send_back: SendBackCommand
     fire_delayed: FireDelayedCommand
     resend: ResendCommand
+    fail_message: FailMessageCommand
     permit_topic: PermitTopicCommand
     make_topic: MakeTopicCommand
-    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ..., join_group: _Optional[_Union[JoinGroupCommand, _Mapping]] = ..., end_sessions: _Optional[_Union[EndSessionsCommand, _Mapping]] = ..., grant_leases: _Optional[_Union[GrantLeasesCommand, _Mapping]] = ..., commit_leases: _Optional[_Union[CommitLeasesCommand, _Mapping]] = ..., forget_groups: _Optional[_Union[ForgetGroupsCommand, _Mapping]] = ..., settle_units: _Optional[_Union[SettleUnitsCommand, _Mapping]] = ..., move_group: _Optional[_Union[MoveGroupCommand, _Mapping]] = ..., clone_group: _Optional[_Union[CloneGroupCommand, _Mapping]] = ..., deliver: _Optional[_Union[DeliverCommand, _Mapping]] = ..., send_back: _Optional[_Union[SendBackCommand, _Mapping]] = ..., fire_delayed: _Optional[_Union[FireDelayedCommand, _Mapping]] = ..., resend: _Optional[_Union[ResendCommand, _Mapping]] = ..., permit_topic: _Optional[_Union[PermitTopicCommand, _Mapping]] = ..., make_topic: _Optional[_Union[MakeTopicCommand, _Mapping]] = ...) -> None: ...
+    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ..., join_group: _Optional[_Union[JoinGroupCommand, _Mapping]] = ..., end_sessions: _Optional[_Union[EndSessionsCommand, _Mapping]] = ..., grant_leases: _Optional[_Union[GrantLeasesCommand, _Mapping]] = ..., commit_leases: _Optional[_Union[CommitLeasesCommand, _Mapping]] = ..., forget_groups: _Optional[_Union[ForgetGroupsCommand, _Mapping]] = ..., settle_units: _Optional[_Union[SettleUnitsCommand, _Mapping]] = ..., move_group: _Optional[_Union[MoveGroupCommand, _Mapping]] = ..., clone_group: _Optional[_Union[CloneGroupCommand, _Mapping]] = ..., deliver: _Optional[_Union[DeliverCommand, _Mapping]] = ..., bury: _Optional[_Union[BuryCommand, _Mapping]] = ..., send_back: _Optional[_Union[SendBackCommand, _Mapping]] = ..., fire_delayed: _Optional[_Union[FireDelayedCommand, _Mapping]] = ..., resend: _Optional[_Union[ResendCommand, _Mapping]] = ..., fail_message: _Optional[_Union[FailMessageCommand, _Mapping]] = ..., permit_topic: _Optional[_Union[PermitTopicCommand, _Mapping]] = ..., make_topic: _Optional[_Union[MakeTopicCommand, _Mapping]] = ...) -> None: ...
 
 class SettleUnitsCommand(_message.Message):
     __slots__ = ("through", "refused")
@@ -266,10 +270,12 @@ class JoinGroupCommand(_message.Message):
     def __init__(self, group: _Optional[str] = ..., member: _Optional[str] = ..., token: _Optional[bytes] = ..., settings: _Optional[_Union[GroupSettings, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueChoice, _Mapping]]] = ...) -> None: ...
 
 class EndSessionsCommand(_message.Message):
-    __slots__ = ("sessions",)
+    __slots__ = ("sessions", "vanished")
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    VANISHED_FIELD_NUMBER: _ClassVar[int]
     sessions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, sessions: _Optional[_Iterable[int]] = ...) -> None: ...
+    vanished: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sessions: _Optional[_Iterable[int]] = ..., vanished: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GrantLeasesCommand(_message.Message):
     __slots__ = ("group", "topics")
@@ -462,3 +468,43 @@ class ResendCommand(_message.Message):
     queue_id: int
     offset: int
     def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class FailMessageCommand(_message.Message):
+    __slots__ = ("group", "session", "topic", "incarnation", "queue_id", "epoch", "offset", "failures")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    session: int
+    topic: str
+    incarnation: int
+    queue_id: int
+    epoch: int
+    offset: int
+    failures: int
+    def __init__(self, group: _Optional[str] = ..., session: _Optional[int] = ..., topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., failures: _Optional[int] = ...) -> None: ...
+
+class BuryCommand(_message.Message):
+    __slots__ = ("group", "topic", "incarnation", "queue_id", "handout", "base", "mask", "attempts")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    HANDOUT_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    MASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    incarnation: int
+    queue_id: int
+    handout: int
+    base: int
+    mask: int
+    attempts: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., handout: _Optional[int] = ..., base: _Optional[int] = ..., mask: _Optional[int] = ..., attempts: _Optional[int] = ...) -> None: ...

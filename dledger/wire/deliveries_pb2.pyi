@@ -25,7 +25,7 @@ class Settlement(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., handout: _Optional[int] = ..., base: _Optional[int] = ..., mask: _Optional[int] = ..., what: _Optional[_Union[_commands_pb2.Settling, str]] = ..., hidden_ms: _Optional[int] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("group", "topic", "topic_incarnation", "fifo", "attempt_id", "again", "max_messages", "max_bytes", "hold_ms", "hidden_ms", "start", "start_time_ms", "settled")
+    __slots__ = ("group", "topic", "topic_incarnation", "fifo", "attempt_id", "again", "max_messages", "max_bytes", "hold_ms", "hidden_ms", "start", "start_time_ms", "settled", "max_attempts")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class ReceiveRequest(_message.Message):
     START_FIELD_NUMBER: _ClassVar[int]
     START_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     topic_incarnation: int
@@ -52,7 +53,8 @@ class ReceiveRequest(_message.Message):
     start: _commands_pb2.StartFrom
     start_time_ms: int
     settled: _containers.RepeatedCompositeFieldContainer[Settlement]
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., topic_incarnation: _Optional[int] = ..., fifo: _Optional[bool] = ..., attempt_id: _Optional[bytes] = ..., again: _Optional[bool] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., hold_ms: _Optional[int] = ..., hidden_ms: _Optional[int] = ..., start: _Optional[_Union[_commands_pb2.StartFrom, str]] = ..., start_time_ms: _Optional[int] = ..., settled: _Optional[_Iterable[_Union[Settlement, _Mapping]]] = ...) -> None: ...
+    max_attempts: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., topic_incarnation: _Optional[int] = ..., fifo: _Optional[bool] = ..., attempt_id: _Optional[bytes] = ..., again: _Optional[bool] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., hold_ms: _Optional[int] = ..., hidden_ms: _Optional[int] = ..., start: _Optional[_Union[_commands_pb2.StartFrom, str]] = ..., start_time_ms: _Optional[int] = ..., settled: _Optional[_Iterable[_Union[Settlement, _Mapping]]] = ..., max_attempts: _Optional[int] = ...) -> None: ...
 
 class ReceiveResponse(_message.Message):
     __slots__ = ("handed", "unsettled", "topic_incarnation")

@@ -19,7 +19,7 @@ class AttendRequest(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("slot", "group", "member", "token", "session", "settings", "queues")
+    __slots__ = ("slot", "group", "member", "token", "session", "settings", "queues", "no_retries")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class Join(_message.Message):
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    NO_RETRIES_FIELD_NUMBER: _ClassVar[int]
     slot: int
     group: str
     member: str
@@ -34,7 +35,8 @@ class Join(_message.Message):
     session: int
     settings: _commands_pb2.GroupSettings
     queues: _containers.RepeatedCompositeFieldContainer[_commands_pb2.QueueChoice]
-    def __init__(self, slot: _Optional[int] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., token: _Optional[bytes] = ..., session: _Optional[int] = ..., settings: _Optional[_Union[_commands_pb2.GroupSettings, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[_commands_pb2.QueueChoice, _Mapping]]] = ...) -> None: ...
+    no_retries: bool
+    def __init__(self, slot: _Optional[int] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., token: _Optional[bytes] = ..., session: _Optional[int] = ..., settings: _Optional[_Union[_commands_pb2.GroupSettings, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[_commands_pb2.QueueChoice, _Mapping]]] = ..., no_retries: _Optional[bool] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("number",)
@@ -111,16 +113,18 @@ class TopicLeases(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., leases: _Optional[_Iterable[_Union[QueueLease, _Mapping]]] = ...) -> None: ...
 
 class QueueLease(_message.Message):
-    __slots__ = ("queue_id", "epoch", "frontier", "finished")
+    __slots__ = ("queue_id", "epoch", "frontier", "finished", "failures")
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FRONTIER_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
     queue_id: int
     epoch: int
     frontier: int
     finished: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., frontier: _Optional[int] = ..., finished: _Optional[_Iterable[int]] = ...) -> None: ...
+    failures: int
+    def __init__(self, queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., frontier: _Optional[int] = ..., finished: _Optional[_Iterable[int]] = ..., failures: _Optional[int] = ...) -> None: ...
 
 class TopicQueues(_message.Message):
     __slots__ = ("topic", "incarnation", "queue_ids")
@@ -247,20 +251,22 @@ class SendBackRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., member: _Optional[str] = ..., session: _Optional[int] = ..., messages: _Optional[_Iterable[_Union[FailedMessage, _Mapping]]] = ...) -> None: ...
 
 class FailedMessage(_message.Message):
-    __slots__ = ("topic", "incarnation", "queue_id", "epoch", "offset", "rejected")
+    __slots__ = ("topic", "incarnation", "queue_id", "epoch", "offset", "rejected", "failed")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     incarnation: int
     queue_id: int
     epoch: int
     offset: int
     rejected: bool
-    def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., rejected: _Optional[bool] = ...) -> None: ...
+    failed: int
+    def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., rejected: _Optional[bool] = ..., failed: _Optional[int] = ...) -> None: ...
 
 class SendBackResponse(_message.Message):
     __slots__ = ("messages",)
@@ -269,10 +275,12 @@ class SendBackResponse(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[SentBack, _Mapping]]] = ...) -> None: ...
 
 class SentBack(_message.Message):
-    __slots__ = ("error",)
+    __slots__ = ("error", "failures")
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
     error: _errors_pb2.Error
-    def __init__(self, error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+    failures: int
+    def __init__(self, error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., failures: _Optional[int] = ...) -> None: ...
 
 class GetDeadLettersRequest(_message.Message):
     __slots__ = ("group",)

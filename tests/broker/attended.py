@@ -16,7 +16,7 @@ from broker.state.machine import StateMachine
 from broker.state.topics import TopicRef
 from dledger.core.types import NodeId
 from dledger.level import KNOWN_LEVEL
-from dledger.wire.commands_pb2 import Command, DeleteTopicCommand
+from dledger.wire.commands_pb2 import Command, CreateTopicCommand, DeleteTopicCommand
 from tests.node.world import TICK_MS, Kind, World, WorldNode
 
 QUEUES = 4
@@ -30,6 +30,7 @@ class Member:
     session: int = 0
     held: dict[tuple[str, int], int] = field(default_factory=dict)  # (topic, queue id) -> epoch
     frontiers: dict[tuple[str, int], int] = field(default_factory=dict)
+    failures: dict[tuple[str, int], int | None] = field(default_factory=dict)
     asked: set[tuple[str, int]] = field(default_factory=set)
     is_whole: bool = False
     ended: Ended | None = None
@@ -79,6 +80,7 @@ class Seat:
         for each in told.gained:
             key = each.queue.topic, each.queue.queue_id
             member.held[key], member.frontiers[key] = each.epoch, each.frontier
+            member.failures[key] = each.failures
             member.asked.discard(key)
         member.asked.update((each.topic, each.queue_id) for each in told.asked)
         for queue in told.lost:
@@ -94,12 +96,15 @@ class Seat:
         group: str = "g",
         token: bytes = b"token--1",
         session: int = 0,
+        takes_retries: bool = True,
     ) -> Member:
         """The member is joining; what becomes of it is told when time passes."""
         slot = len(self.members)
         member = self.members[slot] = Member()
         wish = JoinWish(group, name, token, settings or Settings(topics=("t",)))
-        self._room.world.outcome(self.node.begin(self.attendance.join(slot, wish, session)))
+        self._room.world.outcome(
+            self.node.begin(self.attendance.join(slot, wish, session, takes_retries=takes_retries))
+        )
         self._room.world.settle()
         return member
 
@@ -140,6 +145,13 @@ class Room:
     @property
     def machine(self) -> StateMachine:
         return self.leader.replica.machine
+
+    def own_topic(self, name: str, queues: int = 1) -> None:
+        """One that only brokers make."""
+        command = CreateTopicCommand(name=name, queue_count=queues)
+        with self.leader.running():
+            self.leader.replica.appender.submit(Command(create_topic=command))
+        self.world.settle()
 
     def topic(self, name: str, queues: int = QUEUES) -> None:
         node = self.leader

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from broker.state.attempts import Attempts
 from broker.state.consuming import At, Consuming
 from broker.state.groups import OWN_SECTIONS as GROUP_SECTIONS
 from broker.state.groups import Groups
@@ -15,7 +16,7 @@ from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.refusals import Refusal, TopicNotFound, TopicReplaced
 from broker.state.snapshot import Section
 from broker.state.topics import TopicRef, Topics, TopicState
-from dledger.level import DELIVERY_LEVEL
+from dledger.level import TOPIC_RULES_LEVEL
 from dledger.wire.commands_pb2 import (
     CloneGroupCommand,
     CommitLeasesCommand,
@@ -51,14 +52,19 @@ class Owners:
         self.offsets = Offsets() if offsets is None else offsets
         self.groups = Groups() if groups is None else groups
         self.leases = Leases() if leases is None else leases
+        self.attempts = Attempts()
         self.index = self.lived_ms = 0
-        self.level.current = DELIVERY_LEVEL
+        self.level.current = TOPIC_RULES_LEVEL
         self.changed: list[str] = []
         self.consuming = Consuming(
-            self.groups, self.leases, self.offsets, self.meant, self.changed.append
+            *(self.groups, self.leases, self.offsets, self.attempts),
+            self.meant,
+            self.changed.append,
         )
         self.moving = Moving(
-            self.groups, self.leases, self.offsets, self.meant, self.changed.append
+            *(self.groups, self.leases, self.offsets, self.attempts),
+            self.meant,
+            self.changed.append,
         )
 
     def meant(self, ref: TopicRef) -> TopicState | TopicNotFound | TopicReplaced:

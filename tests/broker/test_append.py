@@ -22,7 +22,12 @@ from dledger.core.types import EntryKind, NodeId
 from dledger.driver import LogFull
 from dledger.limits import MAX_SEND_BATCHES
 from dledger.outcome import Outcome
-from dledger.records.record import decode_records
+from dledger.records.properties import (
+    MAX_PROPERTIES_BYTES,
+    MAX_SENT_PROPERTIES_BYTES,
+    encode_properties,
+)
+from dledger.records.record import RecordTemplate, decode_records
 from dledger.wire.commands_pb2 import (
     Command,
     CreateTopicCommand,
@@ -624,3 +629,17 @@ def test_a_replica_that_replays_the_log_holds_the_same_state() -> None:
     assert replica.topics == bench.machine.topics
     assert replica.producers == bench.machine.producers
     assert replica.offsets == bench.machine.offsets
+
+
+def test_properties_leave_room_for_what_a_copy_says() -> None:
+    """As many as fit into a record are too many."""
+    bench = Bench()
+    bench.topic()
+
+    def of_size(size: int) -> Batch:
+        properties = encode_properties({"a": "v" * (size - 3)})
+        record = RecordTemplate("t", ("127.0.0.1", 5555)).encode(0, b"x", properties, 1_000)
+        return replace(batch(0, b"x"), records=record)
+
+    assert code(bench.send(of_size(MAX_PROPERTIES_BYTES))) == "MESSAGE_TOO_LARGE"
+    assert placed(committed(bench, of_size(MAX_SENT_PROPERTIES_BYTES)))

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from broker.state.consuming import wish_of
 from broker.state.deliveries import OWN_SECTIONS, Deliveries
-from broker.state.delivering import MAX_HIDDEN_MS, Delivering, Moment, Plan, planned
+from broker.state.delivering import MAX_HIDDEN_MS, Delivering, Moment, Plan, buried, planned
 from broker.state.groups import Groups
 from broker.state.handouts import MAX_ATTEMPT, PAGE_ROWS, SPAN, Draft, Handout, Record
 from broker.state.offsets import Offsets
@@ -36,6 +36,7 @@ from dledger.wire.commands_pb2 import (
     SETTLING_EXTENDED,
     SETTLING_FINISHED,
     SETTLING_RETURNED,
+    BuryCommand,
     DeliverCommand,
     GivenMessages,
     JoinGroupCommand,
@@ -101,6 +102,17 @@ class Owners:
             DeliverCommand(group="g", topic="t", incarnation=1, fifo=fifo, settled=settled)
         )
 
+    def bury(self, command: BuryCommand, copies: int | None = None) -> Refusal | None:
+        """Makes dead letters, of which so many copies go with it: one each unless told."""
+        self.index += 1
+        at = Moment(self.index, self.now_ms, 0)
+        made = command.mask.bit_count() if copies is None else copies
+        plan = buried(self, self.topics["t"], command, made, at)
+        if not isinstance(plan, Plan):
+            return plan
+        self.delivering.deliver(plan, self.topics["t"], command.group, at)
+        return None
+
     def record(self, queue_id: int = 0) -> Record:
         return self.deliveries.in_topic("g", 1)[queue_id]
 
@@ -156,6 +168,12 @@ def longer(handout: int, base: int, mask: int = 1, hidden_ms: int = 9_000) -> Se
     return SettledMessages(
         handout=handout, base=base, mask=mask, what=SETTLING_EXTENDED, hidden_ms=hidden_ms
     )
+
+
+def dead(handout: int, base: int, mask: int = 1, *, attempts: int = 1) -> BuryCommand:
+    place = BuryCommand(group="g", topic="t", incarnation=1, attempts=attempts)
+    place.handout, place.base, place.mask = handout, base, mask
+    return place
 
 
 @pytest.fixture
@@ -253,6 +271,24 @@ def test_attempts_are_counted_no_further_than_they_fit(owners: Owners) -> None:
 
 
 # --- refused ----------------------------------------------------------------------------------
+
+
+def test_what_had_its_attempts_is_finished_with_a_copy_each(owners: Owners) -> None:
+    """Not sooner, not while somebody has it, and not in another hand than the present one."""
+    entry = owners.given(new(0, 0b11))
+    assert owners.bury(dead(entry, 0)) == StillHidden(0, 0)
+    owners.now_ms += HIDDEN_MS
+    assert isinstance(owners.bury(dead(entry, 0, attempts=2)), Malformed)
+    assert isinstance(owners.bury(dead(entry, 0, attempts=0)), Malformed)
+    for copies in (0, 2):
+        assert isinstance(owners.bury(dead(entry, 0), copies), Malformed)
+    second = owners.given(again(entry, 0, 0b11))
+    owners.now_ms += HIDDEN_MS
+    assert owners.bury(dead(entry, 0)) == HandoutSuperseded(0, 0)
+    assert owners.bury(dead(second, 0, 0b11, attempts=2)) is None
+    assert owners.bury(dead(second, 0, attempts=2)) == HandoutSuperseded(0, 0)
+    assert owners.offset() == 2
+    assert owners.bury(BuryCommand(group="other", topic="t", incarnation=1)) == StartMissing(0)
 
 
 def test_a_command_takes_effect_whole_or_not_at_all(owners: Owners) -> None:
@@ -484,6 +520,20 @@ class AnyOrder(RuleBasedStateMachine):
         for place in places if is_due else ():
             _, _, attempt = self.held[place]
             self.held[place] = (self.owners.index, self.owners.now_ms + HIDDEN_MS, attempt + 1)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(0, 1 << 20), mask=st.integers(1, 15), attempts=st.integers(1, 3))
+    def bury(self, pick: int, mask: int, attempts: int) -> None:
+        queue_id, entry, base, places, is_true = self.named(pick, mask)
+        is_over = is_true and all(
+            self.held[each][1] <= self.owners.now_ms and self.held[each][2] >= attempts
+            for each in places
+        )
+        command = dead(entry, base, mask, attempts=attempts)
+        command.queue_id = queue_id
+        assert (self.owners.bury(command) is None) == is_over
+        for place in places if is_over else ():
+            del self.held[place]
 
     @rule(ms=st.integers(0, 1_500))
     def wait(self, ms: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 import pytest
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.groups import strategies
+from broker.leader.groups import keeper, strategies
 from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.groups.pace import USUAL_PACE
 from broker.leader.units import ProposedUnit
@@ -138,6 +138,29 @@ def test_a_silent_member_is_ended_and_its_stream_too() -> None:
     assert refused.value.code is ErrorCode.SESSION_ENDED
 
 
+def test_who_falls_silent_counts_for_what_was_in_front_and_a_goodbye_does_not() -> None:
+    """Whoever has the queue next is told how often that was."""
+    room = Room()
+    fill(room, "t", 2)
+    told: list[int | None] = []
+    for token, says in ((b"token--1", True), (b"token--2", False), (b"token--3", True)):
+        seat = room.seat()
+        member = seat.join("a", token=token)
+        room.pass_ms(SOON_MS, seat)
+        told.append(member.failures["t", 0])
+        if says:
+            seat.leave()
+            room.pass_ms(SOON_MS, seat)
+        else:
+            room.pass_ms(PACE.session_ms + SOON_MS)
+        assert room.machine.groups.session(member.session) is None
+    seat = room.seat()
+    last = seat.join("b")
+    room.pass_ms(SOON_MS, seat)
+    assert (told, last.failures["t", 0]) == ([0, 0, 1], 1)
+    assert last.failures["t", 1] == 0, "there is no message in it"
+
+
 def test_a_leader_that_slept_calls_nobody_silent() -> None:
     """What was said meanwhile is read before anybody's time is over: ticks that weren't run aren't
     counted, and after a late one some more are awaited."""
@@ -222,6 +245,23 @@ def test_a_session_is_on_the_stream_that_it_joined_last() -> None:
     one.break_off()
     room.pass_ms(2 * PACE.away_ms, other)
     assert again.ended is None
+
+
+def test_messages_that_failed_are_for_who_has_use_for_them() -> None:
+    """Whoever hasn't gives them back when somebody has come; alone, it leaves them."""
+    room = Room()
+    room.own_topic("%RETRY%g")
+    one, other = room.seat(), room.seat()
+    loops = one.join("a", takes_retries=False)
+    room.pass_ms(SOON_MS, one)
+    assert set(loops.held) == {("t", queue_id) for queue_id in range(QUEUES)}
+    pushes = other.join("b")
+    room.pass_ms(2 * PACE.release_ms, one, other)
+    assert ("%RETRY%g", 0) in pushes.held
+    assert ("%RETRY%g", 0) not in loops.held
+    other.leave()
+    room.pass_ms(SOON_MS, one)
+    assert set(loops.held) == {("t", queue_id) for queue_id in range(QUEUES)}
 
 
 def test_a_topic_that_comes_and_goes_is_handed_out_and_lost() -> None:
@@ -418,3 +458,23 @@ def test_unused_groups_are_forgotten_through_the_log() -> None:
     assert machine.groups.get("gone") is None
     assert not machine.offsets.has("gone")
     assert machine.groups.get("g") is not None
+
+
+def test_a_group_whose_failed_messages_may_wait_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However short the time is that it may be unused."""
+    monkeypatch.setattr(keeper, "LONGEST_WAIT_MS", 2 * PACE.unused_ms)
+    room = Room()
+    room.own_topic("%RETRY%waits")
+    seat = room.seat()
+    for slot, group in enumerate(("waits", "gone")):
+        seat.join("a", group=group)
+        room.pass_ms(SOON_MS, seat)
+        seat.leave(slot)
+    room.pass_ms(SOON_MS, seat)
+    machine = room.machine
+    for expected in ({"waits"}, set()):
+        machine.lived_time.lived_ms += PACE.unused_ms
+        room.pass_ms(PACE.forget_ms + 100, seat)
+        assert {group.name for group in machine.groups} == expected

@@ -36,7 +36,7 @@ IN_LATER_LOGS = {
     *("move_log_start", "retain_topic", "move_queue_starts", "settle_units"),
     *("join_group", "end_sessions", "grant_leases", "commit_leases", "forget_groups"),
     *("deliver", "move_group", "clone_group"),
-    *("send_back", "fire_delayed", "resend"),
+    *("send_back", "fire_delayed", "resend", "fail_message", "bury"),
     *("permit_topic", "make_topic"),
 }
 # By version of applying: the state after each quarter of the log, by the SHA-256 of its sections.

@@ -34,7 +34,12 @@ class Brokers:
 def consumer_of(brokers: Brokers) -> SimpleConsumer:
     group = cast(Any, lambda: brokers)
     return SimpleConsumer(
-        group, "t", "g", invisible_s=30, in_order=False, start=None, forget=lambda _: None
+        *(group, "t", "g"),
+        invisible_s=30,
+        in_order=False,
+        start=None,
+        max_attempts=None,
+        forget=lambda _: None,
     )
 
 

@@ -13,8 +13,14 @@ from pathlib import Path
 import pytest
 
 from broker.errors import BrokerError
-from dledger.client import DeadQueue, InvalidArgument, Message, PushConsumer, Reject, Resent
-from dledger.records.reserved import LEVELS, ORIGIN_OFFSET, ORIGIN_QUEUE, SCHEDULE_TOPIC
+from dledger.client import Client, DeadQueue, InvalidArgument, Message, PushConsumer, Reject, Resent
+from dledger.records.reserved import (
+    DEAD_REASON,
+    LEVELS,
+    ORIGIN_OFFSET,
+    ORIGIN_QUEUE,
+    SCHEDULE_TOPIC,
+)
 from dledger.wire import commands_pb2 as cpb
 from tests.client.loops import async_test
 from tests.integration.test_group_members import PUSH, QUEUES, fill, some_group, until
@@ -190,3 +196,43 @@ async def test_what_fails_and_is_gone_from_the_log_has_its_attempts_and_no_more(
         assert len(told) == QUEUES
         assert all("retention has taken it" in each for each in told)
         assert (await client.dead_letters("g")).count == 0
+
+
+@async_test
+async def test_in_order_the_next_member_goes_on_with_the_next_attempt(tmp_path: Path) -> None:
+    """And after the last one the queue goes on without the message, whoever made those before."""
+    async with some_group(tmp_path, delays_ms=DELAYS_MS) as (_, client, _):
+        async with client.producer() as producer:
+            for body in (b"poison", b"fine"):
+                await producer.send("t", body, queue_id=0)
+        handled: list[bytes] = []
+        assert await fail_in_order(client, handled, stops_after=2) == [1, 2]
+        assert handled == []
+        assert await fail_in_order(client, handled, stops_after=3) == [3, 4]
+        assert handled == [b"fine"]
+        found = await client.dead_letters("g")
+        assert found.count == 1
+        (letter,) = (await client.pull(found.topic, 0, 0)).messages
+        assert (letter.body, letter.reconsume_times) == (b"poison", 4)
+        assert letter.properties[DEAD_REASON] == "attempts"
+
+
+async def fail_in_order(client: Client, handled: list[bytes], *, stops_after: int) -> list[int]:
+    """The attempts that a member makes at poison, until it has made so many, or has the next."""
+    options = replace(PUSH, in_order=True, max_attempts=4, suspend_s=0.01)
+    consumer = client.push_consumer("g", options=options)
+    attempts: list[int] = []
+
+    @consumer.on("t")
+    async def handle(message: Message) -> None:
+        if message.body != b"poison":
+            handled.append(message.body)
+            return
+        attempts.append(message.attempt)
+        if len(attempts) == stops_after:
+            consumer.stop()
+        raise RuntimeError("nobody can")
+
+    async with running(consumer):
+        await until(lambda: len(attempts) == stops_after or handled)
+    return attempts

@@ -16,10 +16,12 @@ from dledger.client import (
     GroupStyled,
     InvalidArgument,
     ReceiptExpired,
+    Resent,
     SimpleConsumer,
     StartFrom,
 )
 from dledger.client.blocking import BlockingClient
+from dledger.records.reserved import ORIGIN_TOPIC
 from tests.integration.group import Group, make_configs
 
 TOPIC = "videos"
@@ -218,5 +220,40 @@ def test_callers_without_an_event_loop(tmp_path: Path) -> None:
 
     def fail(batch: object) -> None:
         raise ZeroDivisionError(batch)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_what_nobody_can_do_is_a_dead_letter_after_its_attempts(
+    tmp_path: Path, in_order: bool
+) -> None:
+    """And holds up nobody from then on; it says where it came from, and can be sent again."""
+
+    async def scenario() -> None:
+        async with some_client(tmp_path) as (_, client):
+            await send(client, b"poison", b"fine")
+            consumer = client.simple_consumer(TOPIC, "encoders", max_attempts=3, in_order=in_order)
+            attempts: list[int] = []
+            done: list[bytes] = []
+            while (not done or len(attempts) < 3) and len(attempts) < 6:
+                for job in await consumer.receive(1, wait_s=5):
+                    if job.message.body == b"poison":
+                        attempts.append(job.attempt)
+                        await job.retry()
+                    else:
+                        done.append(job.message.body)
+                        await job.ack()
+            assert await received(consumer, 1, wait_s=0.3) == []
+            assert (attempts, done) == ([1, 2, 3], [b"fine"])
+            found = await client.dead_letters("encoders")
+            assert found.count == 1
+            (letter,) = (await client.pull(found.topic, 0, 0)).messages
+            assert (letter.body, letter.reconsume_times) == (b"poison", 3)
+            assert letter.properties[ORIGIN_TOPIC] == TOPIC
+            assert await client.resend("encoders", 0) == Resent(TOPIC, 0, 2)
+            (again,) = await consumer.receive(1, wait_s=5)
+            assert (again.message.body, again.attempt) == (b"poison", 1)
+            await again.ack()
 
     asyncio.run(scenario())

@@ -35,6 +35,7 @@ class DeliveriesDoor:
             int(request.start),
             request.start_time_ms,
             _settled(request.settled),
+            request.max_attempts,
         )
         received = await self._services.deliveries.receive(wish, EndOfCall(context))
         return pb.ReceiveResponse(

@@ -119,6 +119,7 @@ class GroupsDoor:
                     each.epoch,
                     each.offset,
                     each.rejected,
+                    each.failed,
                 )
                 for each in request.messages
             ),
@@ -126,8 +127,10 @@ class GroupsDoor:
         found = await self._services.retries.send_back(wish)
         return pb.SendBackResponse(
             messages=[
-                pb.SentBack(error=None if failure is None else wire_error(failure))
-                for failure in found
+                pb.SentBack(failures=each)
+                if isinstance(each, int)
+                else pb.SentBack(error=wire_error(each))
+                for each in found
             ]
         )
 
@@ -173,7 +176,9 @@ async def _listen(requests: Requests, attendance: Attendance) -> None:
         match request.WhichOneof("body"):
             case "join":
                 join = request.join
-                await attendance.join(join.slot, _wish(join), join.session)
+                await attendance.join(
+                    join.slot, _wish(join), join.session, takes_retries=not join.no_retries
+                )
             case "heartbeat":
                 attendance.heartbeat(request.heartbeat.number)
             case "leave":
@@ -281,6 +286,7 @@ def _topic_leases(gained: Iterable[Gained]) -> list[pb.TopicLeases]:
                     epoch=each.epoch,
                     frontier=each.frontier,
                     finished=each.finished,
+                    failures=each.failures,
                 )
                 for each in leases
             ],

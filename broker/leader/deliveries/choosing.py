@@ -53,6 +53,8 @@ class Choice:
     command: DeliverCommand
     now_ms: int
     read: Read
+    max_attempts: int = 0  # what is due after so many isn't given again; 0: nothing is over
+    over: list[tuple[int, Handout]] = field(default_factory=list)  # by queue: those
     parts: dict[Receiver, list[_Part]] = field(default_factory=dict)
     failure: BrokerError | None = None  # of a queue that can't be read now
     _due: dict[int, Iterator[Handout]] = field(default_factory=dict)
@@ -154,6 +156,11 @@ class Choice:
             handout = self._kept.pop(queue_id, None) or next(self._due_of(queue_id, draft), None)
             if handout is None:
                 return
+            if 0 < self.max_attempts <= handout.attempt:
+                self.over.append((queue_id, handout))
+                if self.planning.is_fifo:
+                    return  # those behind it wait for that
+                continue
             left = await self._give_again(receiver, queue_id, handout, parts)
             if left is not None:
                 self._kept[queue_id] = left

@@ -20,13 +20,16 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final, Protocol
 
+import structlog
+
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Superseded, Wanted
-from broker.leader.deliveries.choosing import Choice, Read, at_provisional
+from broker.leader.deliveries.choosing import Choice, Read, at_provisional, runs
 from broker.leader.units import ProposedUnit, UnitResult
 from broker.reading.held import HeldPulls
+from broker.reading.queues import Found
 from broker.state.delivering import Planning, begun
-from broker.state.handouts import Record
+from broker.state.handouts import Handout, Record
 from broker.state.listening import QueueKey
 from broker.state.machine import StateMachine
 from broker.state.refusals import GroupDiffers, GroupStyled, Refusal
@@ -38,7 +41,10 @@ MAX_SETTLED: Final = 512  # of one command: it is applied in one turn
 MAX_CHOSEN: Final = 256  # receivers that one command gives something
 MAX_REFUSED: Final = 3  # commands, one after the other, before whoever waits is told
 RECHECK_S: Final = 5.0
+BURIED_BYTES: Final = 256 << 10  # of one unit
 SHORTEST_S: Final = 0.002  # until what is due a moment from now
+
+log = structlog.get_logger(__name__)
 
 
 class UnitTaker(Protocol):
@@ -47,6 +53,8 @@ class UnitTaker(Protocol):
     def propose(self, wanted: ProposedUnit) -> Awaitable[UnitResult]: ...
 
 
+# (whose, queue id, in which hand, messages that follow each other, after so many attempts)
+Bury = Callable[["Place", int, Handout, Found, int], Awaitable[None]]
 Starts = Callable[[TopicState, int], Sequence[int]]  # where the group starts, from that queue on
 
 
@@ -67,6 +75,8 @@ class Surroundings:
         check_serving: raises BrokerError unless this node serves.
         now_ms: the log's time; no append time to come is below it.
         refused: the error of a refusal.
+        bury: dead letters are made of messages of a queue that were read, in that hand; a refusal,
+            or BrokerError, where they can't be.
     """
 
     state: StateMachine
@@ -75,6 +85,7 @@ class Surroundings:
     check_serving: Callable[[], None]
     now_ms: Callable[[], int]
     refused: Callable[[Refusal], BrokerError]
+    bury: Bury
 
 
 class Desk:
@@ -87,6 +98,8 @@ class Desk:
         self._around = around
         self._read = read
         self.is_fifo = is_fifo
+        self.max_attempts = 0  # of who asked last; 0: for ever
+        self._buries_at_s = 0.0  # not before, by the loop's clock: there was no room lately
         self.starts: Starts | None = None  # of who asked last: a group starts once
         self._receivers: dict[Receiver, None] = {}
         self._settlers: list[Settler] = []
@@ -157,10 +170,11 @@ class Desk:
             try:
                 self._around.check_serving()
                 choice = await self._chosen(settlers)
-                if choice is None:
+                if choice.is_empty:
                     for settler in settlers:
                         _finish(settler)
-                    await self._wait()
+                    if not await self._bury(choice):
+                        await self._wait()
                     continue
                 result = await self._propose(choice)
             except BrokerError as error:
@@ -169,6 +183,7 @@ class Desk:
             if result.refusal is None:
                 refused = 0
                 self._answer(choice, settlers, result.index)
+                await self._bury(choice)
                 continue
             # A deletion, a forgetting or a join came in between: what is so now is looked at.
             refused += 1
@@ -189,17 +204,38 @@ class Desk:
                 return self._settlers[:at], self._settlers[at:]
         return self._settlers, []
 
-    async def _chosen(self, settlers: Sequence[Settler]) -> Choice | None:
-        """The next command; None if there is none."""
+    async def _bury(self, choice: Choice) -> bool:
+        """Whether there were messages whose attempts are over: they are dead letters, or given
+        again for a while, as no topic or no message could be had."""
+        for queue_id, handout in choice.over:
+            try:
+                await self._bury_one(queue_id, handout)
+            except BrokerError as error:
+                if error.code is ErrorCode.NOT_LEADER:
+                    raise
+                self._buries_at_s = asyncio.get_running_loop().time() + RECHECK_S
+                log.warning("not_buried", group=self.place.group, reason=str(error))
+                break
+        return bool(choice.over)
+
+    async def _bury_one(self, queue_id: int, handout: Handout) -> None:
+        """All of the handout's messages that follow each other, as many as a unit takes."""
+        for base, length in runs(handout):
+            at = base
+            while at < base + length:
+                found = await self._read(queue_id, at, base + length - at, BURIED_BYTES)
+                await self._around.bury(self.place, queue_id, handout, found, self.max_attempts)
+                at += found.count
+
+    async def _chosen(self, settlers: Sequence[Settler]) -> Choice:
+        """The next command; it may be empty."""
         choice = self._begun()
         for settler in settlers:
             settler.superseded.clear()
             choice.settle(settler)
         await self._give(choice)
-        if choice.is_empty:
-            if choice.failure is not None:
-                raise choice.failure
-            return None
+        if choice.is_empty and choice.failure is not None and not choice.over:
+            raise choice.failure
         return choice
 
     async def _give(self, choice: Choice) -> None:
@@ -253,7 +289,9 @@ class Desk:
         now_ms = self._around.now_ms()
         at = at_provisional(now_ms)
         planning = Planning(state.deliveries, topic, self.is_fifo, at, records)
-        return Choice(planning, topic, command, now_ms, self._read)
+        is_tried = asyncio.get_running_loop().time() < self._buries_at_s
+        attempts = 0 if is_tried else self.max_attempts
+        return Choice(planning, topic, command, now_ms, self._read, attempts)
 
     async def _propose(self, choice: Choice) -> UnitResult:
         commands = (Command(deliver=choice.command),)

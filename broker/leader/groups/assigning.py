@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import structlog
@@ -180,10 +180,16 @@ class Assigning:
             if is_enough():
                 return
 
-    def look_at(self, group: Group, is_enough: Callable[[], bool]) -> None:
-        """A look at the group begins; it is ready."""
+    def look_at(
+        self,
+        group: Group,
+        is_enough: Callable[[], bool],
+        without_retries: frozenset[int] = frozenset(),
+    ) -> None:
+        """A look at the group begins; it is ready. Those sessions have no use for retries."""
         part, owner = self._parts.setdefault(group.name, _Part()), self._owner
         when = When(owner.now, may_move=owner.now >= owner.returning_until)
+        when = replace(when, without_retries=without_retries)
         salt = crc32c(f"{group.name}@{self._broker_group}".encode())
         try:
             strategy = strategy_of(group.settings.strategy)

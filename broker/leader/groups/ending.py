@@ -17,7 +17,9 @@ from broker.leader.commands import Commands
 from broker.leader.groups.pace import Pace
 from broker.leader.groups.presence import Presence
 from broker.state.groups import Groups
+from broker.state.level import Level
 from broker.state.refusals import Refusal
+from dledger.level import TOPIC_RULES_LEVEL
 from dledger.sparing import Sparing
 
 AT_ONCE: Final = 1_024  # by one command
@@ -30,6 +32,8 @@ class Members(Protocol):
 
     @property
     def groups(self) -> Groups: ...
+    @property
+    def level(self) -> Level: ...
 
 
 class Ends:
@@ -80,8 +84,11 @@ class Ends:
                 ending.append(session)
         if not ending:
             return
+        vanished: list[int] = []
+        if self._state.level.current >= TOPIC_RULES_LEVEL:
+            vanished = [each for each in ending if each not in self._leaving]
         try:
-            answer = self._commands.end_sessions(ending)
+            answer = self._commands.end_sessions(ending, vanished)
         except BrokerError as error:
             self._again_at = self._presence.now + self._pace.ticks(self._pace.retry_ms)
             if (unreported := self._sparing.due("end")) is not None:

@@ -30,13 +30,16 @@ from broker.leader.groups.presence import Presence
 from broker.leader.groups.starting import Queues
 from broker.leader.groups.strategies import StrategyUnknown, strategy_of
 from broker.state.leases import Place
+from broker.state.level import Level
 from broker.state.lived_time import LivedTime
 from broker.state.refusals import Refusal
 from dledger.ports import Turns
+from dledger.records.reserved import LEVEL_DELAYS_MS, retry_topic
 
 GROUPS_A_TICK: Final = 8
 MAX_STREAMS: Final = 2_048
 FORGOTTEN_AT_ONCE: Final = 16
+LONGEST_WAIT_MS: Final = LEVEL_DELAYS_MS[-1]
 RETURNS_A_SECOND: Final = 2_000  # members that come back to a new leader
 
 log = structlog.get_logger(__name__)
@@ -47,6 +50,8 @@ class GroupState(State, Protocol):
 
     @property
     def lived_time(self) -> LivedTime: ...
+    @property
+    def level(self) -> Level: ...
 
 
 class Attendee(Protocol):
@@ -89,6 +94,7 @@ class _Kept:
     """What a leader knows of a group."""
 
     attached: set[int] = field(default_factory=set)
+    without_retries: set[int] = field(default_factory=set)  # sessions that have no use for them
     topics: tuple[str, ...] = ()
     tells_all: bool = False  # a topic of it has gone, or come
     looked_at: int = 0  # the tick
@@ -235,7 +241,7 @@ class GroupKeeper:
             return False
         return True
 
-    def attach(self, session: int, attendee: Attendee) -> None:
+    def attach(self, session: int, attendee: Attendee, *, takes_retries: bool = True) -> None:
         """The session, which the state has, is on that stream from now on."""
         self.sync()
         found = self._state.groups.session(session)
@@ -245,7 +251,12 @@ class GroupKeeper:
         if before is not None and before is not attendee:
             before.let_go(session)
         self._attached[session] = attendee
-        self._of(found.group).attached.add(session)
+        kept = self._of(found.group)
+        kept.attached.add(session)
+        if takes_retries:
+            kept.without_retries.discard(session)
+        else:
+            kept.without_retries.add(session)
         self._presence.heard(session)
         self._mark(found.group)
 
@@ -371,6 +382,7 @@ class GroupKeeper:
         gone = [each for each in kept.attached if self._state.groups.session(each) is None]
         for session in gone:
             kept.attached.discard(session)
+            kept.without_retries.discard(session)
             self.tell(session)
             self._attached.pop(session, None)
         if group is None or not group.members:
@@ -385,7 +397,7 @@ class GroupKeeper:
             for session in kept.attached:
                 self.tell(session)
         if not group.settings.is_broadcast:
-            self._assigning.look_at(group, is_enough)
+            self._assigning.look_at(group, is_enough, frozenset(kept.without_retries))
 
     def _drop(self, name: str, kept: _Kept) -> None:
         for topic in kept.topics:
@@ -413,7 +425,8 @@ class GroupKeeper:
     def _forget_groups(self) -> None:
         """Groups that nobody has used for long; every replica looks again."""
         pace, lived_ms = self.pace, self._state.lived_time.lived_ms
-        names = self._state.groups.forgettable(lived_ms, pace.unused_ms, FORGOTTEN_AT_ONCE)
+        found = self._state.groups.forgettable(lived_ms, pace.unused_ms, FORGOTTEN_AT_ONCE)
+        names = [each for each in found if not self._may_wait(each, lived_ms)]
         if not names:
             return
         try:
@@ -423,6 +436,13 @@ class GroupKeeper:
         self._forgotten += len(names)
         log.info("groups_forgotten", groups=names)
         asyncio.ensure_future(answer).add_done_callback(_look_away)
+
+    def _may_wait(self, name: str, lived_ms: int) -> bool:
+        """Whether messages of the group may wait to be tried again: it was used when they failed,
+        and none waits for longer."""
+        group = self._state.groups.get(name)
+        is_recent = group is not None and lived_ms - group.used_ms < LONGEST_WAIT_MS
+        return is_recent and retry_topic(name) in self._state.topics
 
     def statistics(self) -> KeeperStatistics:
         """A frozen picture, as of now."""

@@ -21,7 +21,7 @@ one grant.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -135,6 +135,7 @@ class When:
 
     now: int
     may_move: bool
+    without_retries: frozenset[int] = frozenset()  # sessions that have no use for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +234,7 @@ def _plan(
             if lease.session and queue_id < seats.count
         }
         yield
-    members = yield from _members(group, facts)
+    members = yield from _members(group, facts, when.without_retries)
     targets: Mapping[QueueName, int] = {}
     if members:
         targets = yield from share_out(strategy, Share(members, queues, held, salt))
@@ -292,7 +293,7 @@ def all_topics(group: Group) -> tuple[str, ...]:
     return (*group.settings.topics, *own)
 
 
-def _members(group: str, facts: Facts) -> Steps[list[Member]]:
+def _members(group: str, facts: Facts, without_retries: Collection[int]) -> Steps[list[Member]]:
     """Each with the topics of which it may hold queues."""
     found: list[Member] = []
     for at, session in enumerate(facts.sessions):
@@ -302,6 +303,8 @@ def _members(group: str, facts: Facts) -> Steps[list[Member]]:
         if choices and not found:  # who chooses doesn't name what the brokers make
             choices |= {QueueName(retry_topic(group), queue_id) for queue_id in range(QUEUES)}
         topics = facts.takes[session.version]
+        if session.session in without_retries:
+            topics -= {retry_topic(group)}
         found.append(Member(session.session, session.member, topics, choices))
         if choices or not at % STEP:
             yield

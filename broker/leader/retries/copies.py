@@ -11,13 +11,15 @@ command (`broker.state.retrying` judges that of a leased queue).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from broker.leader.batches import Batch
+from dledger.records.errors import InvalidProperties
 from dledger.records.layout import RECORD
-from dledger.records.properties import encode_properties
+from dledger.records.properties import KEYS, TAGS, encode_properties
 from dledger.records.record import DecodedRecord, RecordTemplate
 from dledger.records.reserved import (
     DEAD_REASON,
@@ -61,7 +63,7 @@ def copy_of(record: DecodedRecord, failure: Failure) -> Batch:
     """What takes the failed record's place: a copy that waits at its level, or a dead letter.
 
     Raises:
-        InvalidRecord: there is no room for the brokers' properties.
+        InvalidRecord: it can't be written; no record that is in a log is so.
     """
     properties = _origin(record) | {FAILED_TIME: str(failure.failed_ms)}
     if failure.dead_because:
@@ -118,7 +120,7 @@ def _batch(
     encoded = RecordTemplate(topic, record.born_host).encode(
         queue_id,
         record.stored_body,
-        encode_properties(properties),
+        _encoded(properties),
         record.born_time_ms,
         record.flag,
         record.sysflag,
@@ -126,3 +128,13 @@ def _batch(
     copy = bytearray(encoded)
     _RECONSUMED.pack_into(copy, _RECONSUMED_AT, failures)
     return Batch(topic, queue_id, 0, 1, bytes(copy))
+
+
+def _encoded(properties: Mapping[str, str]) -> bytes:
+    """As a copy has them. Producers of releases before left no room for the brokers', or wrote what
+    nobody would now: then only key, tag and the brokers' are kept, or the brokers' alone. All of
+    them are in the first message, as long as that is in the log."""
+    for kept in (properties.keys(), {*OWN_PROPERTIES, KEYS, TAGS}):
+        with contextlib.suppress(InvalidProperties):
+            return encode_properties({n: each for n, each in properties.items() if n in kept})
+    return encode_properties({n: each for n, each in properties.items() if n in OWN_PROPERTIES})

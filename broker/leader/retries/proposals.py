@@ -10,7 +10,12 @@ from broker.leader.batches import Batch
 from broker.leader.units import ProposedUnit
 from broker.state.refusals import Refusal
 from broker.state.topics import TopicRef
-from dledger.wire.commands_pb2 import Command, ResendCommand, SendBackCommand
+from dledger.wire.commands_pb2 import (
+    Command,
+    FailMessageCommand,
+    ResendCommand,
+    SendBackCommand,
+)
 
 Condition = Callable[[], Refusal | None]
 
@@ -38,6 +43,21 @@ def sent_back(copy: Batch, failed: Failed, condition: Condition) -> ProposedUnit
         offset=failed.offset,
     )
     return ProposedUnit((copy,), (Command(send_back=command),), condition)
+
+
+def failed_in_place(failed: Failed, failures: int, condition: Condition) -> ProposedUnit:
+    """The message stays in front of its queue, and has failed so often."""
+    command = FailMessageCommand(
+        group=failed.group,
+        session=failed.session,
+        topic=failed.topic.name,
+        incarnation=failed.topic.incarnation,
+        queue_id=failed.queue_id,
+        epoch=failed.epoch,
+        offset=failed.offset,
+        failures=failures,
+    )
+    return ProposedUnit((), (Command(fail_message=command),), condition)
 
 
 def sent_again(

@@ -125,8 +125,8 @@ RETRYING = (
     Mutant(
         "never-a-dead-letter",
         "broker/services/retries.py",
-        '            dead = dead or (EXHAUSTED if count >= group.settings.attempts else "")\n',
-        "",
+        "here.is_over or count >= group.settings.attempts",
+        "False",
         seed=12,
         tests=_NODES,
     ),

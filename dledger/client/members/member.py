@@ -30,6 +30,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from dledger.client.errors import ClientError
+from dledger.client.members.counted import Counted, counted_concurrently, counted_in_order
 from dledger.client.members.finished import Finished, Run
 from dledger.client.members.process_queue import Bounds, Held, Order, Place, ProcessQueue, Work
 from dledger.client.options import RETRY_DELAYS_S
@@ -79,6 +80,15 @@ class Rules:
     suspend_s: float = 1.0
     max_attempts: int | None = None
 
+    def counted(self, frontier: int, failures: int | None) -> Counted | None:
+        """What follows from how often the message at the frontier has failed, as a lease says;
+        None: the log doesn't count. An application that commits by itself goes by its own."""
+        if failures is None or self.broadcast or self.order is Order.NONE:
+            return None
+        if self.order is Order.QUEUE:
+            return counted_in_order(frontier, failures, self.max_attempts)
+        return counted_concurrently(frontier, failures)
+
 
 class Progress(NamedTuple):
     """What is to be committed of a queue."""
@@ -104,10 +114,12 @@ def in_calls(progress: Iterable[Progress]) -> Iterator[list[Progress]]:
 
 
 class Returned(NamedTuple):
-    """A message that goes back to the brokers."""
+    """A message that goes back to the brokers. `failed`: how often by now, as the log counts where
+    the message is; 0: once more."""
 
     work: Work
     is_rejected: bool
+    failed: int = 0
 
 
 class Line:
@@ -203,9 +215,15 @@ class Member:
         return topic in self._line_of
 
     def on_gained(
-        self, place: Place, epoch: int, frontier: int, runs: Iterable[Run]
+        self,
+        place: Place,
+        epoch: int,
+        frontier: int,
+        runs: Iterable[Run],
+        failures: int | None = None,
     ) -> ProcessQueue | None:
-        """The queue is its own; the queue, if it wasn't before."""
+        """The queue is its own; the queue, if it wasn't before. `failures`: of the message at the
+        frontier; None: the log doesn't count them."""
         self._told.add(place)
         held = self.queues.get(place)
         if held is not None and held.epoch >= epoch:
@@ -225,6 +243,7 @@ class Member:
             order=self.rules.order,
             tags=self.rules.tags.get(place.topic),
             bounds=self.rules.bounds,
+            counted=self.rules.counted(frontier, failures),
         )
         self.queues[place] = queue
         return queue
@@ -329,11 +348,30 @@ class Member:
         if rules.broadcast or work.queue.state is Held.GONE:
             return None
         if rules.order is Order.QUEUE and not is_rejected:
+            if work.queue.counted is not None:
+                known = work.queue.failures_of(work.message.queue_offset)
+                work.queue.send_back(work)
+                return Returned(work, is_rejected=False, failed=known + 1)
             is_rejected = work.failures + 1 >= (rules.max_attempts or float("inf"))
             if not is_rejected:
                 return None
         work.queue.send_back(work)
         return Returned(work, is_rejected)
+
+    def give_up(self, work: Work) -> Returned:
+        """What is to be told the brokers of a message that isn't to be tried, as it kills whoever
+        does."""
+        known = work.queue.failures_of(work.message.queue_offset)
+        work.queue.send_back(work)
+        return Returned(work, is_rejected=False, failed=known)
+
+    def on_counted(self, work: Work, failures: int, now: float) -> None:
+        """The brokers have counted that it failed; in order it is tried again in its place."""
+        resume_at = now + self._pause_s(work)
+        work.queue.on_counted(work, failures, resume_at)
+        if work.queue.state is not Held.GONE:
+            heapq.heappush(self._failed, (resume_at, next(self._numbers), work))
+        self._enqueue(work.queue)
 
     def on_sent_back(self, work: Work) -> None:
         """The brokers have it."""
@@ -440,6 +478,8 @@ class Member:
         """The brokers have taken it."""
         queue = progress.queue
         queue.committed = (progress.frontier, progress.runs)
+        if queue.careful_until:
+            self._enqueue(queue)  # it waited for that
         if progress.release and self.queues.get(queue.place) is queue:
             queue.drop()
             del self.queues[queue.place]

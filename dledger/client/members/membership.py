@@ -82,12 +82,13 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who joins what."""
+    """Who joins what. `takes_retries`: whether it works on messages that failed."""
 
     group: str
     name: str
     settings: kpb.GroupSettings
     choices: Sequence[kpb.QueueChoice] = ()
+    takes_retries: bool = True
 
 
 class Membership:
@@ -182,6 +183,7 @@ class Membership:
             session=self.member.session,
             settings=identity.settings,
             queues=identity.choices,
+            no_retries=not identity.takes_retries,
         )
 
     def on_joined(self, session: int, times: Times, sent_at: float) -> None:
@@ -233,7 +235,8 @@ class Membership:
         for lease in topic.leases:
             place = Place(topic.topic, topic.incarnation, lease.queue_id)
             runs = decode_runs(lease.frontier, lease.finished)
-            queue = self.member.on_gained(place, lease.epoch, lease.frontier, runs)
+            failures = lease.failures if lease.HasField("failures") else None
+            queue = self.member.on_gained(place, lease.epoch, lease.frontier, runs, failures)
             if queue is not None:
                 yield queue
 
@@ -278,7 +281,11 @@ class Membership:
     def take(self, line: Line) -> Work | None:
         """The next message of this line; it runs until `succeed`, `fail` or `put_back`."""
         self.now = now = clock()
-        return self.member.take(line, now)
+        work = self.member.take(line, now)
+        while work is not None and work.queue.is_given_up(work):
+            self._sending_back.give_up(work)
+            work = self.member.take(line, now)
+        return work
 
     def may_start_until(self) -> float:
         """Until when work that was taken may be begun, unless it is withdrawn."""
@@ -330,6 +337,9 @@ class Membership:
         if queue.state is Held.ASKED:
             if not (queue.running or queue.returning):
                 self._wants_commit.set()
+        elif queue.careful_until:
+            self._commit_at = 0.0  # the next one waits for that
+            self._wants_commit.set()
         elif not queue.is_pulled and 2 * queue.waiting_messages <= queue.bounds.messages:
             self.pulling.want()
 
@@ -432,6 +442,8 @@ class Membership:
                 self.member.on_committed(each)
             else:
                 self._on_refused(each, why)
+        if any(each.queue.careful_until for each in progress):
+            self._owner.on_work()
         return next(iter(refused.values()), None)
 
     async def _commit(

@@ -20,6 +20,9 @@ and not finished is in exactly one of those places. A *failed* message leaves it
 in order, it stays in front of its queue, which is suspended.
 
 Bounds: so many messages and bytes are in memory, and so far may fetching be beyond the frontier.
+
+A queue whose holders have vanished is worked on *carefully* (ADR 63): a message is handed out when
+all before it is finished and committed, so that the log knows which one kills its process.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+from dledger.client.members.counted import Counted
 from dledger.client.members.finished import Finished, Run
 from dledger.client.results import Message
 
@@ -92,13 +96,14 @@ class ProcessQueue:
         finished: None: where to begin isn't known yet.
         order: of the whole queue: a failed message holds up the others.
         tags: only messages with one of these are handed out; None: all.
+        counted: None: the log doesn't count failures.
     """
 
     __slots__ = (
         *("_behind", "_fetched", "_in_order", "_order", "_ready", "_tags", "asked_until", "bounds"),
-        *("committed", "epoch", "finished", "is_pulled", "is_queued", "max_offset", "next_offset"),
-        *("paused", "place", "rests_until", "returning", "running", "state", "suspended_until"),
-        *("waiting_bytes", "waiting_messages"),
+        *("careful_until", "committed", "counted", "epoch", "finished", "is_pulled", "is_queued"),
+        *("max_offset", "next_offset", "paused", "place", "rests_until", "returning", "running"),
+        *("state", "suspended_until", "waiting_bytes", "waiting_messages"),
     )
 
     def __init__(
@@ -110,6 +115,7 @@ class ProcessQueue:
         order: Order,
         tags: Collection[str] | None = None,
         bounds: Bounds,
+        counted: Counted | None = None,
     ) -> None:
         self.place = place
         self.epoch = epoch
@@ -122,6 +128,10 @@ class ProcessQueue:
         self.committed: tuple[int, list[Run]] | None = None
         if finished is not None:
             self.committed = finished.name()
+        self.counted = counted
+        self.careful_until = 0  # the frontier to which each message is by itself
+        if counted is not None and counted.is_careful:
+            self.careful_until = counted.offset + bounds.span
         self.is_pulled = False  # a pull of it is under way
         self.is_queued = False  # in its member's line of queues that have something
         self.paused = False
@@ -203,7 +213,18 @@ class ProcessQueue:
         """Whether `take` is worth a try."""
         if self.state is not Held.HELD or self.paused or not (self._ready or self._fetched):
             return False
+        if self.careful_until and not self._is_settled():
+            return False
         return not self._in_order or (not self.running and now >= self.suspended_until)
+
+    def _is_settled(self) -> bool:
+        """Whether nothing of a queue that is worked on carefully is under way, or was finished and
+        isn't committed."""
+        if self.finished.frontier >= self.careful_until:
+            self.careful_until = 0
+            return True
+        is_idle = not (self.running or self.returning)
+        return is_idle and self.committed == self.finished.name()
 
     def take(self, now: float) -> Work | None:
         """The next message that may be handed out; it runs from now on."""
@@ -218,6 +239,10 @@ class ProcessQueue:
         """The first one that no other is to be waited for; those before it go behind their keys."""
         while self._fetched:
             message = self._fetched.popleft()
+            if (known := self.failures_of(message.queue_offset)) and not self._in_order:
+                message = message._replace(reconsume_times=message.reconsume_times + known)
+            elif known:
+                message = message._replace(reconsume_times=known)
             if self._order is not Order.KEYS:
                 return Work(message, self, None)
             key = message.keys
@@ -225,6 +250,16 @@ class ProcessQueue:
             if key is None or self._begin_key(work, key):
                 return work
         return None
+
+    def failures_of(self, offset: int) -> int:
+        """How often the message there has failed, as far as the log has counted and told."""
+        known = self.counted
+        return known.failures if known is not None and known.offset == offset else 0
+
+    def is_given_up(self, work: Work) -> bool:
+        """Whether the message isn't to be tried, as it kills whoever does."""
+        known = self.counted
+        return known is not None and known.is_given_up and known.offset == work.message.queue_offset
 
     def _begin_key(self, work: Work, key: str, *, first: bool = False) -> bool:
         """Whether the key is `work`'s now; otherwise that waits for it."""
@@ -311,6 +346,14 @@ class ProcessQueue:
         if self.state is not Held.GONE:
             self._end_return()
         return self._stays(work, resume_at)
+
+    def on_counted(self, work: Work, failures: int, resume_at: float) -> None:
+        """It stays in front of its queue, as the log says by whom so often it has failed there."""
+        if self.state is Held.GONE:
+            return
+        self.counted = Counted(work.message.queue_offset, failures)
+        self.on_kept(work, resume_at)
+        work.message = work.message._replace(reconsume_times=failures)
 
     def _end_return(self) -> None:
         self.returning -= 1

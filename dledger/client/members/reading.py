@@ -72,6 +72,7 @@ class MemberReading:
             group_name(group),
             member_name(options.member),
             group_settings([topic], version=options.version, start=start, tags=wanted),
+            takes_retries=False,
         )
         self._line = Line()
         rules = Rules(order=Order.NONE, tags=wanted, bounds=bounds)

@@ -20,7 +20,7 @@ from dledger.client.connection import SEND_BACK
 from dledger.client.errors import ClientError, LeaseLost, OffsetOutOfRange, from_wire
 from dledger.client.members.clock import clock
 from dledger.client.members.member import Member, Returned
-from dledger.client.members.process_queue import ProcessQueue
+from dledger.client.members.process_queue import ProcessQueue, Work
 from dledger.records.reserved import DEFAULT_ATTEMPTS
 from dledger.wire import groups_pb2 as gpb
 
@@ -63,6 +63,15 @@ class SendingBack:
         self._waiting.append(returned)
         self._wakes.set()
 
+    def give_up(self, work: Work) -> None:
+        """It is to go back, and wasn't tried: it kills whoever does."""
+        returned = self._member.give_up(work)
+        _log.warning(
+            "group %s: %s, offset %d: whoever had it failed or vanished, %d times; it isn't tried",
+            *(self._group, work.queue.place, work.message.queue_offset, returned.failed),
+        )
+        self.add(returned)
+
     async def run(self) -> None:
         """Until it is cancelled."""
         while True:
@@ -76,7 +85,7 @@ class SendingBack:
         request = gpb.SendBackRequest(
             group=self._group, member=self._name, session=self._member.session
         )
-        for work, is_rejected in messages:
+        for work, is_rejected, failed in messages:
             place = work.queue.place
             request.messages.add(
                 topic=place.topic,
@@ -85,6 +94,7 @@ class SendingBack:
                 epoch=work.queue.epoch,
                 offset=work.message.queue_offset,
                 rejected=is_rejected,
+                failed=failed,
             )
         try:
             answer = await self._broker_group.call(
@@ -97,8 +107,11 @@ class SendingBack:
             return
         for returned, sent in zip(messages, answer.messages, strict=True):
             if not sent.HasField("error"):
-                self.sent += 1
-                self._member.on_sent_back(returned.work)
+                if sent.failures:
+                    self._member.on_counted(returned.work, sent.failures, clock())
+                else:
+                    self.sent += 1
+                    self._member.on_sent_back(returned.work)
                 self._on_settled(returned.work.queue)
                 continue
             failure = from_wire(sent.error)
@@ -113,7 +126,9 @@ class SendingBack:
 
     def _is_last(self, returned: Returned) -> bool:
         attempts = self._member.rules.max_attempts or DEFAULT_ATTEMPTS
-        return returned.is_rejected or returned.work.message.attempt >= attempts
+        work = returned.work
+        is_given_up = returned.is_rejected or work.queue.is_given_up(work)
+        return is_given_up or work.message.attempt >= attempts
 
     def _give_up(self, returned: Returned) -> None:
         message = returned.work.message

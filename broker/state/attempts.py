@@ -1,0 +1,138 @@
+"""Attempts: how often the message at the front of a group's queue has failed (ADR 63).
+
+This owns one number for a queue that a group leases: of the message at the group's frontier, how
+often its handlers have failed and, besides, how many sessions that held the queue ended without a
+goodbye while it was there: for what kills its process nobody else counts. Of messages behind the
+frontier nothing is known. Whoever holds the queue next goes on counting.
+
+    state                     on                                      becomes
+    nothing                   failed once, at the frontier            1
+    nothing, or n             its holder's session ends, no goodbye   1, or n + 1
+    n                         failed n + 1 times, by who holds it     n + 1
+    n                         failed m times, m is not n + 1          unchanged  (refused: Counted)
+    any                       the frontier is another                 nothing
+    any                       the topic is deleted, or the group
+                              is forgotten                            nothing
+
+The frontier is `broker.state.offsets`' and who holds a queue `broker.state.leases`': whoever knows
+several owners asks those first. Bound: one for each queue in which a group has a start. A state in
+which nothing was counted has no section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from broker.state.errors import SnapshotDamaged, SnapshotUnknown
+from broker.state.layout import FAILURES_SECTION
+from broker.state.leases import Place
+from broker.state.refusals import CountedAlready
+from broker.state.snapshot import PayloadReader, Section, pack, pack_text
+from dledger.core.errors import InvariantViolation
+
+SECTION: Final = "failures"
+OWN_SECTIONS: Final = (SECTION,)
+VERSION: Final = 1
+MAX_FAILURES: Final = (1 << 16) - 1  # it fails on, and is counted no more
+_OWN: Final = FAILURES_SECTION.run("incarnation", "queue_id", "offset", "failures")
+
+
+class Failed(NamedTuple):
+    """The message at that offset has failed so often."""
+
+    offset: int
+    failures: int
+
+
+@dataclass(slots=True)
+class Attempts:
+    """As of the last applied entry. Its field is replicated state."""
+
+    _failed: dict[Place, Failed] = field(default_factory=dict, init=False)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def of(self, place: Place, offset: int) -> int:
+        """How often the message at that offset of the queue has failed, as far as it is known."""
+        found = self._failed.get(place)
+        return found.failures if found is not None and found.offset == offset else 0
+
+    def places(self) -> Mapping[Place, Failed]:
+        """All that is known."""
+        return MappingProxyType(self._failed)
+
+    def refusal_of(self, place: Place, failed: Failed) -> CountedAlready | None:
+        """Why a failure isn't counted; None if it is."""
+        known = self.of(place, failed.offset)
+        if failed.failures != known + 1 or known >= MAX_FAILURES:
+            return CountedAlready(place.queue_id, known)
+        return None
+
+    # --- transitions --------------------------------------------------------------------------
+
+    def fail(self, place: Place, offset: int) -> None:
+        """The message there, which is at the frontier, has failed once more."""
+        failures = min(self.of(place, offset) + 1, MAX_FAILURES)
+        self._failed[place] = Failed(offset, failures)
+
+    def on_frontier(self, place: Place, frontier: int) -> None:
+        """The group's frontier in the queue is that now."""
+        found = self._failed.get(place)
+        if found is not None and found.offset != frontier:
+            del self._failed[place]
+
+    def on_topic_deleted(self, incarnation: int) -> None:
+        """Nothing is known of the topic."""
+        self._drop([each for each in self._failed if each.incarnation == incarnation])
+
+    def on_group_forgotten(self, group: str) -> None:
+        """Nothing is known of the group."""
+        self._drop([each for each in self._failed if each.group == group])
+
+    def _drop(self, places: Iterable[Place]) -> None:
+        for place in places:
+            del self._failed[place]
+
+    # --- snapshot -----------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[Section, ...]:
+        """The state as it is now, whatever is applied while the payloads are taken."""
+        if not self._failed:
+            return ()
+        return (Section(SECTION, VERSION, pack(_records(self._failed.copy()))),)
+
+    def restore(self, section: str, version: int, payloads: Iterable[bytes]) -> None:
+        """Nothing becomes what `snapshot` wrote.
+
+        Raises:
+            SnapshotUnknown, SnapshotDamaged: it doesn't; this object is of no use then.
+        """
+        if version != VERSION:
+            raise SnapshotUnknown(section, version)
+        for payload in payloads:
+            reader = PayloadReader(section, payload)
+            while not reader.is_at_end:
+                group = reader.take_text()
+                incarnation, queue_id, offset, failures = reader.take(_OWN)
+                place = Place(group, incarnation, queue_id)
+                if place in self._failed or not failures:
+                    raise SnapshotDamaged(section, "failures of each queue once", place)
+                self._failed[place] = Failed(offset, failures)
+
+    # --- invariants ---------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Raises:
+        InvariantViolation: names what doesn't hold.
+        """
+        for place, failed in self._failed.items():
+            if not 0 < failed.failures <= MAX_FAILURES or failed.offset < 0:
+                raise InvariantViolation(f"{place}: {failed}")
+
+
+def _records(failed: Mapping[Place, Failed]) -> Iterator[bytes]:
+    for place, each in sorted(failed.items()):
+        yield pack_text(place.group) + _OWN.pack(place.incarnation, place.queue_id, *each)

@@ -1,0 +1,72 @@
+"""Copies of messages that failed: there is always one, whatever a producer wrote."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.batches import Batch, BatchRules
+from broker.leader.retries.copies import Failure, copy_of, due_copy
+from dledger.client.errors import InvalidArgument
+from dledger.client.routing import labels
+from dledger.records.properties import MAX_PROPERTIES_BYTES, MAX_SENT_PROPERTIES_BYTES
+from dledger.records.record import RecordTemplate, decode_records
+from dledger.records.reserved import DEAD_REASON, ORIGIN_TOPIC, REAL_TOPIC
+
+LONG_TOPIC, LONG_GROUP = "t" * 127, "g" * 119
+RULES = BatchRules(4 << 20)
+
+
+def stored(properties: bytes, body: bytes = b"x" * 100, topic: str = LONG_TOPIC) -> Batch:
+    record = RecordTemplate(topic, ("127.0.0.1", 5555)).encode(0, body, properties, 1_000)
+    return Batch(topic, 0, 0, 1, record)
+
+
+def of_size(size: int) -> bytes:
+    return b"KEYS\x01k\x02a\x01" + b"v" * (size - 10) + b"\x02"
+
+
+@settings(max_examples=30, deadline=None)
+@given(size=st.integers(11, MAX_SENT_PROPERTIES_BYTES), dead=st.booleans())
+def test_what_producers_may_send_is_copied_whole(size: int, dead: bool) -> None:
+    """Even with the longest names that there are."""
+    (record,) = decode_records(stored(of_size(size)).records)
+    failure = Failure(LONG_GROUP, 1_000, (1 << 62), "attempts" if dead else "")
+    (copy,) = decode_records(copy_of(record, failure).records)
+    assert copy.properties["a"] == record.properties["a"]
+    assert copy.properties[ORIGIN_TOPIC] == LONG_TOPIC
+    assert copy.properties.get(DEAD_REASON) == ("attempts" if dead else None)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [of_size(MAX_PROPERTIES_BYTES), b"KEYS\x01k\x02\x01nameless\x02", b"KEYS\x01" + b"k" * 32_700],
+)
+def test_what_left_no_room_before_is_copied_without_it(properties: bytes) -> None:
+    """The body, and where it came from; its key, where that fits."""
+    (record,) = decode_records(stored(properties).records)
+    (copy,) = decode_records(copy_of(record, Failure("g", 1, 0)).records)
+    assert copy.body == record.body
+    assert copy.properties[ORIGIN_TOPIC] == LONG_TOPIC
+    assert copy.properties[REAL_TOPIC] == "%RETRY%g"
+    assert "a" not in copy.properties
+    assert copy.properties.get("KEYS") == ("k" if record.keys == "k" else None)
+    (again,) = decode_records(due_copy(copy, "%RETRY%g").records)
+    assert again.properties[ORIGIN_TOPIC] == LONG_TOPIC
+
+
+def test_what_leaves_no_room_is_refused_by_client_and_broker() -> None:
+    fits, wrong = of_size(MAX_SENT_PROPERTIES_BYTES), of_size(MAX_SENT_PROPERTIES_BYTES + 1)
+    for body in (b"", b"x" * 100_000):
+        batch = stored(fits, body)
+        RULES.check_properties(batch, RULES.record_starts(batch))
+        batch = stored(wrong, body)
+        with pytest.raises(BrokerError, match="properties of 31744 bytes, 31743 at most") as found:
+            RULES.check_properties(batch, RULES.record_starts(batch))
+        assert found.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    room = MAX_SENT_PROPERTIES_BYTES - len("a\x01\x02")
+    assert len(labels(None, None, {"a": "v" * room})) == MAX_SENT_PROPERTIES_BYTES
+    with pytest.raises(InvalidArgument, match="properties: 31744 bytes in all, 31743 at most"):
+        labels(None, None, {"a": "v" * (room + 1)})
