@@ -412,7 +412,9 @@ class Attendance:
                 continue
             names[topic.incarnation] = name
             if settings.is_broadcast:
-                for queue_id in range(len(topic.next_offsets)):
+                count = len(topic.next_offsets)
+                numbers = self._state.queue_numbers.of(topic.incarnation, count)
+                for queue_id in range(numbers.read_queues):
                     found[QueueOf(name, topic.incarnation, queue_id)] = _Told(0, is_asked=False)
         for place in self._state.leases.held_by(session.session):
             epoch = self._state.leases.of(place).epoch

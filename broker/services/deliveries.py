@@ -14,6 +14,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Handed, Settlement, Settler, Superseded, Wanted
 from broker.leader.deliveries.desk import Desk, Place, Surroundings, UnitTaker
 from broker.reading.held import HeldPulls
+from broker.reading.held_back import HeldBack
 from broker.reading.queues import DEFAULT_BYTES, DEFAULT_MESSAGES, MAX_BYTES, Found, QueueReader
 from broker.services.gate import Gate
 from broker.services.messages import Call, PullRequest, Pulls
@@ -85,7 +86,9 @@ class Deliveries:
         self._reader = reader
         self._state = state
         self._max_waiting = max_waiting
-        self._around = Surroundings(state, units, held, gate.check_serving, now_ms, refused)
+        self._around = Surroundings(
+            state, units, held, gate.check_serving, now_ms, refused, HeldBack(state, reader)
+        )
         self._desks: dict[Place, Desk] = {}
         self._sparing = Sparing()
 

@@ -19,7 +19,7 @@ from broker.state.machine import StateMachine
 from broker.state.refusals import RetentionOutOfRange, TopicExists
 from broker.state.topic_retention import MAX_RETENTION_MS
 from broker.state.topics import TopicRef
-from dledger.level import TOPIC_RETENTION_LEVEL
+from dledger.level import TOPIC_RETENTION_LEVEL, TOPIC_RULES_LEVEL
 from dledger.records.record import TOPIC_PATTERN
 from dledger.records.reserved import is_reserved
 
@@ -33,13 +33,26 @@ PAGE_OFFSETS: Final = 8_192  # of these groups together
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A topic; `incarnation` is the index of the entry that created it, `retention_ms` how long its
-    messages are wanted, 0: as long as the group keeps any."""
+    messages are wanted, 0: as long as the group keeps any; of the queues that are read the first
+    `write_queues` take messages, since entry `queues_changed`, 0: they always did."""
 
     name: str
     queue_count: int
     created_time_ms: int
     incarnation: int
     retention_ms: int = 0
+    write_queues: int = 0
+    queues_changed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWish:
+    """In how many queues a topic is to be read and written, 0: as it is; `drop`: queues go though
+    groups haven't read them."""
+
+    read_queues: int = 0
+    write_queues: int = 0
+    drop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +118,12 @@ class Topics:
         _check_creatable(name, queues)
         _check_own(name)
         refusal = await self._commands.create_topic(name, queues)
-        is_same = isinstance(refusal, TopicExists) and refusal.queue_count == queues
-        if refusal is not None and not (if_not_exists and is_same):
+        if refusal is not None and not isinstance(refusal, TopicExists):
             raise refused(refusal)
-        return self._topic(TopicRef(name))
+        topic = self._topic(TopicRef(name))
+        if refusal is not None and not (if_not_exists and topic.queue_count == queues):
+            raise refused(TopicExists(name, topic.queue_count))
+        return topic
 
     async def retain(self, topic: TopicRef, retention_ms: int) -> Topic:
         """The topic, whose messages are wanted for that long now; 0: as long as the group keeps
@@ -131,10 +146,33 @@ class Topics:
     def _check_retainable(self, retention_ms: int) -> None:
         if not 0 <= retention_ms <= MAX_RETENTION_MS:
             raise refused(RetentionOutOfRange(retention_ms, MAX_RETENTION_MS))
+        self._check_level(TOPIC_RETENTION_LEVEL, "topics' retention")
+
+    def _check_level(self, needed: int, what: str) -> None:
         level = self._state.level.current
-        if level < TOPIC_RETENTION_LEVEL:
-            text = f"level {level} is in use: not every member knows topics' retention yet"
+        if level < needed:
+            text = f"level {level} is in use: not every member knows {what} yet"
             raise BrokerError(ErrorCode.NOT_READY, text)
+
+    async def update(self, topic: TopicRef, wish: QueueWish) -> Topic:
+        """The topic, which is read and written in so many queues now.
+
+        Raises:
+            BrokerError: INVALID_ARGUMENT, TOPIC_NOT_FOUND, TOPIC_REPLACED, LIMIT_REACHED;
+                QUEUES_UNREAD, a group hasn't read what would go; NOT_READY, not every member knows
+                how yet; whatever a command meets on its way into the log.
+        """
+        self._gate.check_writable()
+        _check_own(topic.name)
+        state = await self._gate.surely(lambda: self._reader.topic(topic))
+        found = TopicRef(state.name, state.incarnation)
+        self._check_level(TOPIC_RULES_LEVEL, "read and write queues")
+        refusal = await self._commands.update_topic(
+            found, wish.read_queues, wish.write_queues, drop=wish.drop
+        )
+        if refusal is not None:
+            raise refused(refusal)
+        return self._topic(found)
 
     async def delete(self, topic: TopicRef) -> None:
         """The topic, its queues and what consumer groups committed in it are gone.
@@ -199,9 +237,16 @@ class Topics:
 
     def _topic(self, topic: TopicRef) -> Topic:
         state = self._reader.topic(topic)
-        queues = len(state.next_offsets)
-        wish_ms = self._state.topic_retention.of(state.incarnation).retention_ms
-        return Topic(state.name, queues, state.created_time_ms, state.incarnation, wish_ms)
+        numbers = self._state.queue_numbers.of(state.incarnation, len(state.next_offsets))
+        return Topic(
+            state.name,
+            numbers.read_queues,
+            state.created_time_ms,
+            state.incarnation,
+            self._state.topic_retention.of(state.incarnation).retention_ms,
+            numbers.write_queues,
+            numbers.changed,
+        )
 
 
 def _check_own(name: str) -> None:

@@ -27,6 +27,7 @@ from broker.state.level import COMMAND_LEVELS, Level
 from broker.state.lived_time import LivedTime
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.outcomes import Outcomes, RefusedUnit, Settlement
+from broker.state.queue_numbers import QueueNumbers
 from broker.state.refusals import (
     BatchRefusal,
     GroupHasMembers,
@@ -168,6 +169,8 @@ class Owners(Protocol):
     @property
     def retries(self) -> Retries: ...
     @property
+    def queue_numbers(self) -> QueueNumbers: ...
+    @property
     def level(self) -> Level: ...
     @property
     def lived_time(self) -> LivedTime: ...
@@ -231,7 +234,7 @@ class _Entry:
         place = topic.incarnation, queue_id
         refusal = self.owners.topics.refusal_of(
             topic, queue_id, base, incarnation=incarnation, end=self.ends.get(place)
-        )
+        ) or self.owners.queue_numbers.refusal_of(name, topic.incarnation, queue_id)
         if refusal is not None:
             return refusal
         self.ends[place] = base + header.record_count

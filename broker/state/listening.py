@@ -39,6 +39,10 @@ class Listener(Protocol):
         """There is a topic of that name."""
         ...
 
+    def topic_changed(self, topic: TopicState) -> None:
+        """The topic is read or written in other queues."""
+        ...
+
     def group_changed(self, name: str) -> None:
         """Members, settings or leases of the group may be others."""
         ...
@@ -68,6 +72,9 @@ class Nobody:
         return None
 
     def topic_created(self, name: str) -> None:
+        return None
+
+    def topic_changed(self, topic: TopicState) -> None:
         return None
 
     def group_changed(self, name: str) -> None:

@@ -21,6 +21,7 @@ from broker.state import (
     offsets,
     outcomes,
     producers,
+    queue_numbers,
     retries,
     topic_retention,
     topics,
@@ -36,6 +37,7 @@ from broker.state.log_start import RetiredThrough
 from broker.state.offsets import Offsets
 from broker.state.outcomes import Outcomes
 from broker.state.producers import Producers
+from broker.state.queue_numbers import QueueNumbers
 from broker.state.registration import EPOCH_SIZE, ProducerBounds
 from broker.state.retries import Retries
 from broker.state.sequences import batches_of
@@ -63,6 +65,7 @@ OPTIONAL_SECTIONS: Final = (
     *leases.OWN_SECTIONS,
     *deliveries.OWN_SECTIONS,
     *retries.OWN_SECTIONS,
+    *queue_numbers.OWN_SECTIONS,
 )
 
 
@@ -91,6 +94,7 @@ class ReplicatedState:
         self.leases = Leases()
         self.deliveries = Deliveries()
         self.retries = Retries()
+        self.queue_numbers = QueueNumbers()
 
     def snapshot(self) -> Iterator[bytes]:
         """The state as it is now, in chunks (`broker.state.snapshot`). Each is made when it is
@@ -110,6 +114,7 @@ class ReplicatedState:
             *self.leases.snapshot(),
             *self.deliveries.snapshot(),
             *self.retries.snapshot(),
+            *self.queue_numbers.snapshot(),
         )
         return seal(self.applied_index, sections)
 
@@ -161,6 +166,8 @@ class ReplicatedState:
                 self.deliveries.restore(name, first.version, payloads)
             case _ if name in retries.OWN_SECTIONS:
                 self.retries.restore(name, first.version, payloads)
+            case _ if name in queue_numbers.OWN_SECTIONS:
+                self.queue_numbers.restore(name, first.version, payloads)
             case _ if name == SECTION:
                 if first.version != APPLYING:
                     raise SnapshotAppliedOtherwise(name, first.version, APPLYING)
@@ -191,9 +198,9 @@ class ReplicatedState:
             raise InvariantViolation(
                 f"queues hold {held} messages, {self.messages_applied} were applied"
             )
-        self.topic_retention.check_invariants(
-            {topic.incarnation: topic.next_offsets for topic in self.topics.values()}
-        )
+        ends = {topic.incarnation: topic.next_offsets for topic in self.topics.values()}
+        self.topic_retention.check_invariants(ends)
+        self.queue_numbers.check_invariants(ends, self.applied_index)
         self.offsets.check_invariants()
         self.producers.check_invariants()
         for name in self.offsets.topics():

@@ -199,6 +199,7 @@ class Client:
         name: str,
         *,
         queues: int = 4,
+        write_queues: int | None = None,
         if_not_exists: bool = False,
         retention_hours: float | None = None,
         deadline_s: float | None = None,
@@ -206,7 +207,9 @@ class Client:
         """The topic exists.
 
         Args:
-            queues: 1 to 1,024.
+            queues: that are read, 1 to 1,024.
+            write_queues: how many of them take messages, also of a topic that existed; None: all
+                of a new one. A call of its own, as that for `retention_hours`.
             if_not_exists: a topic that exists with as many queues is a success.
             retention_hours: how long its messages are wanted (`retain_topic`), also of one that
                 existed; None: nothing is said of it. It is a call of its own: if that fails, the
@@ -228,6 +231,13 @@ class Client:
             rpc.CREATE_TOPIC, request, effect, deadline_s=deadline_s
         )
         made = _topic(answer.topic)
+        if write_queues is not None:
+            made = await self.update_topic(
+                name,
+                write_queues=write_queues,
+                incarnation=made.incarnation,
+                deadline_s=deadline_s,
+            )
         if retention_hours is None:
             return made
         return await self.retain_topic(
@@ -262,6 +272,46 @@ class Client:
         )
         answer = await self._broker_group.call(
             rpc.RETAIN_TOPIC, request, Effect.IDEMPOTENT, deadline_s=deadline_s
+        )
+        return _topic(answer.topic)
+
+    async def update_topic(
+        self,
+        name: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        drop: bool = False,
+        incarnation: int = 0,
+        deadline_s: float | None = None,
+    ) -> TopicInfo:
+        """The topic is read in so many queues, of which the first so many take messages. Nothing is
+        lost; producers choose anew, and groups that read in order still get each key's messages in
+        order, which others may not across the change (docs/consumers.md).
+
+        Args:
+            read_queues: None: as many as now. Fewer: only when every group has read the queues that
+                go to their ends.
+            write_queues: None: as many as now; at most `read_queues`.
+            drop: queues go also if groups haven't read them.
+            incarnation: of the topic that is meant (`TopicInfo`); 0: whichever has the name.
+
+        Raises:
+            QueuesUnread: a group hasn't read a queue that would go.
+            InvalidArgument: there can't be such numbers.
+            LimitReached: too many queues, or too many changes since the log begins.
+            TopicNotFound, TopicReplaced: there is no such topic.
+            NotReady: not every member of the broker group knows how yet.
+        """
+        request = pb.UpdateTopicRequest(
+            name=text("topic name", name),
+            incarnation=u64("incarnation", incarnation),
+            read_queues=_queue_number("read_queues", read_queues),
+            write_queues=_queue_number("write_queues", write_queues),
+            drop=drop,
+        )
+        answer = await self._broker_group.call(
+            rpc.UPDATE_TOPIC, request, Effect.IDEMPOTENT, deadline_s=deadline_s
         )
         return _topic(answer.topic)
 
@@ -745,6 +795,15 @@ def warn_unclosed(client: object) -> None:
     warnings.warn(f"{client!r} was never closed", ResourceWarning, stacklevel=3, source=client)
 
 
+def _queue_number(name: str, wanted: int | None) -> int:
+    """As it is written; 0: nothing is said of it."""
+    if wanted is None:
+        return 0
+    if wanted < 1:
+        raise InvalidArgument(f"{name} is 1 to 1,024, not {wanted}")
+    return u32(name, wanted)
+
+
 def _topic(topic: pb.Topic) -> TopicInfo:
     return TopicInfo(
         topic.name,
@@ -752,6 +811,7 @@ def _topic(topic: pb.Topic) -> TopicInfo:
         topic.created_time_ms,
         topic.incarnation,
         topic.retention_ms / 3_600_000,
+        topic.write_queues or topic.queue_count,
     )
 
 

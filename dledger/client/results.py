@@ -120,13 +120,15 @@ class PullResult:
 class TopicInfo:
     """A topic; the time is of its creation, ms since the epoch. `incarnation` tells it from others
     that have had or will have its name; `retention_hours` is how long its messages are wanted, 0:
-    as long as the broker group keeps any."""
+    as long as the broker group keeps any. Of the `queue_count` queues that are read the first
+    `write_queues` take messages."""
 
     name: str
     queue_count: int
     created_time_ms: int
     incarnation: int = 0
     retention_hours: float = 0.0
+    write_queues: int = 0
 
 
 @dataclass(frozen=True, slots=True)

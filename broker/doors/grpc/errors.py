@@ -52,6 +52,9 @@ STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.GROUP_EXISTS: _S.ALREADY_EXISTS,
     ErrorCode.GROUP_STYLED: _S.FAILED_PRECONDITION,
     ErrorCode.RECEIPT_SUPERSEDED: _S.FAILED_PRECONDITION,
+    ErrorCode.QUEUES_CHANGED: _S.FAILED_PRECONDITION,
+    ErrorCode.QUEUE_CLOSED: _S.FAILED_PRECONDITION,
+    ErrorCode.QUEUES_UNREAD: _S.FAILED_PRECONDITION,
     ErrorCode.INTERNAL: _S.INTERNAL,
 }
 # Both have the same names on either side; one that the wire lacks fails at import.

@@ -25,6 +25,7 @@ from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Super
 from broker.leader.deliveries.choosing import Choice, Read, at_provisional
 from broker.leader.units import ProposedUnit, UnitResult
 from broker.reading.held import HeldPulls
+from broker.reading.held_back import HeldBack
 from broker.state.delivering import Planning, begun
 from broker.state.handouts import Record
 from broker.state.listening import QueueKey
@@ -67,6 +68,7 @@ class Surroundings:
         check_serving: raises BrokerError unless this node serves.
         now_ms: the log's time; no append time to come is below it.
         refused: the error of a refusal.
+        held_back: what FIFO groups aren't given yet.
     """
 
     state: StateMachine
@@ -75,6 +77,7 @@ class Surroundings:
     check_serving: Callable[[], None]
     now_ms: Callable[[], int]
     refused: Callable[[Refusal], BrokerError]
+    held_back: HeldBack
 
 
 class Desk:
@@ -253,7 +256,13 @@ class Desk:
         now_ms = self._around.now_ms()
         at = at_provisional(now_ms)
         planning = Planning(state.deliveries, topic, self.is_fifo, at, records)
-        return Choice(planning, topic, command, now_ms, self._read)
+
+        def end_of(queue_id: int) -> int:
+            end = topic.next_offsets[queue_id]
+            held = self._around.held_back.end_of(place.group, topic, queue_id)
+            return end if held is None or not self.is_fifo else held
+
+        return Choice(planning, topic, command, now_ms, self._read, end_of)
 
     async def _propose(self, choice: Choice) -> UnitResult:
         commands = (Command(deliver=choice.command),)

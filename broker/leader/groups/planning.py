@@ -25,6 +25,7 @@ from broker.leader.retries.own_topics import QUEUES
 from broker.state.groups import Group, Groups
 from broker.state.leases import Lease, Leases, Place
 from broker.state.level import Level
+from broker.state.queue_numbers import Numbers, QueueNumbers
 from broker.state.topics import Topics, TopicState
 from dledger.level import DELIVERY_LEVEL
 from dledger.records.reserved import retry_topic
@@ -41,6 +42,8 @@ class State(Protocol):
     def leases(self) -> Leases: ...
     @property
     def level(self) -> Level: ...
+    @property
+    def queue_numbers(self) -> QueueNumbers: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ def plan(
     seats = {
         QueueName(topic.name, queue_id): (topic, state.leases.of(_place(group, topic, queue_id)))
         for topic in _topics(state, group)
-        for queue_id in range(len(topic.next_offsets))
+        for queue_id in range(_numbers(state, topic).read_queues)
     }
     members = _members(state, group)
     held = {name: lease.session for name, (_, lease) in seats.items() if lease.session}
@@ -161,6 +164,10 @@ def all_topics(group: Group) -> tuple[str, ...]:
     """What a group may read, at whichever level: what has to be looked out for."""
     own = (retry_topic(group.name),) if group.has_retries else ()
     return (*group.settings.topics, *own)
+
+
+def _numbers(state: State, topic: TopicState) -> Numbers:
+    return state.queue_numbers.of(topic.incarnation, len(topic.next_offsets))
 
 
 def _place(group: Group, topic: TopicState, queue_id: int) -> Place:
