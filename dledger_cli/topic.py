@@ -23,6 +23,7 @@ from dledger_cli.names import checked_topic
 app = new_program("Create, change, list, describe and delete topics.")
 
 MAX_QUEUES = 1024
+DEFAULT_QUEUES = 4
 NameArgument = Annotated[
     str,
     typer.Argument(
@@ -41,8 +42,20 @@ RETENTION_HELP = (
 def create(
     name: NameArgument,
     queues: Annotated[
-        int, typer.Option("--queues", min=1, max=MAX_QUEUES, help="How many queues.")
-    ] = 4,
+        int,
+        typer.Option("--queues", "--read-queues", min=1, max=MAX_QUEUES, help="How many queues."),
+    ] = DEFAULT_QUEUES,
+    write_queues: Annotated[
+        int | None,
+        typer.Option(
+            "--write-queues",
+            min=1,
+            max=MAX_QUEUES,
+            metavar="N",
+            help="How many of them take messages: the first N.",
+            show_default="all",
+        ),
+    ] = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Content with an equal topic that exists.")
     ] = False,
@@ -59,34 +72,75 @@ def create(
     \b
     Example:
       dledger topic create logs --queues 8
+      dledger topic create logs --read-queues 8 --write-queues 4
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    wish = _Wish(name, retention_hours)
-    info = run(_create(addresses, wish, queues, if_not_exists=if_not_exists))
+    wish = _Wish(name, queues, write_queues, retention_hours)
+    info = run(_create(addresses, wish, if_not_exists=if_not_exists))
     _tell(info, as_json=as_json)
 
 
 @app.command()
 def update(
     name: NameArgument,
+    read_queues: Annotated[
+        int | None,
+        typer.Option(
+            "--read-queues",
+            min=1,
+            max=MAX_QUEUES,
+            metavar="N",
+            help="How many queues are read. Fewer: once every consumer group has read the others.",
+            show_default="as now",
+        ),
+    ] = None,
+    write_queues: Annotated[
+        int | None,
+        typer.Option(
+            "--write-queues",
+            min=1,
+            max=MAX_QUEUES,
+            metavar="N",
+            help="How many of them take messages: the first N. The others are read to their ends.",
+            show_default="as now",
+        ),
+    ] = None,
+    drop: Annotated[
+        bool,
+        typer.Option("--drop", help="Queues go though groups haven't read them: messages with it."),
+    ] = False,
     retention_hours: Annotated[
-        float, typer.Option("--retention-hours", min=0, metavar="H", help=RETENTION_HELP)
-    ],
+        float | None,
+        typer.Option(
+            "--retention-hours", min=0, metavar="H", help=RETENTION_HELP, show_default="as now"
+        ),
+    ] = None,
     bootstrap: BootstrapOption = None,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     as_json: JsonOption = False,
 ) -> None:
-    """Change what a topic wishes for its messages.
+    """Change in how many queues a topic is read and written, and how long it is kept.
+
+    To grow: both numbers at once. To shrink: first --write-queues, and when every group has read
+    the queues that are closed by that, --read-queues.
 
     \b
     Examples:
+      dledger topic update clicks --read-queues 8 --write-queues 8
+      dledger topic update clicks --write-queues 4
+      dledger topic update clicks --read-queues 4
       dledger topic update clicks --retention-hours 6
       dledger topic update clicks --retention-hours 0
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    info = run(_update(addresses, name, retention_hours))
+    wish = _Wish(name, read_queues, write_queues, retention_hours)
+    if wish == _Wish(name):
+        raise typer.BadParameter(
+            "say what is to be changed: --read-queues, --write-queues, --retention-hours"
+        )
+    info = run(_update(addresses, wish, drop=drop))
     _tell(info, as_json=as_json)
 
 
@@ -96,7 +150,8 @@ def _tell(info: TopicInfo, *, as_json: bool) -> None:
         return
     count = info.queue_count
     kept = f", kept {info.retention_hours:g} h" if info.retention_hours else ""
-    typer.echo(f"{info.name}: {count} {'queue' if count == 1 else 'queues'}{kept}")
+    closed = f", {info.write_queues} of them written" if info.write_queues < count else ""
+    typer.echo(f"{info.name}: {count} {'queue' if count == 1 else 'queues'}{closed}{kept}")
 
 
 @app.command("list")
@@ -117,7 +172,10 @@ def list_topics(
     if as_json:
         print_json([_facts(info) for info in topics])
     else:
-        print_columns(("NAME", "QUEUES"), ((info.name, info.queue_count) for info in topics))
+        print_columns(
+            ("NAME", "READ", "WRITE"),
+            ((info.name, info.queue_count, info.write_queues) for info in topics),
+        )
 
 
 @app.command()
@@ -141,12 +199,13 @@ def describe(
         return
     groups = sorted(described.groups)
     print_columns(
-        ("QUEUE", "MIN", "MAX", *groups),
+        ("QUEUE", "MIN", "MAX", "WRITTEN", *groups),
         (
             (
                 queue.queue_id,
                 queue.min_offset,
                 queue.max_offset,
+                "yes" if queue.queue_id < described.topic.write_queues else "no",
                 *(described.groups[group].get(queue.queue_id) for group in groups),
             )
             for queue in described.queues
@@ -180,24 +239,34 @@ class _Wish(NamedTuple):
     """What is wished of a topic."""
 
     name: str
-    retention_hours: float | None
+    read_queues: int | None = None
+    write_queues: int | None = None
+    retention_hours: float | None = None
 
 
-async def _create(
-    addresses: list[str], wish: _Wish, queues: int, *, if_not_exists: bool
-) -> TopicInfo:
+async def _create(addresses: list[str], wish: _Wish, *, if_not_exists: bool) -> TopicInfo:
     async with connect(addresses) as client:
         return await client.create_topic(
             wish.name,
-            queues=queues,
+            queues=wish.read_queues or DEFAULT_QUEUES,
+            write_queues=wish.write_queues,
             if_not_exists=if_not_exists,
             retention_hours=wish.retention_hours,
         )
 
 
-async def _update(addresses: list[str], name: str, retention_hours: float) -> TopicInfo:
+async def _update(addresses: list[str], wish: _Wish, *, drop: bool) -> TopicInfo:
     async with connect(addresses) as client:
-        return await client.retain_topic(name, retention_hours)
+        if wish.retention_hours is not None:
+            info = await client.retain_topic(wish.name, wish.retention_hours)
+        if wish.read_queues is not None or wish.write_queues is not None:
+            info = await client.update_topic(
+                wish.name,
+                read_queues=wish.read_queues,
+                write_queues=wish.write_queues,
+                drop=drop,
+            )
+        return info
 
 
 async def _list(addresses: list[str]) -> list[TopicInfo]:
@@ -219,6 +288,7 @@ def _facts(info: TopicInfo) -> dict[str, object]:
     return {
         "name": info.name,
         "queue_count": info.queue_count,
+        "write_queues": info.write_queues,
         "created_time_ms": info.created_time_ms,
         "retention_hours": info.retention_hours,
     }
