@@ -26,6 +26,16 @@ from chaos.checkers.linearizability import check_linearizability
 from chaos.sim.clients import Administrator, Consumer, Doubter, Shared
 from chaos.sim.failing import FailingCrew, FailingMember, check_failed, has_moved_on
 from chaos.sim.filtered import drawn, wanted_offsets
+from chaos.sim.keyed import (
+    GROUP,
+    Book,
+    KeyedCrew,
+    KeyedMember,
+    KeyedSender,
+    Resizer,
+    check_keyed,
+    is_through,
+)
 from chaos.sim.members import Crew, Member
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.node import Defect, Life, SimNode
@@ -53,6 +63,8 @@ PREFERRED_US = 15_000_000  # within which a preferred member leads that is well
 READ_US = 20_000_000  # within which everything has been read
 TOPIC = "orders"
 OVERSEER_S = 0.8  # between two things that one does
+RESIZE_S = 0.5  # between two updates of a topic
+KEYED_S = 0.03  # between a sender's messages with keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +133,17 @@ def run_plan(plan: Plan, at_rest: Callable[[World], None] | None = None) -> Repo
 
 
 AnyClient = (
-    Producer | Consumer | Doubter | Administrator | Racer | UnitWriter | Member | Overseer | Popper
+    Producer
+    | Consumer
+    | Doubter
+    | Administrator
+    | Racer
+    | UnitWriter
+    | Member
+    | Overseer
+    | Popper
+    | KeyedSender
+    | Resizer
 )
 
 
@@ -136,6 +158,7 @@ class _Run:
         self.shared = Shared(self.world, history, moves_start=plan.moves_start)
         self.nemesis = Nemesis(self.world)
         self.units = UnitBook()
+        self.keyed = Book()
         self.shops: dict[str, Shop] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.away: tuple[str, ...] | None = None
@@ -253,6 +276,7 @@ class _Run:
             name, groups = f"overseer-{i}", self._moved_crews()
             clients.append(Overseer(name, shared, plan.random(name), groups, OVERSEER_S))
         clients += self._make_poppers()
+        clients += self._make_keyed()
         track = Track()
         for i in range(plan.racers):
             name = f"racer-{i}"
@@ -285,7 +309,7 @@ class _Run:
     def _moved_crews(self) -> list[str]:
         """Those that may be moved back: whoever fails would fail again at the same."""
         crews = self.world.crews.items()
-        return [name for name, each in crews if not isinstance(each, FailingCrew)]
+        return [name for name, each in crews if not isinstance(each, FailingCrew | KeyedCrew)]
 
     def _make_failing(self) -> list[Member]:
         """A crew that fails at messages."""
@@ -297,6 +321,33 @@ class _Run:
         self.world.members_of_crews += names
         shared, plan = self.shared, self.plan
         return [FailingMember(n, shared, plan.random(n), crew, self.world) for n in names]
+
+    def _make_keyed(self) -> list[AnyClient]:
+        """A topic that grows and shrinks, who sends to it, and a crew that reads it in order."""
+        plan, shared, book = self.plan, self.shared, self.keyed
+        if not plan.keyed:
+            return []
+        crew = KeyedCrew(GROUP, is_orderly=True, book=book)
+        crew.is_drained = self._is_keyed_drained
+        self.world.crews[crew.group] = crew
+        members = [f"keyed-{at}" for at in range(plan.keyed)]
+        self.world.members_of_crews += members
+        senders = [f"keyed-sender-{at}" for at in range(2)]
+        return [
+            Resizer("resizer", shared, plan.random("resizer"), RESIZE_S, book),
+            *(KeyedSender(n, shared, plan.random(n), KEYED_S, book) for n in senders),
+            *(KeyedMember(n, shared, plan.random(n), crew, self.world) for n in members),
+        ]
+
+    def _is_keyed_drained(self) -> bool:
+        if self.shared.pending or not all(task.done() for task in self._others):
+            return False
+        for node in self.world.nodes.values():
+            life = node.life
+            if life is not None and life.replica.leadership.serving:
+                machine = life.replica.machine
+                return machine.level.current < GROUPS_LEVEL or is_through(machine)
+        return False
 
     def _make_poppers(self) -> list[Popper]:
         """The shops: the first of any order, the second FIFO."""
@@ -521,6 +572,8 @@ class _Run:
             if node.life is not None and not node.spoiled:
                 incarnations.check_files(node, node.life)
         self._check_units()
+        for node in self.world.nodes.values():
+            check_keyed(self.keyed, node)
         models = compare_replicas(world.nodes.values(), incarnations.meant, world.archive)
         if models is not None:
             self._check_crews(models)
