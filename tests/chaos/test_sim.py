@@ -98,7 +98,7 @@ def test_a_voter_goes_and_whoever_is_left_serves() -> None:
         found.update(report.away)
         if {"older", "lagging"} <= {*report.away}:
             found.add("both")
-    assert found == {"older", "lagging", "asked", "both"}
+    assert found >= {"older", "lagging", "asked", "both"}
 
 
 def test_same_seed_is_the_same_run() -> None:

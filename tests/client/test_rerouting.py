@@ -85,6 +85,23 @@ def test_what_is_in_doubt_is_sent_again_before_anything_goes_elsewhere(bench: Be
     assert records(bench.lane.withdraw()[0]) == [b"b", b"c"]
 
 
+def test_nothing_goes_elsewhere_while_an_answer_is_on_its_way(bench: Bench) -> None:
+    """It may say that the batch is stored; and what is new waits for all of them."""
+    first, _ = bench.fly("a", "b")
+    bench.lane.on_error(first, changed())
+    bench.lane.settle()
+    bench.lane.freeze()
+    assert not bench.lane.is_quiet
+
+
+def test_lanes_that_were_refused_nothing_send_nothing_new_either(bench: Bench) -> None:
+    """Another lane of the topic was told: what has no number yet is chosen anew."""
+    bench.gather("a")
+    bench.lane.freeze()
+    assert bench.take() == []
+    assert records(bench.lane.withdraw()[0]) == [b"a"]
+
+
 def test_what_is_behind_a_batch_that_was_not_stored_was_not_stored_either(bench: Bench) -> None:
     first, second = bench.fly("a", "b")
     bench.lane.on_error(second, lost())
