@@ -55,6 +55,9 @@ class Announcer:
         self._held.wake_topic(topic.incarnation)
         self._groups.on_topic(topic.name)
 
+    def topic_permitted(self, topic: TopicState) -> None:
+        self._held.wake_topic(topic.incarnation)
+
     def group_changed(self, name: str) -> None:
         self._groups.on_group(name)
 

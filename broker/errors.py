@@ -53,6 +53,8 @@ class ErrorCode(Enum):
     QUEUES_CHANGED = auto()  # the topic takes messages in other queues than the sender knew
     QUEUE_CLOSED = auto()  # it takes no messages any more
     QUEUES_UNREAD = auto()  # queues that would go aren't read by every group
+    TOPIC_NOT_WRITABLE = auto()  # its permission says so
+    TOPIC_NOT_READABLE = auto()
     INTERNAL = auto()
 
 
@@ -104,6 +106,8 @@ TRAITS: dict[ErrorCode, Traits] = {
     ErrorCode.QUEUES_CHANGED: _FOR_NOW,  # from the queue that is chosen by what is so now
     ErrorCode.QUEUE_CLOSED: _FOR_GOOD,
     ErrorCode.QUEUES_UNREAD: _FOR_GOOD,
+    ErrorCode.TOPIC_NOT_WRITABLE: _FOR_GOOD,
+    ErrorCode.TOPIC_NOT_READABLE: _FOR_GOOD,
     ErrorCode.INTERNAL: Traits(is_retriable=False, outcome=Outcome.MAY_HAVE_HAPPENED),
 }
 
@@ -184,3 +188,15 @@ def own_topic(topic: str) -> BrokerError:
     """What is told of a topic that is the brokers' own: it can only be read."""
     text = f"topic {topic!r} is the brokers' own: it can be read, and nothing else"
     return BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+
+
+def not_writable(topic: str) -> BrokerError:
+    """What is told of a topic to which nothing may be sent."""
+    text = f"topic {topic!r} takes no messages: its permission doesn't say that it is written"
+    return BrokerError(ErrorCode.TOPIC_NOT_WRITABLE, text)
+
+
+def not_readable(topic: str) -> BrokerError:
+    """What is told of a topic of which nothing may be read."""
+    text = f"topic {topic!r} gives no messages: its permission doesn't say that it is read"
+    return BrokerError(ErrorCode.TOPIC_NOT_READABLE, text)

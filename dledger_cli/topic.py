@@ -6,11 +6,12 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from dledger.client import TopicDescription, TopicInfo
+from dledger.client import Permission, TopicDescription, TopicInfo
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import errors_told, run
 from dledger.terminal.output import print_columns, print_json
 from dledger.terminal.program import new_program
+from dledger_cli import topic_stats
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
@@ -19,8 +20,9 @@ from dledger_cli.group_options import (
     connect,
 )
 from dledger_cli.names import checked_topic
+from dledger_cli.tables import WIDTH, cut
 
-app = new_program("Create, change, list, describe and delete topics.")
+app = new_program("Create, change, list, describe, measure and delete topics.")
 
 MAX_QUEUES = 1024
 DEFAULT_QUEUES = 4
@@ -36,6 +38,13 @@ RETENTION_HELP = (
     "How long its messages are wanted; 0: as long as the broker group keeps messages. Shorter: "
     "older ones are read no more. Longer: segments are kept, within the group's bounds in bytes."
 )
+PermissionOption = Annotated[
+    Permission | None,
+    typer.Option(
+        "--perm",
+        help="What may be done with it: written and read, only read, or only written.",
+    ),
+]
 
 
 @app.command()
@@ -63,20 +72,24 @@ def create(
         float | None,
         typer.Option("--retention-hours", min=0, metavar="H", help=RETENTION_HELP),
     ] = None,
+    permission: PermissionOption = None,
     bootstrap: BootstrapOption = None,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     as_json: JsonOption = False,
 ) -> None:
     """Create a topic.
 
+    With wishes for it: it is made with all of them, or not at all.
+
     \b
-    Example:
+    Examples:
       dledger topic create logs --queues 8
       dledger topic create logs --read-queues 8 --write-queues 4
+      dledger topic create archive --retention-hours 720 --perm w
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    wish = _Wish(name, queues, write_queues, retention_hours)
+    wish = _Wish(name, queues, write_queues, retention_hours, permission)
     info = run(_create(addresses, wish, if_not_exists=if_not_exists))
     _tell(info, as_json=as_json)
 
@@ -116,14 +129,19 @@ def update(
             "--retention-hours", min=0, metavar="H", help=RETENTION_HELP, show_default="as now"
         ),
     ] = None,
+    permission: PermissionOption = None,
     bootstrap: BootstrapOption = None,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     as_json: JsonOption = False,
 ) -> None:
-    """Change in how many queues a topic is read and written, and how long it is kept.
+    """Change how many queues a topic has, what it wishes for its messages, and what may be done
+    with it.
 
-    To grow: both numbers at once. To shrink: first --write-queues, and when every group has read
-    the queues that are closed by that, --read-queues.
+    To grow: both numbers of queues at once. To shrink: first --write-queues, and when every group
+    has read the queues that are closed by that, --read-queues.
+
+    Only read, nothing that is sent is stored: producers are refused. Only written, consumers get no
+    more, and go on from where they are when it is read again. What was stored stays.
 
     \b
     Examples:
@@ -132,14 +150,13 @@ def update(
       dledger topic update clicks --read-queues 4
       dledger topic update clicks --retention-hours 6
       dledger topic update clicks --retention-hours 0
+      dledger topic update clicks --perm r
     """
+    wish = _Wish(name, read_queues, write_queues, retention_hours, permission)
+    if wish.is_empty:
+        raise typer.BadParameter("give --read-queues, --write-queues, --retention-hours, or --perm")
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    wish = _Wish(name, read_queues, write_queues, retention_hours)
-    if wish == _Wish(name):
-        raise typer.BadParameter(
-            "say what is to be changed: --read-queues, --write-queues, --retention-hours"
-        )
     info = run(_update(addresses, wish, drop=drop))
     _tell(info, as_json=as_json)
 
@@ -151,7 +168,11 @@ def _tell(info: TopicInfo, *, as_json: bool) -> None:
     count = info.queue_count
     kept = f", kept {info.retention_hours:g} h" if info.retention_hours else ""
     closed = f", {info.write_queues} of them written" if info.write_queues < count else ""
-    typer.echo(f"{info.name}: {count} {'queue' if count == 1 else 'queues'}{closed}{kept}")
+    only = {Permission.READ: ", only read", Permission.WRITE: ", only written"}
+    typer.echo(
+        f"{info.name}: {count} {'queue' if count == 1 else 'queues'}{closed}{kept}"
+        f"{only.get(info.permission, '')}"
+    )
 
 
 @app.command("list")
@@ -173,8 +194,11 @@ def list_topics(
         print_json([_facts(info) for info in topics])
     else:
         print_columns(
-            ("NAME", "READ", "WRITE"),
-            ((info.name, info.queue_count, info.write_queues) for info in topics),
+            ("NAME", "QUEUES", "WRITTEN", "PERM"),
+            (
+                (cut(info.name, 50), info.queue_count, info.write_queues, info.permission.value)
+                for info in topics
+            ),
         )
 
 
@@ -197,20 +221,45 @@ def describe(
     if as_json:
         print_json(_description_facts(described))
         return
+    _show(described)
+
+
+def _show(described: TopicDescription) -> None:
+    """A column for each consumer group; a line for each where that is too wide for a terminal."""
     groups = sorted(described.groups)
-    print_columns(
-        ("QUEUE", "MIN", "MAX", "WRITTEN", *groups),
+    if described.topic.write_queues < described.topic.queue_count:
+        typer.echo(f"Queues 0 to {described.topic.write_queues - 1} take messages.")
+    titles = ("QUEUE", "MIN", "MAX", *groups)
+    rows = [
         (
-            (
-                queue.queue_id,
-                queue.min_offset,
-                queue.max_offset,
-                "yes" if queue.queue_id < described.topic.write_queues else "no",
-                *(described.groups[group].get(queue.queue_id) for group in groups),
-            )
-            for queue in described.queues
-        ),
+            queue.queue_id,
+            queue.min_offset,
+            queue.max_offset,
+            *(described.groups[group].get(queue.queue_id) for group in groups),
+        )
+        for queue in described.queues
+    ]
+    widths = (max(len(str(cell)) for cell in column) for column in zip(titles, *rows, strict=True))
+    if sum(widths) + 2 * (len(titles) - 1) <= WIDTH:
+        print_columns(titles, rows)
+        return
+    print_columns(titles[:3], (row[:3] for row in rows))
+    typer.echo("")
+    print_columns(
+        ("GROUP", "BEHIND"), ((cut(group, 56), _behind(described, group)) for group in groups)
     )
+
+
+def _behind(described: TopicDescription, group: str) -> int:
+    """Messages that are there and not committed by the group."""
+    committed = described.groups[group]
+    return sum(
+        queue.max_offset - max(committed.get(queue.queue_id, 0), queue.min_offset)
+        for queue in described.queues
+    )
+
+
+app.command("stats")(topic_stats.stats)
 
 
 @app.command()
@@ -242,6 +291,12 @@ class _Wish(NamedTuple):
     read_queues: int | None = None
     write_queues: int | None = None
     retention_hours: float | None = None
+    permission: Permission | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is wished."""
+        return self == _Wish(self.name)
 
 
 async def _create(addresses: list[str], wish: _Wish, *, if_not_exists: bool) -> TopicInfo:
@@ -252,13 +307,13 @@ async def _create(addresses: list[str], wish: _Wish, *, if_not_exists: bool) -> 
             write_queues=wish.write_queues,
             if_not_exists=if_not_exists,
             retention_hours=wish.retention_hours,
+            permission=wish.permission,
         )
 
 
 async def _update(addresses: list[str], wish: _Wish, *, drop: bool) -> TopicInfo:
     async with connect(addresses) as client:
-        if wish.retention_hours is not None:
-            info = await client.retain_topic(wish.name, wish.retention_hours)
+        info: TopicInfo | None = None
         if wish.read_queues is not None or wish.write_queues is not None:
             info = await client.update_topic(
                 wish.name,
@@ -266,6 +321,15 @@ async def _update(addresses: list[str], wish: _Wish, *, drop: bool) -> TopicInfo
                 write_queues=wish.write_queues,
                 drop=drop,
             )
+        if wish.retention_hours is not None:
+            incarnation = 0 if info is None else info.incarnation
+            info = await client.retain_topic(
+                wish.name, wish.retention_hours, incarnation=incarnation
+            )
+        if wish.permission is not None:
+            incarnation = 0 if info is None else info.incarnation
+            info = await client.permit_topic(wish.name, wish.permission, incarnation=incarnation)
+        assert info is not None
         return info
 
 
@@ -291,6 +355,7 @@ def _facts(info: TopicInfo) -> dict[str, object]:
         "write_queues": info.write_queues,
         "created_time_ms": info.created_time_ms,
         "retention_hours": info.retention_hours,
+        "permission": info.permission.value,
     }
 
 

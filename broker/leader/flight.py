@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.state.sequences import StoredBatch
+from broker.state.topic_permissions import Permission
 from dledger.wire.commands_pb2 import Command
 
 
@@ -66,6 +67,7 @@ class InFlight:
     _units: dict[int, tuple[UnitEnd, ...]] = field(default_factory=dict)  # index -> their batches
     _deletes: dict[int, tuple[str, ...]] = field(default_factory=dict)  # index -> topics
     _changing: dict[int, str] = field(default_factory=dict)  # index -> topic
+    _closing: dict[int, str] = field(default_factory=dict)  # index -> topic written no more
     _registering: dict[int, str] = field(default_factory=dict)  # index -> name, or none
     _forgetting: dict[int, frozenset[bytes]] = field(default_factory=dict)  # index -> ids
 
@@ -160,6 +162,9 @@ class InFlight:
                 )
             case "update_topic":
                 self._changing[index] = command.update_topic.name
+            case "permit_topic":
+                if Permission.WRITE not in Permission(command.permit_topic.permission):
+                    self._closing[index] = command.permit_topic.name
             case "register_producer":
                 self._registering[index] = command.register_producer.name
             case "forget_producers":
@@ -171,6 +176,7 @@ class InFlight:
         """If entry `index` is a command, it is applied."""
         self._deletes.pop(index, None)
         self._changing.pop(index, None)
+        self._closing.pop(index, None)
         self._registering.pop(index, None)
         self._forgetting.pop(index, None)
 
@@ -183,6 +189,11 @@ class InFlight:
         """Whether any update of the topic is on its way: whatever is proposed behind it has to be
         chosen by what it makes of it."""
         return topic in self._changing.values()
+
+    def is_closing(self, topic: str) -> bool:
+        """Whether a permission is on its way after which nobody may send to a topic of that name:
+        a batch behind that would be void."""
+        return topic in self._closing.values()
 
     def is_closed(self, producer: bytes, name: str) -> bool:
         """Whether the producer's forgetting, or another registration of its name, is on its way:

@@ -31,6 +31,8 @@ ABSENCES: Final = frozenset(
         ErrorCode.GROUP_STYLED,
         ErrorCode.RECEIPT_SUPERSEDED,
         ErrorCode.QUEUE_CLOSED,
+        ErrorCode.TOPIC_NOT_WRITABLE,
+        ErrorCode.TOPIC_NOT_READABLE,
     }
 )
 

@@ -16,7 +16,8 @@ from broker.reading.queues import QueueReader
 from broker.services.gate import Gate
 from broker.services.refused import refused
 from broker.state.machine import StateMachine
-from broker.state.refusals import RetentionOutOfRange, TopicExists
+from broker.state.refusals import PermissionUnknown, RetentionOutOfRange, TopicExists
+from broker.state.topic_permissions import KNOWN, USUAL
 from broker.state.topic_retention import MAX_RETENTION_MS
 from broker.state.topics import TopicRef
 from dledger.level import TOPIC_RETENTION_LEVEL, TOPIC_RULES_LEVEL
@@ -33,14 +34,16 @@ PAGE_OFFSETS: Final = 8_192  # of these groups together
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A topic; `incarnation` is the index of the entry that created it, `retention_ms` how long its
-    messages are wanted, 0: as long as the group keeps any; of the queues that are read the first
-    `write_queues` take messages, since entry `queues_changed`, 0: they always did."""
+    messages are wanted, 0: as long as the group keeps any; `permission` is what may be done with
+    it (`broker.state.topic_permissions`). Of the queues that are read the first `write_queues` take
+    messages, since entry `queues_changed`, 0: they always did."""
 
     name: str
     queue_count: int
     created_time_ms: int
     incarnation: int
     retention_ms: int = 0
+    permission: int = int(USUAL)
     write_queues: int = 0
     queues_changed: int = 0
 
@@ -53,6 +56,17 @@ class QueueWish:
     read_queues: int = 0
     write_queues: int = 0
     drop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is wished of a topic; None: nothing is said of that."""
+
+    retention_ms: int | None = None
+    permission: int | None = None
+
+
+NO_WISHES: Final = Wishes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +134,76 @@ class Topics:
         refusal = await self._commands.create_topic(name, queues)
         if refusal is not None and not isinstance(refusal, TopicExists):
             raise refused(refusal)
-        topic = self._topic(TopicRef(name))
+        topic = self.found(TopicRef(name))
         if refusal is not None and not (if_not_exists and topic.queue_count == queues):
             raise refused(TopicExists(name, topic.queue_count))
         return topic
+
+    async def make(
+        self, name: str, queue_count: int, wishes: Wishes, *, if_not_exists: bool
+    ) -> Topic:
+        """The topic, which exists now with what is wished of it: all of that by one entry. One that
+        existed is changed, if that was to be a success: each wish by an entry of its own.
+
+        Args:
+            queue_count, if_not_exists: see `create`.
+
+        Raises:
+            BrokerError: what `create` raises; NOT_READY, not every member knows how yet.
+        """
+        self._gate.check_writable()
+        queues = queue_count or DEFAULT_QUEUES
+        _check_creatable(name, queues)
+        _check_own(name)
+        permission = int(USUAL) if wishes.permission is None else wishes.permission
+        self._check_retainable(wishes.retention_ms or 0)
+        self._check_permittable(permission)
+        refusal = await self._commands.make_topic(
+            name, queues, retention_ms=wishes.retention_ms or 0, permission=permission
+        )
+        if refusal is not None and not isinstance(refusal, TopicExists):
+            raise refused(refusal)
+        topic = self.found(TopicRef(name))
+        if refusal is None:
+            return topic
+        if not (if_not_exists and topic.queue_count == queues):
+            raise refused(TopicExists(name, topic.queue_count))
+        return await self._change(TopicRef(name), wishes)
+
+    async def _change(self, topic: TopicRef, wishes: Wishes) -> Topic:
+        """The topic, which existed, as it is wished now."""
+        found = self.found(topic)
+        ref = TopicRef(found.name, found.incarnation)
+        if wishes.retention_ms not in (None, found.retention_ms):
+            found = await self.retain(ref, wishes.retention_ms or 0)
+        if wishes.permission not in (None, found.permission):
+            found = await self.permit(ref, wishes.permission or 0)
+        return found
+
+    async def permit(self, topic: TopicRef, permission: int) -> Topic:
+        """The topic, with which this and nothing else may be done now.
+
+        Raises:
+            BrokerError: INVALID_ARGUMENT, TOPIC_NOT_FOUND, TOPIC_REPLACED; NOT_READY, not every
+                member knows how yet; whatever a command meets on its way into the log.
+        """
+        self._gate.check_writable()
+        _check_own(topic.name)
+        state = await self._gate.surely(lambda: self._reader.topic(topic))
+        found = TopicRef(state.name, state.incarnation)
+        self._check_permittable(permission)
+        refusal = await self._commands.permit_topic(found, permission)
+        if refusal is not None:
+            raise refused(refusal)
+        return self.found(found)
+
+    def _check_permittable(self, permission: int) -> None:
+        if permission not in KNOWN:
+            raise refused(PermissionUnknown(permission))
+        level = self._state.level.current
+        if level < TOPIC_RULES_LEVEL:
+            text = f"level {level} is in use: not every member knows topics' permissions yet"
+            raise BrokerError(ErrorCode.NOT_READY, text)
 
     async def retain(self, topic: TopicRef, retention_ms: int) -> Topic:
         """The topic, whose messages are wanted for that long now; 0: as long as the group keeps
@@ -141,7 +221,7 @@ class Topics:
         refusal = await self._commands.retain_topic(found, retention_ms)
         if refusal is not None:
             raise refused(refusal)
-        return self._topic(found)
+        return self.found(found)
 
     def _check_retainable(self, retention_ms: int) -> None:
         if not 0 <= retention_ms <= MAX_RETENTION_MS:
@@ -172,7 +252,7 @@ class Topics:
         )
         if refusal is not None:
             raise refused(refusal)
-        return self._topic(found)
+        return self.found(found)
 
     async def delete(self, topic: TopicRef) -> None:
         """The topic, its queues and what consumer groups committed in it are gone.
@@ -203,7 +283,7 @@ class Topics:
         await self._gate.confirm()
         size = min(size or PAGE_TOPICS, PAGE_TOPICS)
         names = nsmallest(size + 1, (name for name in self._state.topics if name > after))
-        page = tuple(self._topic(TopicRef(name)) for name in names[:size])
+        page = tuple(self.found(TopicRef(name)) for name in names[:size])
         return TopicPage(page, page[-1].name if len(names) > size else "")
 
     async def describe(self, wanted: TopicRef, after: str = "") -> TopicDescription:
@@ -214,7 +294,7 @@ class Topics:
             BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED, NOT_LEADER, NOT_READY.
         """
         await self._gate.confirm()
-        topic = self._topic(wanted)
+        topic = self.found(wanted)
         queues = tuple(
             QueueDescription(queue_id, *self._reader.bounds(wanted, queue_id))
             for queue_id in range(topic.queue_count)
@@ -235,7 +315,12 @@ class Topics:
             left -= len(offsets)
         return tuple(found), ""
 
-    def _topic(self, topic: TopicRef) -> Topic:
+    def found(self, topic: TopicRef) -> Topic:
+        """The topic, as of the last applied entry.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED.
+        """
         state = self._reader.topic(topic)
         numbers = self._state.queue_numbers.of(state.incarnation, len(state.next_offsets))
         return Topic(
@@ -244,6 +329,7 @@ class Topics:
             state.created_time_ms,
             state.incarnation,
             self._state.topic_retention.of(state.incarnation).retention_ms,
+            int(self._state.topic_permissions.of(state.incarnation)),
             numbers.write_queues,
             numbers.changed,
         )

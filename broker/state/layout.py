@@ -100,6 +100,15 @@ QUEUE_END: Final = Layout(
     "End of a queue", 8, (Field(0, "Q", "offset", "one past the last message at the change"),)
 )
 
+TOPIC_PERMISSIONS_SECTION: Final = Layout(
+    "Section topic-permissions",
+    9,
+    (
+        Field(0, "Q", "incarnation", "index of the entry that created the topic; ascending"),
+        Field(8, "B", "permission", "4: read only; 2: written only; no record: both"),
+    ),
+)
+
 OUTCOMES_SECTION: Final = Layout(
     "Section unit-outcomes",
     12,
@@ -409,6 +418,7 @@ STATE_LAYOUTS: Final = (
     QUEUE_NUMBERS_SECTION,
     QUEUE_CHANGES_SECTION,
     QUEUE_END,
+    TOPIC_PERMISSIONS_SECTION,
     OUTCOMES_SECTION,
     REFUSED_UNIT,
     LIVED_TIME_SECTION,

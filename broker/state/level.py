@@ -59,6 +59,8 @@ COMMAND_LEVELS: Final = {
     "fire_delayed": DELIVERY_LEVEL,
     "resend": DELIVERY_LEVEL,
     "update_topic": TOPIC_RULES_LEVEL,
+    "permit_topic": TOPIC_RULES_LEVEL,
+    "make_topic": TOPIC_RULES_LEVEL,
 }
 
 

@@ -43,6 +43,10 @@ class Listener(Protocol):
         """The topic is read or written in other queues."""
         ...
 
+    def topic_permitted(self, topic: TopicState) -> None:
+        """Something else may be done with the topic."""
+        ...
+
     def group_changed(self, name: str) -> None:
         """Members, settings or leases of the group may be others."""
         ...
@@ -75,6 +79,9 @@ class Nobody:
         return None
 
     def topic_changed(self, topic: TopicState) -> None:
+        return None
+
+    def topic_permitted(self, topic: TopicState) -> None:
         return None
 
     def group_changed(self, name: str) -> None:

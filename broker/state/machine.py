@@ -28,6 +28,8 @@ with it).
     retain topic         topic_retention: how long its messages are wanted (ADR 48)
     update topic         topics, queue_numbers (`broker.state.resizing`; ADR 60)
     move queue starts    topic_retention: what may be read of a topic's queues
+    permit topic         topic_permissions: what may be done with it (ADR 62)
+    make topic           topics, topic_retention, topic_permissions: all of it, or nothing
     send back, resend,
     fire delayed         retries, leases, offsets (`broker.state.retrying`); only in a unit
     settle units         outcomes: the log says which units were refused; only in a unit
@@ -138,6 +140,7 @@ class StateMachine:
         self.log_start = state.log_start
         self.topic_retention = state.topic_retention
         self.queue_numbers = state.queue_numbers
+        self.topic_permissions = state.topic_permissions
         self.outcomes = state.outcomes
         self.groups = state.groups
         self.leases = state.leases
@@ -265,7 +268,9 @@ class StateMachine:
             return
         refusal: BatchRefusal | None = self.topics.refusal_of(
             topic, queue_id, base, incarnation=incarnation
-        ) or self.queue_numbers.refusal_of(name, topic.incarnation, queue_id)
+        )
+        refusal = refusal or self.topic_permissions.refusal_of(topic)
+        refusal = refusal or self.queue_numbers.refusal_of(name, topic.incarnation, queue_id)
         if refusal is None and producer != NO_PRODUCER:
             place = (topic.incarnation, queue_id)
             refusal = self.producers.refusal_of(producer, place, sequence)

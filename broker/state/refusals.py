@@ -36,6 +36,20 @@ class TopicReplaced:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicNotWritable:
+    """The topic's permission doesn't let anybody send to it."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionUnknown:
+    """No topic can have that permission."""
+
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
 class TooManyQueues:
     """With `wanted` more, the broker group would have more than `limit` queues over all topics."""
 
@@ -431,6 +445,8 @@ Refusal = (
     | QueueNumbersWrong
     | TooManyChanges
     | QueuesUnread
+    | TopicNotWritable
+    | PermissionUnknown
     | KeyTaken
     | OutcomesDiffer
     | Malformed
@@ -455,6 +471,7 @@ Refusal = (
 BatchRefusal = (
     TopicNotFound
     | TopicReplaced
+    | TopicNotWritable
     | QueueNotFound
     | QueueClosed
     | OffsetTaken

@@ -23,6 +23,7 @@ from broker.state import (
     producers,
     queue_numbers,
     retries,
+    topic_permissions,
     topic_retention,
     topics,
 )
@@ -42,6 +43,7 @@ from broker.state.registration import EPOCH_SIZE, ProducerBounds
 from broker.state.retries import Retries
 from broker.state.sequences import batches_of
 from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
+from broker.state.topic_permissions import TopicPermissions
 from broker.state.topic_retention import TopicRetentions
 from broker.state.topics import Topics
 from dledger.core.errors import InvariantViolation
@@ -66,6 +68,7 @@ OPTIONAL_SECTIONS: Final = (
     *deliveries.OWN_SECTIONS,
     *retries.OWN_SECTIONS,
     *queue_numbers.OWN_SECTIONS,
+    topic_permissions.SECTION,
 )
 
 
@@ -89,6 +92,7 @@ class ReplicatedState:
         self.producers = Producers(bounds)
         self.log_start = RetiredThrough()
         self.topic_retention = TopicRetentions()
+        self.topic_permissions = TopicPermissions()
         self.outcomes = Outcomes()
         self.groups = Groups()
         self.leases = Leases()
@@ -115,6 +119,7 @@ class ReplicatedState:
             *self.deliveries.snapshot(),
             *self.retries.snapshot(),
             *self.queue_numbers.snapshot(),
+            *self.topic_permissions.snapshot(),
         )
         return seal(self.applied_index, sections)
 
@@ -154,6 +159,8 @@ class ReplicatedState:
                 self.log_start.restore(first.version, payloads)
             case topic_retention.SECTION:
                 self.topic_retention.restore(first.version, payloads)
+            case topic_permissions.SECTION:
+                self.topic_permissions.restore(first.version, payloads)
             case outcomes.SECTION:
                 self.outcomes.restore(first.version, payloads)
             case producers.SECTION:
@@ -201,6 +208,7 @@ class ReplicatedState:
         ends = {topic.incarnation: topic.next_offsets for topic in self.topics.values()}
         self.topic_retention.check_invariants(ends)
         self.queue_numbers.check_invariants(ends, self.applied_index)
+        self.topic_permissions.check_invariants(set(ends))
         self.offsets.check_invariants()
         self.producers.check_invariants()
         for name in self.offsets.topics():

@@ -137,6 +137,9 @@ class Witness:
     def topic_changed(self, topic: TopicState) -> None:
         """`Listener`: as it should be."""
 
+    def topic_permitted(self, topic: TopicState) -> None:
+        """`Listener`: `chaos.sim.permission_model` looks at what it is then."""
+
     def group_changed(self, name: str) -> None:
         """`Listener`: `chaos.sim.lease_model` looks at what it is then."""
 

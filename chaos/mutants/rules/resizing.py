@@ -19,8 +19,9 @@ RESIZING = (
     Mutant(
         "closed-queue-takes-batches",
         "broker/state/machine.py",
-        "        ) or self.queue_numbers.refusal_of(name, topic.incarnation, queue_id)\n",
-        "        )\n",
+        "        refusal = refusal or self.queue_numbers.refusal_of("
+        "name, topic.incarnation, queue_id)\n",
+        "",
         masked=_NOT_PROPOSED,
         tests=_STATE,
     ),
