@@ -246,8 +246,8 @@ RESIZING = (
     Mutant(
         "queues-that-went-assigned",
         "broker/leader/groups/planning.py",
-        "        for queue_id in range(_numbers(state, topic).read_queues)\n",
-        "        for queue_id in range(len(topic.next_offsets))\n",
+        "state.queue_numbers.of(topic.incarnation, len(topic.next_offsets)).read_queues,\n",
+        "len(topic.next_offsets),\n",
         masked="there is nothing in them",
         tests=_HELD,
     ),
