@@ -51,6 +51,10 @@ class Announcer:
     def topic_created(self, name: str) -> None:
         self._groups.on_topic(name)
 
+    def topic_changed(self, topic: TopicState) -> None:
+        self._held.wake_topic(topic.incarnation)
+        self._groups.on_topic(topic.name)
+
     def topic_permitted(self, topic: TopicState) -> None:
         self._held.wake_topic(topic.incarnation)
 

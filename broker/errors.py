@@ -50,6 +50,9 @@ class ErrorCode(Enum):
     GROUP_EXISTS = auto()
     GROUP_STYLED = auto()  # the group is used in another way
     RECEIPT_SUPERSEDED = auto()  # the message isn't in that hand any more
+    QUEUES_CHANGED = auto()  # the topic takes messages in other queues than the sender knew
+    QUEUE_CLOSED = auto()  # it takes no messages any more
+    QUEUES_UNREAD = auto()  # queues that would go aren't read by every group
     TOPIC_NOT_WRITABLE = auto()  # its permission says so
     TOPIC_NOT_READABLE = auto()
     INTERNAL = auto()
@@ -100,6 +103,9 @@ TRAITS: dict[ErrorCode, Traits] = {
     ErrorCode.GROUP_EXISTS: _FOR_GOOD,
     ErrorCode.GROUP_STYLED: _FOR_GOOD,
     ErrorCode.RECEIPT_SUPERSEDED: _FOR_GOOD,
+    ErrorCode.QUEUES_CHANGED: _FOR_NOW,  # from the queue that is chosen by what is so now
+    ErrorCode.QUEUE_CLOSED: _FOR_GOOD,
+    ErrorCode.QUEUES_UNREAD: _FOR_GOOD,
     ErrorCode.TOPIC_NOT_WRITABLE: _FOR_GOOD,
     ErrorCode.TOPIC_NOT_READABLE: _FOR_GOOD,
     ErrorCode.INTERNAL: Traits(is_retriable=False, outcome=Outcome.MAY_HAVE_HAPPENED),

@@ -25,6 +25,7 @@ from dledger_cli.tables import WIDTH, cut
 app = new_program("Create, change, list, describe, measure and delete topics.")
 
 MAX_QUEUES = 1024
+DEFAULT_QUEUES = 4
 NameArgument = Annotated[
     str,
     typer.Argument(
@@ -50,8 +51,20 @@ PermissionOption = Annotated[
 def create(
     name: NameArgument,
     queues: Annotated[
-        int, typer.Option("--queues", min=1, max=MAX_QUEUES, help="How many queues.")
-    ] = 4,
+        int,
+        typer.Option("--queues", "--read-queues", min=1, max=MAX_QUEUES, help="How many queues."),
+    ] = DEFAULT_QUEUES,
+    write_queues: Annotated[
+        int | None,
+        typer.Option(
+            "--write-queues",
+            min=1,
+            max=MAX_QUEUES,
+            metavar="N",
+            help="How many of them take messages: the first N.",
+            show_default="all",
+        ),
+    ] = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Content with an equal topic that exists.")
     ] = False,
@@ -71,44 +84,80 @@ def create(
     \b
     Examples:
       dledger topic create logs --queues 8
+      dledger topic create logs --read-queues 8 --write-queues 4
       dledger topic create archive --retention-hours 720 --perm w
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    wish = _Wish(name, retention_hours, permission)
-    info = run(_create(addresses, wish, queues, if_not_exists=if_not_exists))
+    wish = _Wish(name, queues, write_queues, retention_hours, permission)
+    info = run(_create(addresses, wish, if_not_exists=if_not_exists))
     _tell(info, as_json=as_json)
 
 
 @app.command()
 def update(
     name: NameArgument,
+    read_queues: Annotated[
+        int | None,
+        typer.Option(
+            "--read-queues",
+            min=1,
+            max=MAX_QUEUES,
+            metavar="N",
+            help="How many queues are read. Fewer: once every consumer group has read the others.",
+            show_default="as now",
+        ),
+    ] = None,
+    write_queues: Annotated[
+        int | None,
+        typer.Option(
+            "--write-queues",
+            min=1,
+            max=MAX_QUEUES,
+            metavar="N",
+            help="How many of them take messages: the first N. The others are read to their ends.",
+            show_default="as now",
+        ),
+    ] = None,
+    drop: Annotated[
+        bool,
+        typer.Option("--drop", help="Queues go though groups haven't read them: messages with it."),
+    ] = False,
     retention_hours: Annotated[
         float | None,
-        typer.Option("--retention-hours", min=0, metavar="H", help=RETENTION_HELP),
+        typer.Option(
+            "--retention-hours", min=0, metavar="H", help=RETENTION_HELP, show_default="as now"
+        ),
     ] = None,
     permission: PermissionOption = None,
     bootstrap: BootstrapOption = None,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     as_json: JsonOption = False,
 ) -> None:
-    """Change what a topic wishes for its messages, and what may be done with it.
+    """Change how many queues a topic has, what it wishes for its messages, and what may be done
+    with it.
+
+    To grow: both numbers of queues at once. To shrink: first --write-queues, and when every group
+    has read the queues that are closed by that, --read-queues.
 
     Only read, nothing that is sent is stored: producers are refused. Only written, consumers get no
     more, and go on from where they are when it is read again. What was stored stays.
 
     \b
     Examples:
+      dledger topic update clicks --read-queues 8 --write-queues 8
+      dledger topic update clicks --write-queues 4
+      dledger topic update clicks --read-queues 4
       dledger topic update clicks --retention-hours 6
       dledger topic update clicks --retention-hours 0
       dledger topic update clicks --perm r
     """
-    wish = _Wish(name, retention_hours, permission)
+    wish = _Wish(name, read_queues, write_queues, retention_hours, permission)
     if wish.is_empty:
-        raise typer.BadParameter("give --retention-hours, or --perm")
+        raise typer.BadParameter("give --read-queues, --write-queues, --retention-hours, or --perm")
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    info = run(_update(addresses, wish))
+    info = run(_update(addresses, wish, drop=drop))
     _tell(info, as_json=as_json)
 
 
@@ -118,9 +167,10 @@ def _tell(info: TopicInfo, *, as_json: bool) -> None:
         return
     count = info.queue_count
     kept = f", kept {info.retention_hours:g} h" if info.retention_hours else ""
+    closed = f", {info.write_queues} of them written" if info.write_queues < count else ""
     only = {Permission.READ: ", only read", Permission.WRITE: ", only written"}
     typer.echo(
-        f"{info.name}: {count} {'queue' if count == 1 else 'queues'}{kept}"
+        f"{info.name}: {count} {'queue' if count == 1 else 'queues'}{closed}{kept}"
         f"{only.get(info.permission, '')}"
     )
 
@@ -144,8 +194,11 @@ def list_topics(
         print_json([_facts(info) for info in topics])
     else:
         print_columns(
-            ("NAME", "QUEUES", "PERM"),
-            ((cut(info.name, 60), info.queue_count, info.permission.value) for info in topics),
+            ("NAME", "QUEUES", "WRITTEN", "PERM"),
+            (
+                (cut(info.name, 50), info.queue_count, info.write_queues, info.permission.value)
+                for info in topics
+            ),
         )
 
 
@@ -174,6 +227,8 @@ def describe(
 def _show(described: TopicDescription) -> None:
     """A column for each consumer group; a line for each where that is too wide for a terminal."""
     groups = sorted(described.groups)
+    if described.topic.write_queues < described.topic.queue_count:
+        typer.echo(f"Queues 0 to {described.topic.write_queues - 1} take messages.")
     titles = ("QUEUE", "MIN", "MAX", *groups)
     rows = [
         (
@@ -233,33 +288,44 @@ class _Wish(NamedTuple):
     """What is wished of a topic."""
 
     name: str
-    retention_hours: float | None
-    permission: Permission | None
+    read_queues: int | None = None
+    write_queues: int | None = None
+    retention_hours: float | None = None
+    permission: Permission | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is wished."""
-        return self.retention_hours is None and self.permission is None
+        return self == _Wish(self.name)
 
 
-async def _create(
-    addresses: list[str], wish: _Wish, queues: int, *, if_not_exists: bool
-) -> TopicInfo:
+async def _create(addresses: list[str], wish: _Wish, *, if_not_exists: bool) -> TopicInfo:
     async with connect(addresses) as client:
         return await client.create_topic(
             wish.name,
-            queues=queues,
+            queues=wish.read_queues or DEFAULT_QUEUES,
+            write_queues=wish.write_queues,
             if_not_exists=if_not_exists,
             retention_hours=wish.retention_hours,
             permission=wish.permission,
         )
 
 
-async def _update(addresses: list[str], wish: _Wish) -> TopicInfo:
+async def _update(addresses: list[str], wish: _Wish, *, drop: bool) -> TopicInfo:
     async with connect(addresses) as client:
         info: TopicInfo | None = None
+        if wish.read_queues is not None or wish.write_queues is not None:
+            info = await client.update_topic(
+                wish.name,
+                read_queues=wish.read_queues,
+                write_queues=wish.write_queues,
+                drop=drop,
+            )
         if wish.retention_hours is not None:
-            info = await client.retain_topic(wish.name, wish.retention_hours)
+            incarnation = 0 if info is None else info.incarnation
+            info = await client.retain_topic(
+                wish.name, wish.retention_hours, incarnation=incarnation
+            )
         if wish.permission is not None:
             incarnation = 0 if info is None else info.incarnation
             info = await client.permit_topic(wish.name, wish.permission, incarnation=incarnation)
@@ -286,6 +352,7 @@ def _facts(info: TopicInfo) -> dict[str, object]:
     return {
         "name": info.name,
         "queue_count": info.queue_count,
+        "write_queues": info.write_queues,
         "created_time_ms": info.created_time_ms,
         "retention_hours": info.retention_hours,
         "permission": info.permission.value,

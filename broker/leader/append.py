@@ -10,6 +10,7 @@ out a queue offset twice.
                    ├─ in flight ────────────────────── wait for the same entry
                    ├─ stored before ── answer at once, as the first time
                    └─ new ─ place? ─┬─ no such queue, or about to be deleted ── refused
+                                    ├─ chosen before a change, or closed ────── refused
                                     ├─ gap, or no room for one queue more ── refused
                                     └─ stamp, propose ── pending[index] ── applied ── answer
 
@@ -40,7 +41,7 @@ from broker.leader.numbering import (
 )
 from broker.leader.pending import PendingSend, Waiting
 from broker.leader.units import Units
-from broker.leader.voided import refused_batch, voided
+from broker.leader.voided import closed, refused_batch, voided
 from broker.state.compound import NO_PRODUCER, Judged
 from broker.state.machine import StateMachine
 from broker.state.refusals import BatchRefusal, Refusal
@@ -211,7 +212,7 @@ class Appender:
             if batch.base_sequence < numbers.next_sequence:
                 self._answer_known(numbers, batch, pending, position)
                 return
-        self._check_place(topic, batch.queue_id)
+        self._check_place(topic, batch)
         if numbers is not None:
             check_next(numbers, self._flight, batch)
             self._check_room(numbers)
@@ -223,9 +224,11 @@ class Appender:
         self._bytes += len(batch.records)
         self._waiting.setdefault(index, []).append(Waiting(pending, position, self._result(stored)))
 
-    def _check_place(self, topic: TopicState, queue_id: int) -> None:
+    def _check_place(self, topic: TopicState, batch: Batch) -> None:
+        queue_id = batch.queue_id
         if self._flight.is_deleting(topic.name):
             raise _no_topic(topic.name)
+        self._check_choice(topic, batch)
         check_open(self._machine, self._flight, topic)
         if queue_id >= len(topic.next_offsets):
             raise BrokerError(
@@ -233,6 +236,31 @@ class Appender:
                 f"topic {topic.name!r} has queues 0 to {len(topic.next_offsets) - 1}, "
                 f"not {queue_id}",
             )
+        refusal = self._machine.queue_numbers.refusal_of(topic.name, topic.incarnation, queue_id)
+        if refusal is not None:
+            raise closed(refusal)
+
+    def _check_choice(self, topic: TopicState, batch: Batch) -> None:
+        """The batch's queue was chosen by what the topic is, and will be when it is applied: no
+        update lies between (ADR 60).
+
+        Raises:
+            BrokerError: QUEUES_CHANGED; BUSY while that isn't known; NOT_READY, others know more.
+        """
+        if self._flight.is_changing(topic.name):
+            raise BrokerError(ErrorCode.BUSY, f"topic {topic.name!r} is being changed")
+        changed = self._machine.queue_numbers.changed(topic.incarnation)
+        if batch.queues_changed is None or batch.queues_changed == changed:
+            return
+        if batch.queues_changed > changed:
+            text = f"topic {topic.name!r} isn't known here as its sender knows it"
+            raise BrokerError(ErrorCode.NOT_READY, text)
+        if batch.queues_changed < changed:
+            text = (
+                f"topic {topic.name!r} takes messages in other queues since entry {changed}: "
+                "read it again, and choose by what it is now"
+            )
+            raise BrokerError(ErrorCode.QUEUES_CHANGED, text)
 
     def _append(self, lane: Lane, batch: Batch, starts: list[int]) -> tuple[StoredBatch, int]:
         """Proposes the batch; what it will be once committed, and the entry's index."""

@@ -34,8 +34,9 @@ BODY_LENGTH_AT = RECORD.at("body_length")
 class Batch:
     """Messages for one queue. `base_sequence` counts the producer's messages to that queue from
     0; `records` are `count` records back to back, in the layout of docs/formats.md. `incarnation`:
-    of the topic that is meant; 0: whichever has the name. `checked`: what `BatchRules` has found;
-    None: it has not looked yet."""
+    of the topic that is meant; 0: whichever has the name. `queues_changed`: the last change of its
+    write queues that the sender knew as it chose the queue; None: it doesn't say. `checked`: what
+    `BatchRules` has found; None: it has not looked yet."""
 
     topic: str
     queue_id: int
@@ -43,6 +44,7 @@ class Batch:
     count: int
     records: bytes
     incarnation: int = 0
+    queues_changed: int | None = None
     checked: list[int] | BrokerError | None = field(default=None, compare=False, repr=False)
 
 

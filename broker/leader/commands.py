@@ -47,6 +47,7 @@ from dledger.wire.commands_pb2 import (
     StartFrom,
     TopicGrants,
     TopicProgress,
+    UpdateTopicCommand,
 )
 
 LARGEST_MOVE: Final = 32  # bytes of a command that moves the log's start
@@ -155,6 +156,19 @@ class Commands:
             name=topic.name, incarnation=topic.incarnation, retention_ms=retention_ms
         )
         return self._submitter.submit(Command(retain_topic=command))
+
+    def update_topic(
+        self, topic: TopicRef, read_queues: int, write_queues: int, *, drop: bool
+    ) -> Awaitable[Refusal | None]:
+        """Proposes in how many queues a topic is read and written; 0: as it is."""
+        command = UpdateTopicCommand(
+            name=topic.name,
+            incarnation=topic.incarnation,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            drop=drop,
+        )
+        return self._submitter.submit(Command(update_topic=command))
 
     def move_queue_starts(
         self, topic: TopicRef, starts: Iterable[tuple[int, int]]

@@ -66,6 +66,7 @@ class InFlight:
     _sequences: dict[Lane, SequenceInFlight] = field(default_factory=dict)
     _units: dict[int, tuple[UnitEnd, ...]] = field(default_factory=dict)  # index -> their batches
     _deletes: dict[int, tuple[str, ...]] = field(default_factory=dict)  # index -> topics
+    _changing: dict[int, str] = field(default_factory=dict)  # index -> topic
     _closing: dict[int, str] = field(default_factory=dict)  # index -> topic written no more
     _registering: dict[int, str] = field(default_factory=dict)  # index -> name, or none
     _forgetting: dict[int, frozenset[bytes]] = field(default_factory=dict)  # index -> ids
@@ -159,6 +160,8 @@ class InFlight:
                     *self._deletes.get(index, ()),
                     command.delete_topic.name,
                 )
+            case "update_topic":
+                self._changing[index] = command.update_topic.name
             case "permit_topic":
                 if Permission.WRITE not in Permission(command.permit_topic.permission):
                     self._closing[index] = command.permit_topic.name
@@ -172,6 +175,7 @@ class InFlight:
     def retire_command(self, index: int) -> None:
         """If entry `index` is a command, it is applied."""
         self._deletes.pop(index, None)
+        self._changing.pop(index, None)
         self._closing.pop(index, None)
         self._registering.pop(index, None)
         self._forgetting.pop(index, None)
@@ -180,6 +184,11 @@ class InFlight:
         """Whether any delete of that name is on its way: of this incarnation, or of one that is
         made by a creation on its way."""
         return any(topic in each for each in self._deletes.values())
+
+    def is_changing(self, topic: str) -> bool:
+        """Whether any update of the topic is on its way: whatever is proposed behind it has to be
+        chosen by what it makes of it."""
+        return topic in self._changing.values()
 
     def is_closing(self, topic: str) -> bool:
         """Whether a permission is on its way after which nobody may send to a topic of that name:

@@ -22,6 +22,7 @@ from broker.errors import BrokerError, ErrorCode, replaced
 from broker.leader.batches import Batch, BatchRules, Placed
 from broker.leader.closing import check_open
 from broker.leader.flight import InFlight, UnitEnd
+from broker.leader.voided import closed
 from broker.state.compound import NO_PRODUCER, RECORDS, Claims, Judged, Key, UnitRefusal, keys_of
 from broker.state.machine import StateMachine
 from broker.state.outcomes import Settlement
@@ -309,6 +310,12 @@ class Units:
         if batch.queue_id >= len(topic.next_offsets):
             text = f"topic {batch.topic!r} has no queue {batch.queue_id}"
             raise BrokerError(ErrorCode.QUEUE_NOT_FOUND, text)
+        if self._flight().is_changing(batch.topic):
+            raise BrokerError(ErrorCode.BUSY, f"topic {batch.topic!r} is being changed")
+        numbers = self._machine.queue_numbers
+        refusal = numbers.refusal_of(topic.name, topic.incarnation, batch.queue_id)
+        if refusal is not None:
+            raise closed(refusal)
         return topic
 
     def _propose_entry(self, units: list[_Unit]) -> None:

@@ -16,6 +16,7 @@ from broker.state.refusals import (
     OffsetTaken,
     ProducerFenced,
     ProducerUnknown,
+    QueueClosed,
     QueueNotFound,
     SequenceBroken,
     TooManySequences,
@@ -45,6 +46,8 @@ def refused_batch(refusal: BatchRefusal) -> BrokerError:
                 f"topic {topic!r} was made anew with {queue_count} queues: there is no {queue_id}"
             )
             return BrokerError(ErrorCode.QUEUE_NOT_FOUND, text)
+        case QueueClosed():
+            return closed(refusal)
         case OffsetTaken(topic, queue_id, offset, next_offset):
             text = f"{topic}/{queue_id} goes on at {next_offset}, the batch was placed at {offset}"
             return BrokerError(ErrorCode.NOT_READY, text)
@@ -60,3 +63,12 @@ def refused_batch(refusal: BatchRefusal) -> BrokerError:
             return BrokerError(ErrorCode.INTERNAL, f"the leader's entry can't be read: {why}")
         case _:
             assert_never(refusal)
+
+
+def closed(refusal: QueueClosed) -> BrokerError:
+    """The error of who sends to a queue that takes no messages."""
+    text = (
+        f"queue {refusal.queue_id} of topic {refusal.topic!r} takes no messages any more: queues "
+        f"0 to {refusal.write_queues - 1} do"
+    )
+    return BrokerError(ErrorCode.QUEUE_CLOSED, text)

@@ -221,16 +221,27 @@ class QueueReader:
         return _finish(self.pull_in_steps(topic, queue_id, offset, max_messages, max_bytes))
 
     def pull_in_steps(
-        self, topic: TopicRef, queue_id: int, offset: int, max_messages: int, max_bytes: int
+        self,
+        topic: TopicRef,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        until: int | None = None,
     ) -> Generator[None, None, Found]:
         """`pull`, a step at a time, none much longer than reading one entry. The units are read in
         the first one; what they point to is committed and stays where it is, so it doesn't matter
-        what is sent, applied or deleted between two steps: the answer is as of the first."""
+        what is sent, applied or deleted between two steps: the answer is as of the first.
+
+        Args:
+            until: no message from there on; at or behind `offset`.
+        """
         self.check_offset(topic, queue_id, offset)
         low, high = self.bounds(topic, queue_id)
         state = self.topic(topic)
-        wanted = min(max_messages or DEFAULT_MESSAGES, MAX_MESSAGES, high - offset)
-        if wanted == 0:
+        last = high if until is None else min(high, until)
+        wanted = min(max_messages or DEFAULT_MESSAGES, MAX_MESSAGES, last - offset)
+        if wanted <= 0:
             return Found(b"", 0, offset, low, high, state.incarnation)
         max_bytes = min(max_bytes or DEFAULT_BYTES, MAX_BYTES)
         steps = self._prove(state, queue_id, offset, wanted, max_bytes)
@@ -238,7 +249,12 @@ class QueueReader:
         return Found(records, count, offset + voids + count, low, high, state.incarnation, voids)
 
     def pull_by_tags_in_steps(
-        self, place: tuple[TopicRef, int, int], max_messages: int, max_bytes: int, tags: WantedTags
+        self,
+        place: tuple[TopicRef, int, int],
+        max_messages: int,
+        max_bytes: int,
+        tags: WantedTags,
+        until: int | None = None,
     ) -> Generator[None, None, Found]:
         """`pull_in_steps`, of messages with one of the tags. It looks at `UNITS_AT_ONCE` units at
         most, and says so by `next_offset`; there is nothing there only if that is the end."""
@@ -247,8 +263,9 @@ class QueueReader:
         low, high = self.bounds(topic, queue_id)
         state = self.topic(topic)
         units = b""
-        if offset < high:
-            count = min(high - offset, UNITS_AT_ONCE)
+        last = high if until is None else min(high, until)
+        if offset < last:
+            count = min(last - offset, UNITS_AT_ONCE)
             units = self._queues.units(state.folder, queue_id, offset, count)
         look = look_through(units, offset, tags)
         most = min(max_messages or DEFAULT_MESSAGES, MAX_MESSAGES)

@@ -35,6 +35,7 @@ from broker.services.refused import refused, session_ended
 from broker.state.groups import JoinWish, Session, Settings, malformed
 from broker.state.leases import Place, Ranges, runs_of
 from broker.state.machine import StateMachine
+from broker.state.topics import TopicState
 from dledger.level import DELIVERY_LEVEL, GROUPS_LEVEL, TOPIC_RULES_LEVEL
 from dledger.ports import Turns
 from dledger.records.record import TOPIC_PATTERN
@@ -449,7 +450,7 @@ class Attendance:
         self._learn_names(session, mine)
         for name in mine.names.values() if self._is_broadcast(session) else ():
             topic = self._state.topics.get(name)
-            for queue_id in range(0 if topic is None else len(topic.next_offsets)):
+            for queue_id in range(0 if topic is None else self._read_queues(topic)):
                 assert topic is not None
                 mine.doubted[Place(session.group, topic.incarnation, queue_id)] = None
 
@@ -460,6 +461,10 @@ class Attendance:
             topic = self._state.topics.get(name)
             if topic is not None:
                 mine.names[topic.incarnation] = name
+
+    def _read_queues(self, topic: TopicState) -> int:
+        numbers = self._state.queue_numbers.of(topic.incarnation, len(topic.next_offsets))
+        return numbers.read_queues
 
     def _is_broadcast(self, session: Session) -> bool:
         group = self._state.groups.get(session.group)
@@ -501,7 +506,7 @@ class Attendance:
         if (
             topic is not None
             and (topic.incarnation, self._is_broadcast(session)) == (place.incarnation, True)
-            and place.queue_id < len(topic.next_offsets)
+            and place.queue_id < self._read_queues(topic)
         ):
             return _Told(0, is_asked=False)
         return None

@@ -270,8 +270,12 @@ class Consumers:
             topic = self._state.topics.get(name)
             if topic is not None:
                 first = start.queue_id if name == start.topic else 0
-                for queue_id in range(first, len(topic.next_offsets)):
+                for queue_id in range(first, self._read_queues(topic)):
                     yield topic, queue_id
+
+    def _read_queues(self, topic: TopicState) -> int:
+        numbers = self._state.queue_numbers.of(topic.incarnation, len(topic.next_offsets))
+        return numbers.read_queues
 
     def _picture(self, group: str, topic: TopicState, queue_id: int) -> QueuePicture:
         ref = TopicRef(topic.name, topic.incarnation)
@@ -323,7 +327,7 @@ class Consumers:
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, "a queue is named twice")
         moved: list[MovedQueue] = []
         is_enough = self._turns.share()
-        for queue_id in wish.queue_ids or range(len(state.next_offsets)):
+        for queue_id in wish.queue_ids or range(self._read_queues(state)):
             if is_enough():
                 await self._turns.pause()
                 is_enough = self._turns.share()

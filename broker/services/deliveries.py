@@ -16,6 +16,7 @@ from broker.leader.deliveries.burying import Burying
 from broker.leader.deliveries.desk import Desk, Place, Surroundings, UnitTaker
 from broker.leader.retries.own_topics import OwnTopics
 from broker.reading.held import HeldPulls
+from broker.reading.held_back import HeldBack
 from broker.reading.queues import DEFAULT_BYTES, DEFAULT_MESSAGES, MAX_BYTES, Found, QueueReader
 from broker.services.gate import Gate
 from broker.services.messages import Call, PullRequest, Pulls
@@ -93,6 +94,7 @@ class Deliveries:
         self._around = Surroundings(
             *(state, units, held, gate.check_serving, now_ms, refused),
             Burying(state, units, topics, unit_refused).bury,
+            HeldBack(state, reader),
         )
         self._desks: dict[Place, Desk] = {}
         self._sparing = Sparing()

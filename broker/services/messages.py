@@ -175,6 +175,7 @@ class PullRequest:
     max_bytes: int = 0
     hold_ms: int | None = None
     tags: WantedTags | None = None  # only messages with one of these
+    end: int | None = None  # none from there on
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,11 +264,12 @@ class Pulls:
         place = (request.topic, request.queue_id, request.offset)
         await self._gate.surely(lambda: self._check(request))
         max_bytes = min(request.max_bytes or DEFAULT_BYTES, max(1, self.budget.left_bytes))
-        wanted = request.max_messages
+        wanted, end = request.max_messages, request.end
         if request.tags is None:
-            steps = self._reader.pull_in_steps(*place, wanted, max_bytes)
+            steps = self._reader.pull_in_steps(*place, wanted, max_bytes, end)
         else:
-            steps = self._reader.pull_by_tags_in_steps(place, wanted, max_bytes, request.tags)
+            tags = request.tags
+            steps = self._reader.pull_by_tags_in_steps(place, wanted, max_bytes, tags, end)
         return await self._in_turns(steps, max_bytes)
 
     def _check(self, request: PullRequest) -> None:

@@ -3,7 +3,8 @@
 Read in the order in which the caller names them, as far as messages and bytes go; held while none
 of them has any. A queue that can't be read has its own error, and the others are not held up by
 it. A queue that is read by a lease's epoch is read by nobody else than its holder, and by the tags
-that its holder's group wants if that is asked for. What is passed over by tags wakes nobody: it is
+that its holder's group wants if that is asked for; and no further than the group may go, if it
+reads in order (`broker.reading.held_back`). What is passed over by tags wakes nobody: it is
 told with what comes, at the hold's end, or as soon as it is so much that somebody should know.
 """
 
@@ -16,6 +17,7 @@ from typing import Final
 
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.reading.held import HeldPulls
+from broker.reading.held_back import LOOK_AGAIN_S, HeldBack
 from broker.reading.queues import DEFAULT_BYTES, DEFAULT_MESSAGES, MAX_BYTES, Found, QueueReader
 from broker.reading.tags import UNITS_AT_ONCE, WantedTags, wanted_tags
 from broker.services.gate import ABSENCES, Gate
@@ -80,6 +82,7 @@ class QueuePulls:
         self._held = held
         self._state = state
         self._turns = turns
+        self._held_back = HeldBack(state, reader)
 
     async def pull(self, request: QueuesRequest, call: Call) -> list[Pulled]:
         """Messages and errors, by the position of their queue; none at the end of the hold.
@@ -114,6 +117,8 @@ class QueuePulls:
             if keys is None:
                 positions = range(len(request.queues))  # one of them has gone meanwhile
                 continue
+            if any(self._is_held_back(request.group, wish) for wish in request.queues):
+                left = min(left, LOOK_AGAIN_S)
             woken = await self._held.wait(list(keys), left)
             # Nobody else has got anything since they were looked at; a wake of none is a look.
             positions = sorted({at for key in woken for at in keys[key]}) or range(
@@ -161,7 +166,15 @@ class QueuePulls:
             wanted = min(messages, wish.max_messages or messages)
             tags = self._tags(request, wish)
             return await self._pulls.read(
-                PullRequest(wish.topic, wish.queue_id, wish.offset, wanted, size, tags=tags)
+                PullRequest(
+                    wish.topic,
+                    wish.queue_id,
+                    wish.offset,
+                    wanted,
+                    size,
+                    tags=tags,
+                    end=self._end(request.group, wish),
+                )
             )
         except BrokerError as error:
             if error.code not in ABSENCES:
@@ -187,6 +200,21 @@ class QueuePulls:
         tags = tags_for(group.versions[holder.version].tags, wish.topic.name)
         return wanted_tags(tags) if tags else None
 
+    def _end(self, group: str, wish: QueueWish) -> int | None:
+        """Up to where the queue, which the caller may read, is handed out; None: to its end."""
+        joined = self._state.groups.joined(group) if wish.epoch else None
+        if joined is None or not joined.settings.is_orderly:
+            return None
+        return self._held_back.end_of(group, self._reader.topic(wish.topic), wish.queue_id)
+
+    def _is_held_back(self, group: str, wish: QueueWish) -> bool:
+        """Whether the queue has messages that the caller will be given, and isn't yet."""
+        topic = self._state.topics.get(wish.topic.name)
+        if topic is None or not wish.topic.means(topic.incarnation):
+            return False
+        end = self._end(group, wish)
+        return end is not None and end < topic.next_offsets[wish.queue_id]
+
     def _has_more(self, group: str, wish: QueueWish) -> bool:
         """Whether the queue, which the caller may read, has messages from there on.
 
@@ -201,7 +229,8 @@ class QueuePulls:
         _, high = self._reader.bounds(wish.topic, wish.queue_id)
         if wish.offset != high:
             self._reader.check_offset(wish.topic, wish.queue_id, wish.offset)
-        return wish.offset < high
+        end = self._end(group, wish)
+        return wish.offset < (high if end is None else min(high, end))
 
 
 def _noted(

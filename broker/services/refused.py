@@ -33,9 +33,12 @@ from broker.state.refusals import (
     PermissionUnknown,
     ProducerFenced,
     ProducerUnknown,
+    QueueClosed,
     QueueNotFound,
+    QueueNumbersWrong,
     QueueRefusal,
     QueueStartNotMoved,
+    QueuesUnread,
     Refusal,
     RegistrationMalformed,
     RetentionOutOfRange,
@@ -43,6 +46,7 @@ from broker.state.refusals import (
     SessionUnknown,
     StartMissing,
     StillHidden,
+    TooManyChanges,
     TooManyGroups,
     TooManyHandedOut,
     TooManyProducers,
@@ -108,6 +112,8 @@ def refused(refusal: Refusal) -> BrokerError:
         case QueueStartNotMoved(queue_id, offset):
             text = f"queue {queue_id} can't begin at offset {offset}"
             return BrokerError(ErrorCode.INTERNAL, text)
+        case QueueNumbersWrong() | TooManyChanges() | QueuesUnread():
+            return _of_numbers(refusal)
         case TopicNotWritable(topic):
             return not_writable(topic)
         case PermissionUnknown(wanted):
@@ -188,6 +194,28 @@ def _group_refused(
             assert_never(refusal)
 
 
+def _of_numbers(refusal: QueueNumbersWrong | TooManyChanges | QueuesUnread) -> BrokerError:
+    match refusal:
+        case QueueNumbersWrong(read_queues, write_queues, limit):
+            text = (
+                f"a topic is read in 1 to {limit:,} queues and written in as many of them at most, "
+                f"not read in {read_queues} and written in {write_queues}"
+            )
+            return BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        case TooManyChanges(limit):
+            text = (
+                f"the topic's write queues were changed {limit} times since the log begins: again "
+                "when retention has let go of what was stored before"
+            )
+            return BrokerError(ErrorCode.LIMIT_REACHED, text)
+        case QueuesUnread(topic, group, queue_id, offset, end):
+            where = f"is at {offset:,}" if offset >= 0 else "hasn't begun"
+            text = f"group {group!r} {where} in {topic}/{queue_id}, which ends at {end:,}"
+            return BrokerError(ErrorCode.QUEUES_UNREAD, text)
+        case _:
+            assert_never(refusal)
+
+
 def _delivery_refused(
     refusal: GroupStyled | HandoutSuperseded | StillHidden | TooManyHandedOut,
 ) -> BrokerError:
@@ -214,7 +242,7 @@ def unit_refused(refusal: UnitRefusal) -> BrokerError:
     match refusal:
         case QueueNotFound() | OffsetTaken() | SequenceBroken() | ProducerUnknown():
             return refused_batch(refusal)
-        case TooManySequences():
+        case TooManySequences() | QueueClosed():
             return refused_batch(refusal)
         case _:
             return refused(refusal)

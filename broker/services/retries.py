@@ -307,7 +307,9 @@ class Retries:
         ref = TopicRef(topic.name, topic.incarnation)
         record = self._read(ref, queue_id, offset)
         destination = await self._gate.surely(lambda: self._reader.topic(_origin_of(record)))
-        to = _origin_queue(record) % len(destination.next_offsets)
+        count = len(destination.next_offsets)
+        numbers = self._state.queue_numbers.of(destination.incarnation, count)
+        to = _origin_queue(record) % numbers.write_queues
         batch = _made(lambda: resent_copy(record, destination.name, to))
         queue = Queue(topic.incarnation, queue_id)
         batch = replace(batch, incarnation=destination.incarnation)

@@ -35,7 +35,8 @@ PAGE_OFFSETS: Final = 8_192  # of these groups together
 class Topic:
     """A topic; `incarnation` is the index of the entry that created it, `retention_ms` how long its
     messages are wanted, 0: as long as the group keeps any; `permission` is what may be done with
-    it (`broker.state.topic_permissions`)."""
+    it (`broker.state.topic_permissions`). Of the queues that are read the first `write_queues` take
+    messages, since entry `queues_changed`, 0: they always did."""
 
     name: str
     queue_count: int
@@ -43,6 +44,18 @@ class Topic:
     incarnation: int
     retention_ms: int = 0
     permission: int = int(USUAL)
+    write_queues: int = 0
+    queues_changed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWish:
+    """In how many queues a topic is to be read and written, 0: as it is; `drop`: queues go though
+    groups haven't read them."""
+
+    read_queues: int = 0
+    write_queues: int = 0
+    drop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +132,12 @@ class Topics:
         _check_creatable(name, queues)
         _check_own(name)
         refusal = await self._commands.create_topic(name, queues)
-        is_same = isinstance(refusal, TopicExists) and refusal.queue_count == queues
-        if refusal is not None and not (if_not_exists and is_same):
+        if refusal is not None and not isinstance(refusal, TopicExists):
             raise refused(refusal)
-        return self.found(TopicRef(name))
+        topic = self.found(TopicRef(name))
+        if refusal is not None and not (if_not_exists and topic.queue_count == queues):
+            raise refused(TopicExists(name, topic.queue_count))
+        return topic
 
     async def make(
         self, name: str, queue_count: int, wishes: Wishes, *, if_not_exists: bool
@@ -146,11 +161,13 @@ class Topics:
         refusal = await self._commands.make_topic(
             name, queues, retention_ms=wishes.retention_ms or 0, permission=permission
         )
-        is_same = isinstance(refusal, TopicExists) and refusal.queue_count == queues
-        if refusal is None:
-            return self.found(TopicRef(name))
-        if not (if_not_exists and is_same):
+        if refusal is not None and not isinstance(refusal, TopicExists):
             raise refused(refusal)
+        topic = self.found(TopicRef(name))
+        if refusal is None:
+            return topic
+        if not (if_not_exists and topic.queue_count == queues):
+            raise refused(TopicExists(name, topic.queue_count))
         return await self._change(TopicRef(name), wishes)
 
     async def _change(self, topic: TopicRef, wishes: Wishes) -> Topic:
@@ -209,10 +226,33 @@ class Topics:
     def _check_retainable(self, retention_ms: int) -> None:
         if not 0 <= retention_ms <= MAX_RETENTION_MS:
             raise refused(RetentionOutOfRange(retention_ms, MAX_RETENTION_MS))
+        self._check_level(TOPIC_RETENTION_LEVEL, "topics' retention")
+
+    def _check_level(self, needed: int, what: str) -> None:
         level = self._state.level.current
-        if level < TOPIC_RETENTION_LEVEL:
-            text = f"level {level} is in use: not every member knows topics' retention yet"
+        if level < needed:
+            text = f"level {level} is in use: not every member knows {what} yet"
             raise BrokerError(ErrorCode.NOT_READY, text)
+
+    async def update(self, topic: TopicRef, wish: QueueWish) -> Topic:
+        """The topic, which is read and written in so many queues now.
+
+        Raises:
+            BrokerError: INVALID_ARGUMENT, TOPIC_NOT_FOUND, TOPIC_REPLACED, LIMIT_REACHED;
+                QUEUES_UNREAD, a group hasn't read what would go; NOT_READY, not every member knows
+                how yet; whatever a command meets on its way into the log.
+        """
+        self._gate.check_writable()
+        _check_own(topic.name)
+        state = await self._gate.surely(lambda: self._reader.topic(topic))
+        found = TopicRef(state.name, state.incarnation)
+        self._check_level(TOPIC_RULES_LEVEL, "read and write queues")
+        refusal = await self._commands.update_topic(
+            found, wish.read_queues, wish.write_queues, drop=wish.drop
+        )
+        if refusal is not None:
+            raise refused(refusal)
+        return self.found(found)
 
     async def delete(self, topic: TopicRef) -> None:
         """The topic, its queues and what consumer groups committed in it are gone.
@@ -282,11 +322,17 @@ class Topics:
             BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED.
         """
         state = self._reader.topic(topic)
-        queues = len(state.next_offsets)
-        wish_ms = self._state.topic_retention.of(state.incarnation).retention_ms
-        permission = int(self._state.topic_permissions.of(state.incarnation))
-        made = state.name, queues, state.created_time_ms, state.incarnation
-        return Topic(*made, wish_ms, permission)
+        numbers = self._state.queue_numbers.of(state.incarnation, len(state.next_offsets))
+        return Topic(
+            state.name,
+            numbers.read_queues,
+            state.created_time_ms,
+            state.incarnation,
+            self._state.topic_retention.of(state.incarnation).retention_ms,
+            int(self._state.topic_permissions.of(state.incarnation)),
+            numbers.write_queues,
+            numbers.changed,
+        )
 
 
 def _check_own(name: str) -> None:

@@ -19,6 +19,7 @@ from broker.state.queue_files import QueueFiles
 from broker.state.refusals import Malformed, Refusal
 from broker.state.registration import Registration
 from broker.state.replicated import ReplicatedState
+from broker.state.resizing import resize
 from broker.state.topics import TopicRef, TopicState
 from dledger.level import FIRST_LEVEL, GROUPS_LEVEL
 from dledger.reading.entry import EntryHeader
@@ -33,6 +34,7 @@ from dledger.wire.commands_pb2 import (
     PermitTopicCommand,
     RegisterProducerCommand,
     RetainTopicCommand,
+    UpdateTopicCommand,
 )
 
 
@@ -102,6 +104,8 @@ class Commands:
                 return self._state.log_start.move(command.move_log_start.first_index, header.index)
             case "retain_topic":
                 return self._retain_topic(command.retain_topic)
+            case "update_topic":
+                return self._update_topic(header, command.update_topic)
             case "move_queue_starts":
                 return self._move_queue_starts(command.move_queue_starts)
             case "permit_topic":
@@ -165,6 +169,15 @@ class Commands:
         if not isinstance(topic, TopicState):
             return topic
         return self._state.topic_retention.wish(topic.incarnation, command.retention_ms)
+
+    def _update_topic(self, header: EntryHeader, command: UpdateTopicCommand) -> Refusal | None:
+        topic = self._effects.meant(TopicRef(command.name, command.incarnation))
+        if not isinstance(topic, TopicState):
+            return topic
+        refusal = resize(self._state, topic, command, header.index)
+        if refusal is None:
+            self._effects.listener.topic_changed(topic)
+        return refusal
 
     def _move_queue_starts(self, command: MoveQueueStartsCommand) -> Refusal | None:
         topic = self._effects.meant(TopicRef(command.name, command.incarnation))

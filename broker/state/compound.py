@@ -28,6 +28,7 @@ from broker.state.level import COMMAND_LEVELS, Level
 from broker.state.lived_time import LivedTime
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.outcomes import Outcomes, RefusedUnit, Settlement
+from broker.state.queue_numbers import QueueNumbers
 from broker.state.refusals import (
     BatchRefusal,
     GroupHasMembers,
@@ -181,6 +182,8 @@ class Owners(Protocol):
     @property
     def attempts(self) -> Attempts: ...
     @property
+    def queue_numbers(self) -> QueueNumbers: ...
+    @property
     def topic_permissions(self) -> TopicPermissions: ...
     @property
     def level(self) -> Level: ...
@@ -247,7 +250,7 @@ class _Entry:
         place = topic.incarnation, queue_id
         refusal = self.owners.topics.refusal_of(
             topic, queue_id, base, incarnation=incarnation, end=self.ends.get(place)
-        )
+        ) or self.owners.queue_numbers.refusal_of(name, topic.incarnation, queue_id)
         if refusal is not None:
             return refusal
         self.ends[place] = base + header.record_count

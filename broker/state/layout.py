@@ -73,6 +73,33 @@ QUEUE_START: Final = Layout(
     "Start of a queue", 8, (Field(0, "Q", "offset", "the first offset that may be read"),)
 )
 
+QUEUE_NUMBERS_SECTION: Final = Layout(
+    "Section queue-numbers",
+    16,
+    (
+        Field(0, "Q", "incarnation", "index of the entry that created the topic; ascending"),
+        Field(8, "I", "read_queues", "queues that consumers are told of"),
+        Field(12, "I", "write_queues", "queues that take messages, at most as many"),
+    ),
+)
+
+QUEUE_CHANGES_SECTION: Final = Layout(
+    "Section queue-changes",
+    28,
+    (
+        Field(0, "Q", "incarnation", "index of the entry that created the topic; ascending"),
+        Field(8, "Q", "index", "index of the entry that changed the topic; ascending"),
+        Field(16, "I", "write_queues", "how many queues took messages before"),
+        Field(20, "I", "first_queue", "the first queue in this record"),
+        Field(24, "I", "count", "count c of queues in this record, at most 1,024"),
+        Field(28, "", "ends", "where queues ended", length="8c"),
+    ),
+)
+
+QUEUE_END: Final = Layout(
+    "End of a queue", 8, (Field(0, "Q", "offset", "one past the last message at the change"),)
+)
+
 TOPIC_PERMISSIONS_SECTION: Final = Layout(
     "Section topic-permissions",
     9,
@@ -401,6 +428,9 @@ STATE_LAYOUTS: Final = (
     LOG_START_SECTION,
     TOPIC_RETENTION_SECTION,
     QUEUE_START,
+    QUEUE_NUMBERS_SECTION,
+    QUEUE_CHANGES_SECTION,
+    QUEUE_END,
     TOPIC_PERMISSIONS_SECTION,
     OUTCOMES_SECTION,
     REFUSED_UNIT,

@@ -60,6 +60,7 @@ COMMAND_LEVELS: Final = {
     "resend": DELIVERY_LEVEL,
     "fail_message": TOPIC_RULES_LEVEL,
     "bury": TOPIC_RULES_LEVEL,
+    "update_topic": TOPIC_RULES_LEVEL,
     "permit_topic": TOPIC_RULES_LEVEL,
     "make_topic": TOPIC_RULES_LEVEL,
 }

@@ -39,6 +39,10 @@ class Listener(Protocol):
         """There is a topic of that name."""
         ...
 
+    def topic_changed(self, topic: TopicState) -> None:
+        """The topic is read or written in other queues."""
+        ...
+
     def topic_permitted(self, topic: TopicState) -> None:
         """Something else may be done with the topic."""
         ...
@@ -72,6 +76,9 @@ class Nobody:
         return None
 
     def topic_created(self, name: str) -> None:
+        return None
+
+    def topic_changed(self, topic: TopicState) -> None:
         return None
 
     def topic_permitted(self, topic: TopicState) -> None:

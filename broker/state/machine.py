@@ -26,6 +26,7 @@ with it).
     forget producers     producers, those that are unused for long
     move log start       log_start: entries before it may go (ADR 43)
     retain topic         topic_retention: how long its messages are wanted (ADR 48)
+    update topic         topics, queue_numbers (`broker.state.resizing`; ADR 60)
     move queue starts    topic_retention: what may be read of a topic's queues
     permit topic         topic_permissions: what may be done with it (ADR 62)
     make topic           topics, topic_retention, topic_permissions: all of it, or nothing
@@ -139,6 +140,7 @@ class StateMachine:
         self.producers = state.producers
         self.log_start = state.log_start
         self.topic_retention = state.topic_retention
+        self.queue_numbers = state.queue_numbers
         self.topic_permissions = state.topic_permissions
         self.outcomes = state.outcomes
         self.groups = state.groups
@@ -270,6 +272,7 @@ class StateMachine:
             topic, queue_id, base, incarnation=incarnation
         )
         refusal = refusal or self.topic_permissions.refusal_of(topic)
+        refusal = refusal or self.queue_numbers.refusal_of(name, topic.incarnation, queue_id)
         if refusal is None and producer != NO_PRODUCER:
             place = (topic.incarnation, queue_id)
             refusal = self.producers.refusal_of(producer, place, sequence)

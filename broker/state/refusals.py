@@ -171,6 +171,43 @@ class QueueStartNotMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueNumbersWrong:
+    """A topic can't be read in so many queues and written in so many of these."""
+
+    read_queues: int
+    write_queues: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyChanges:
+    """The topic's write queues were changed so often since the log begins."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesUnread:
+    """A queue that would go isn't finished by that group: `offset` is where it is, -1: it hasn't
+    begun; `end` where the queue ends."""
+
+    topic: str
+    group: str
+    queue_id: int
+    offset: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueClosed:
+    """The queue takes no messages any more: the first `write_queues` do."""
+
+    topic: str
+    queue_id: int
+    write_queues: int
+
+
+@dataclass(frozen=True, slots=True)
 class KeyTaken:
     """Another unit of the entry, or the same one, is about the same: `what` of the topic, or all of
     it where that is empty."""
@@ -414,6 +451,9 @@ Refusal = (
     | LogStartNotMoved
     | RetentionOutOfRange
     | QueueStartNotMoved
+    | QueueNumbersWrong
+    | TooManyChanges
+    | QueuesUnread
     | TopicNotWritable
     | PermissionUnknown
     | KeyTaken
@@ -443,6 +483,7 @@ BatchRefusal = (
     | TopicReplaced
     | TopicNotWritable
     | QueueNotFound
+    | QueueClosed
     | OffsetTaken
     | SequenceBroken
     | Malformed

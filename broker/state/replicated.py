@@ -22,6 +22,7 @@ from broker.state import (
     offsets,
     outcomes,
     producers,
+    queue_numbers,
     retries,
     topic_permissions,
     topic_retention,
@@ -39,6 +40,7 @@ from broker.state.log_start import RetiredThrough
 from broker.state.offsets import Offsets
 from broker.state.outcomes import Outcomes
 from broker.state.producers import Producers
+from broker.state.queue_numbers import QueueNumbers
 from broker.state.registration import EPOCH_SIZE, ProducerBounds
 from broker.state.retries import Retries
 from broker.state.sequences import batches_of
@@ -68,6 +70,7 @@ OPTIONAL_SECTIONS: Final = (
     *deliveries.OWN_SECTIONS,
     *retries.OWN_SECTIONS,
     *attempts.OWN_SECTIONS,
+    *queue_numbers.OWN_SECTIONS,
     topic_permissions.SECTION,
 )
 
@@ -99,6 +102,7 @@ class ReplicatedState:
         self.deliveries = Deliveries()
         self.retries = Retries()
         self.attempts = Attempts()
+        self.queue_numbers = QueueNumbers()
 
     def snapshot(self) -> Iterator[bytes]:
         """The state as it is now, in chunks (`broker.state.snapshot`). Each is made when it is
@@ -119,6 +123,7 @@ class ReplicatedState:
             *self.deliveries.snapshot(),
             *self.retries.snapshot(),
             *self.attempts.snapshot(),
+            *self.queue_numbers.snapshot(),
             *self.topic_permissions.snapshot(),
         )
         return seal(self.applied_index, sections)
@@ -175,6 +180,8 @@ class ReplicatedState:
                 self.retries.restore(name, first.version, payloads)
             case _ if name in attempts.OWN_SECTIONS:
                 self.attempts.restore(name, first.version, payloads)
+            case _ if name in queue_numbers.OWN_SECTIONS:
+                self.queue_numbers.restore(name, first.version, payloads)
             case _ if name == SECTION:
                 if first.version != APPLYING:
                     raise SnapshotAppliedOtherwise(name, first.version, APPLYING)
@@ -205,11 +212,10 @@ class ReplicatedState:
             raise InvariantViolation(
                 f"queues hold {held} messages, {self.messages_applied} were applied"
             )
-        self.topic_retention.check_invariants(
-            {topic.incarnation: topic.next_offsets for topic in self.topics.values()}
-        )
-        incarnations = {topic.incarnation for topic in self.topics.values()}
-        self.topic_permissions.check_invariants(incarnations)
+        ends = {topic.incarnation: topic.next_offsets for topic in self.topics.values()}
+        self.topic_retention.check_invariants(ends)
+        self.queue_numbers.check_invariants(ends, self.applied_index)
+        self.topic_permissions.check_invariants(set(ends))
         self.offsets.check_invariants()
         self.producers.check_invariants()
         for name in self.offsets.topics():

@@ -11,6 +11,7 @@ goes (`broker.state.log_start`).
     wish of n ms          wish of 0                   no wish; what begins later stays so
     queue begins at m     move to k, m <= k <= end    begins at k
     queue begins at m     move to any other           unchanged      (refused: QueueStartNotMoved)
+    any                   the topic has more queues   the same; these begin at 0
     any                   the topic is deleted        nothing is known of it
 
 A command moves all queues that it names, or none. Keyed by the topic's incarnation. Bounds: those
@@ -101,6 +102,13 @@ class TopicRetentions:
         if any(moved):
             self._put(incarnation, Keeping(keeping.retention_ms, tuple(moved)))
         return None
+
+    def on_topic_grown(self, incarnation: int, queue_count: int) -> None:
+        """The topic has that many queues: the new ones begin with their first message."""
+        keeping = self.of(incarnation)
+        if keeping.starts:
+            starts = (*keeping.starts, *[0] * (queue_count - len(keeping.starts)))
+            self._put(incarnation, Keeping(keeping.retention_ms, starts))
 
     def on_topic_deleted(self, incarnation: int) -> None:
         """Nothing is known of it."""

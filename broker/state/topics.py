@@ -11,6 +11,7 @@ from those that had its name before.
     present     create           present, unchanged            (refused: TopicExists)
     present     batch of n       present, that queue n further (refused: QueueNotFound, OffsetTaken,
                                                        TopicReplaced)
+    present     grow to n        present, with n queues at least (refused: TooManyQueues)
     present     delete           absent; made anew, its queues start at 0 again
 
 Bounds: `max_queues` over all topics. Order: topics are kept as they were created, which the log
@@ -132,6 +133,21 @@ class Topics:
         self._topics[name] = TopicState(name, incarnation, created_time_ms, [0] * queue_count)
         self._queue_count += queue_count
         return None
+
+    def refusal_to_grow(self, topic: TopicState, queue_count: int) -> TooManyQueues | None:
+        """Why the topic can't have that many queues; None if it can."""
+        more = max(0, queue_count - len(topic.next_offsets))
+        if more and self._queue_count + more > self.max_queues:
+            return TooManyQueues(more, self.max_queues)
+        return None
+
+    def grow(self, topic: TopicState, queue_count: int) -> None:
+        """The topic has that many queues at least, new ones at offset 0; `refusal_to_grow` was
+        asked before."""
+        more = max(0, queue_count - len(topic.next_offsets))
+        topic.next_offsets.extend([0] * more)
+        topic.units_crcs.extend([0] * more)
+        self._queue_count += more
 
     def delete(self, name: str) -> None:
         """The topic is gone; there must be one."""

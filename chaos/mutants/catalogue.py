@@ -40,6 +40,7 @@ from chaos.mutants.rules.preference import PREFERENCE
 from chaos.mutants.rules.reading import READING
 from chaos.mutants.rules.repairs import REPAIRS
 from chaos.mutants.rules.replica import REPLICA
+from chaos.mutants.rules.resizing import RESIZING
 from chaos.mutants.rules.retention import RETENTION
 from chaos.mutants.rules.retrying import RETRYING
 from chaos.mutants.rules.seals import SEALS
@@ -70,6 +71,7 @@ MUTANTS = (
     *ADMINISTRATION,
     *RETRYING,
     *ATTEMPTS,
+    *RESIZING,
     *SEALS,
     *UPKEEP,
     *REPAIRS,

@@ -19,6 +19,7 @@ from broker.state.refusals import (
     KeyTaken,
     Malformed,
     OffsetTaken,
+    QueueClosed,
     QueueNotFound,
     Refusal,
 )
@@ -26,6 +27,8 @@ from broker.state.topics import TopicState
 from chaos.sim.node import Defect, Life, SimNode
 from dledger.reading.entry import EntryHeader
 
+# What a leader proposes no batch or unit for.
+_NEVER = OffsetTaken | QueueNotFound | QueueClosed | Malformed | KeyTaken
 EntryKey = tuple[int, int]  # index, term: no two entries share both
 
 
@@ -125,10 +128,13 @@ class Witness:
         """`Listener`: what a unit writes goes on where its queue ends, whatever becomes of it."""
         self.units = units
         for unit in units:
-            if isinstance(unit.refusal, OffsetTaken | QueueNotFound | Malformed | KeyTaken):
+            if isinstance(unit.refusal, _NEVER):
                 raise Defect("void unit", f"entry {index}: {unit.refusal}")
 
     def topic_created(self, name: str) -> None:
+        """`Listener`: as it should be."""
+
+    def topic_changed(self, topic: TopicState) -> None:
         """`Listener`: as it should be."""
 
     def topic_permitted(self, topic: TopicState) -> None:

@@ -121,6 +121,8 @@ class LeaseModel:
                 self._commit_simply(command.commit_offsets)
             case "move_group":
                 self._move(command.move_group, index)
+            case "update_topic":
+                self._let_go(command.update_topic)
             case "delete_topic" | "forget_groups":
                 self._drop_what_is_gone()
             case "join_group":
@@ -257,6 +259,17 @@ class LeaseModel:
             else:
                 seat.finished = set(range(each.offset))
                 seat.due = Due(each.offset, index)
+
+    def _let_go(self, command: pb.UpdateTopicCommand) -> None:
+        """Nobody holds queues that aren't read any more."""
+        topic = self._machine.topics.get(command.name)
+        if topic is None:
+            return
+        count = len(topic.next_offsets)
+        numbers = self._machine.queue_numbers.of(topic.incarnation, count)
+        for (_, incarnation, queue_id), seat in self._seats.items():
+            if incarnation == topic.incarnation and queue_id >= numbers.read_queues:
+                seat.session = seat.epoch = 0
 
     def _drop_what_is_gone(self) -> None:
         there = {topic.incarnation for topic in self._machine.topics.values()}

@@ -144,6 +144,7 @@ UNIT_WRITERS_SHARE = 0.5  # of the seeds
 CREWS_SHARE = 0.4
 POPPERS_SHARE = 0.4
 FAILING_SHARE = 0.25
+KEYED_SHARE = 0.3
 GATEKEEPER_SHARE = 0.15
 MEMBER_DELAYS_MS = tuple(200 + 100 * level for level in range(LEVELS))
 # Sessions are short, so that a run sees many ends of them.
@@ -231,6 +232,7 @@ class Plan:
     poppers: tuple[int, ...] = ()  # of each group that is handed single messages
     failing: int = 0  # members of a group that fails at messages
     stopping: int = 0  # of one that does so in order
+    keyed: int = 0  # members of a group that reads in order a topic that grows and shrinks
     gatekeeper: bool = False  # topics are opened and closed
     upgraded: bool = False  # whoever starts again does so with a release of the next level
     one_away: bool = False  # when all is at rest a voter goes, and the others have to serve
@@ -292,7 +294,7 @@ def draw_plan(
     one_away = plan.random("one-away/drawn").random() < share
     plan = replace(plan, upgraded=upgraded, one_away=one_away)
     plan = _with_overseers(_with_crews(_with_unit_writers(plan)))
-    return _with_gatekeeper(_with_failing(_with_poppers(plan)))
+    return _with_keyed(_with_gatekeeper(_with_failing(_with_poppers(plan))))
 
 
 def _with_snapshots(plan: Plan) -> Plan:
@@ -482,6 +484,14 @@ def _with_failing(plan: Plan) -> Plan:
     plan = replace(plan, failing=chance.randint(1, 3))
     in_order = plan.random("stopping")
     return replace(plan, stopping=in_order.randint(1, 2) if in_order.random() < 0.5 else 0)
+
+
+def _with_keyed(plan: Plan) -> Plan:
+    """Some whose log keeps its front have a topic that grows and shrinks beside keys in order."""
+    chance = plan.random("keyed")
+    if plan.moves_start or chance.random() >= KEYED_SHARE:
+        return plan
+    return replace(plan, keyed=chance.randint(1, 3))
 
 
 def _with_gatekeeper(plan: Plan) -> Plan:

@@ -27,6 +27,16 @@ from chaos.sim.clients import Administrator, Consumer, Doubter, Shared
 from chaos.sim.failing import FailingCrew, FailingMember, check_failed, has_moved_on
 from chaos.sim.filtered import drawn, wanted_offsets
 from chaos.sim.gatekeeper import Gatekeeper
+from chaos.sim.keyed import (
+    GROUP,
+    Book,
+    KeyedCrew,
+    KeyedMember,
+    KeyedSender,
+    Resizer,
+    check_keyed,
+    is_through,
+)
 from chaos.sim.members import Crew, Member
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.node import Defect, Life, SimNode
@@ -55,6 +65,8 @@ READ_US = 20_000_000  # within which everything has been read
 TOPIC = "orders"
 GATEKEEPER_S = 0.6  # between two permissions
 OVERSEER_S = 0.8  # between two things that one does
+RESIZE_S = 0.5  # between two updates of a topic
+KEYED_S = 0.03  # between a sender's messages with keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +144,8 @@ AnyClient = (
     | Member
     | Overseer
     | Popper
+    | KeyedSender
+    | Resizer
     | Gatekeeper
 )
 
@@ -147,6 +161,7 @@ class _Run:
         self.shared = Shared(self.world, history, moves_start=plan.moves_start)
         self.nemesis = Nemesis(self.world)
         self.units = UnitBook()
+        self.keyed = Book()
         self.shops: dict[str, Shop] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.away: tuple[str, ...] | None = None
@@ -265,6 +280,7 @@ class _Run:
             name, groups = f"overseer-{i}", self._moved_crews()
             clients.append(Overseer(name, shared, plan.random(name), groups, OVERSEER_S))
         clients += self._make_poppers()
+        clients += self._make_keyed()
         if plan.gatekeeper:
             shared.gates.has_keeper = True
             chance = plan.random("gatekeeper/at work")
@@ -301,7 +317,7 @@ class _Run:
     def _moved_crews(self) -> list[str]:
         """Those that may be moved back: whoever fails would fail again at the same."""
         crews = self.world.crews.items()
-        return [name for name, each in crews if not isinstance(each, FailingCrew)]
+        return [name for name, each in crews if not isinstance(each, FailingCrew | KeyedCrew)]
 
     def _make_failing(self) -> list[Member]:
         """Crews that fail at messages: the second stays in front of them, in order."""
@@ -319,6 +335,33 @@ class _Run:
                 member.takes_retries = plan.random(f"{member.name}/retries").random() < 0.7
             found += made
         return found
+
+    def _make_keyed(self) -> list[AnyClient]:
+        """A topic that grows and shrinks, who sends to it, and a crew that reads it in order."""
+        plan, shared, book = self.plan, self.shared, self.keyed
+        if not plan.keyed:
+            return []
+        crew = KeyedCrew(GROUP, is_orderly=True, book=book)
+        crew.is_drained = self._is_keyed_drained
+        self.world.crews[crew.group] = crew
+        members = [f"keyed-{at}" for at in range(plan.keyed)]
+        self.world.members_of_crews += members
+        senders = [f"keyed-sender-{at}" for at in range(2)]
+        return [
+            Resizer("resizer", shared, plan.random("resizer"), RESIZE_S, book),
+            *(KeyedSender(n, shared, plan.random(n), KEYED_S, book) for n in senders),
+            *(KeyedMember(n, shared, plan.random(n), crew, self.world) for n in members),
+        ]
+
+    def _is_keyed_drained(self) -> bool:
+        if self.shared.pending or not all(task.done() for task in self._others):
+            return False
+        for node in self.world.nodes.values():
+            life = node.life
+            if life is not None and life.replica.leadership.serving:
+                machine = life.replica.machine
+                return machine.level.current < GROUPS_LEVEL or is_through(machine)
+        return False
 
     def _make_poppers(self) -> list[Popper]:
         """The shops: the first of any order, the second FIFO."""
@@ -545,6 +588,8 @@ class _Run:
             if node.life is not None and not node.spoiled:
                 incarnations.check_files(node, node.life)
         self._check_units()
+        for node in self.world.nodes.values():
+            check_keyed(self.keyed, node)
         models = compare_replicas(world.nodes.values(), incarnations.meant, world.archive)
         if models is not None:
             self._check_crews(models)

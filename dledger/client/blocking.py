@@ -189,6 +189,7 @@ class BlockingClient:
         name: str,
         *,
         queues: int = 4,
+        write_queues: int | None = None,
         if_not_exists: bool = False,
         retention_hours: float | None = None,
         permission: Permission | None = None,
@@ -199,6 +200,7 @@ class BlockingClient:
             self._client.create_topic(
                 name,
                 queues=queues,
+                write_queues=write_queues,
                 if_not_exists=if_not_exists,
                 retention_hours=retention_hours,
                 permission=permission,
@@ -217,6 +219,28 @@ class BlockingClient:
         """See `Client.retain_topic`."""
         return self._call(
             self._client.retain_topic(name, hours, incarnation=incarnation, deadline_s=deadline_s)
+        )
+
+    def update_topic(
+        self,
+        name: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        drop: bool = False,
+        incarnation: int = 0,
+        deadline_s: float | None = None,
+    ) -> TopicInfo:
+        """See `Client.update_topic`."""
+        return self._call(
+            self._client.update_topic(
+                name,
+                read_queues=read_queues,
+                write_queues=write_queues,
+                drop=drop,
+                incarnation=incarnation,
+                deadline_s=deadline_s,
+            )
         )
 
     def permit_topic(

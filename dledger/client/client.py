@@ -202,6 +202,7 @@ class Client:
         name: str,
         *,
         queues: int = 4,
+        write_queues: int | None = None,
         if_not_exists: bool = False,
         retention_hours: float | None = None,
         permission: Permission | None = None,
@@ -210,7 +211,9 @@ class Client:
         """The topic exists, with all that is wished of it: it is made with that, or not at all.
 
         Args:
-            queues: 1 to 1,024.
+            queues: that are read, 1 to 1,024.
+            write_queues: how many of them take messages, also of a topic that existed; None: all
+                of a new one. It is a call of its own: if that fails, the topic is there without.
             if_not_exists: a topic that exists with as many queues is a success.
             retention_hours: how long its messages are wanted (`retain_topic`), also of one that
                 existed; None: nothing is said of it.
@@ -221,13 +224,21 @@ class Client:
             InvalidArgument: name or number of queues is not allowed.
             NotReady: not every member of the broker group knows such wishes yet.
         """
-        return await topics.create(
+        made = await topics.create(
             self._broker_group,
             name,
             queues,
             if_not_exists=if_not_exists,
             retention_hours=retention_hours,
             permission=permission,
+            deadline_s=deadline_s,
+        )
+        if write_queues in (None, made.write_queues):
+            return made
+        return await self.update_topic(
+            name,
+            write_queues=write_queues,
+            incarnation=made.incarnation,
             deadline_s=deadline_s,
         )
 
@@ -288,6 +299,43 @@ class Client:
             TopicNotFound, TopicReplaced: there is no such topic, or none any more.
         """
         return await topics.stats(self._broker_group, name, deadline_s)
+
+    async def update_topic(
+        self,
+        name: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        drop: bool = False,
+        incarnation: int = 0,
+        deadline_s: float | None = None,
+    ) -> TopicInfo:
+        """The topic is read in so many queues, of which the first so many take messages. Nothing is
+        lost; producers choose anew, and groups that read in order still get each key's messages in
+        order, which others may not across the change (docs/consumers.md).
+
+        Args:
+            read_queues: None: as many as now. Fewer: only when every group has read the queues that
+                go to their ends.
+            write_queues: None: as many as now; at most `read_queues`.
+            drop: queues go also if groups haven't read them.
+            incarnation: of the topic that is meant (`TopicInfo`); 0: whichever has the name.
+
+        Raises:
+            QueuesUnread: a group hasn't read a queue that would go.
+            InvalidArgument: there can't be such numbers.
+            LimitReached: too many queues, or too many changes since the log begins.
+            TopicNotFound, TopicReplaced: there is no such topic.
+            NotReady: not every member of the broker group knows how yet.
+        """
+        request = pb.UpdateTopicRequest(
+            name=text("topic name", name),
+            incarnation=u64("incarnation", incarnation),
+            read_queues=topics.queue_number("read_queues", read_queues),
+            write_queues=topics.queue_number("write_queues", write_queues),
+            drop=drop,
+        )
+        return await topics.update(self._broker_group, request, deadline_s)
 
     async def delete_topic(
         self, name: str, *, incarnation: int = 0, deadline_s: float | None = None

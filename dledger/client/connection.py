@@ -71,6 +71,7 @@ GET_OFFSET_BY_TIME: Final = _broker(
 )
 GET_MESSAGE: Final = _broker("GetMessage", pb.GetMessageRequest, pb.GetMessageResponse)
 CREATE_TOPIC: Final = _broker("CreateTopic", pb.CreateTopicRequest, pb.CreateTopicResponse)
+UPDATE_TOPIC: Final = _broker("UpdateTopic", pb.UpdateTopicRequest, pb.UpdateTopicResponse)
 RETAIN_TOPIC: Final = _broker("RetainTopic", pb.RetainTopicRequest, pb.RetainTopicResponse)
 PERMIT_TOPIC: Final = _broker("PermitTopic", pb.PermitTopicRequest, pb.PermitTopicResponse)
 MEASURE_TOPIC: Final = _broker("MeasureTopic", pb.MeasureTopicRequest, pb.MeasureTopicResponse)

@@ -36,7 +36,9 @@ from dledger.client.errors import (
     ClientError,
     ClientFault,
     NotReady,
+    QueueClosed,
     QueueNotFound,
+    QueuesChanged,
     ServerError,
     TopicNotFound,
     TopicReplaced,
@@ -70,12 +72,14 @@ class Sender:
         on_sealed: the lane's gather was closed.
         on_over: so many messages, of so many bytes together, are settled.
         on_place_gone: the lane's topic, or its queue, isn't what it was.
+        on_queues_changed: the lane's topic takes messages in other queues.
     """
 
     fail: Callable[[asyncio.Future[SendResult], ClientError], None]
     on_sealed: Callable[[Lane], None]
     on_over: Callable[[int, int], None]
     on_place_gone: Callable[[Lane], None]
+    on_queues_changed: Callable[[Lane], None]
 
 
 class Dispatcher:
@@ -103,6 +107,7 @@ class Dispatcher:
         self._pause = Pause(self._flush_gathers)
         self._failed_link: NodeLink | None = None
         self._closed = False
+        self._moving: asyncio.Future[None] | None = None  # made by who waits for quiet lanes
         self.stored = self.failed = self.unknown = self.duplicates = 0  # messages
         self.requests = self.batches_retried = self.batches_busy = 0
         broker_group.listen(self._on_target_changed)
@@ -126,6 +131,68 @@ class Dispatcher:
             lane = Lane(topic, queue_id, self._epochs, incarnation=incarnation)
             self._lanes[topic, queue_id] = lane
         return lane
+
+    # --- other queues -------------------------------------------------------------------------
+
+    def lanes_of(self, topic: str) -> list[Lane]:
+        """Every lane of the newest topic of that name, by queue."""
+        found = [lane for lane in self._lanes.values() if lane.topic == topic]
+        return sorted(found, key=lambda lane: lane.queue_id)
+
+    async def quieted(self, lanes: Iterable[Lane]) -> None:
+        """Returns when it is known of all that these lanes, which are frozen, have sent whether it
+        is stored. Each batch's limit ends that."""
+        while not all(lane.is_quiet for lane in lanes):
+            if self._moving is None or self._moving.done():
+                self._moving = self._loop.create_future()
+            await asyncio.wait([self._moving])
+
+    def withdraw(self, lane: Lane) -> list[Batch]:
+        """What is left in the lane, which is quiet, to be put into others."""
+        left: list[Batch] = []
+
+        def rule() -> list[Failure]:
+            batches, failures = lane.withdraw()
+            left.extend(batches)
+            return failures
+
+        self._judge(lane, rule)
+        self._active.pop(lane, None)
+        return left
+
+    def put(self, lane: Lane, batch: Batch) -> None:
+        """The batch, of messages that were accepted before, is sent behind all that is there."""
+        lane.seal()
+        lane.ready.append(batch)
+        self._active[lane] = None
+        self._arm_expiry(batch.deadline)
+
+    def end(self, batch: Batch) -> None:
+        """Its messages are in other batches: who waits for this one looks again."""
+        batch.futures = []
+        _wake(batch)
+
+    def fail_message(self, batch: Batch, position: int, error: ClientError) -> None:
+        """A message of a batch that was withdrawn isn't stored."""
+        self._sender.fail(batch.futures[position], error.about_message(Outcome.DID_NOT_HAPPEN))
+        self._sender.on_over(1, batch.sizes[position])
+        self.failed += 1
+
+    def break_off(self, lanes: Iterable[Lane], error: ClientError) -> None:
+        """What these lanes hold fails."""
+        for lane in lanes:
+            lane.is_frozen = False
+            self._judge(lane, partial(lane.break_off, error))
+            self._active.pop(lane, None)
+
+    def go_on(self) -> None:
+        """What was put is sent."""
+        self._flush_gathers()
+
+    def _on_answers(self) -> None:
+        """What is known of batches has changed."""
+        if self._moving is not None and not self._moving.done():
+            self._moving.set_result(None)
 
     # --- gathering ----------------------------------------------------------------------------
 
@@ -284,9 +351,11 @@ class Dispatcher:
                 if not self._epochs.is_registered(lane.sending_epoch):
                     self._judge(lane, partial(lane.break_off, error))
                     self._active.pop(lane, None)
+        self._on_answers()
         self._flush_gathers()
 
     def _on_name_forgotten(self, error: ClientError) -> None:
+        self._on_answers()
         for lane in list(self._active):
             self._judge(lane, partial(lane.on_name_forgotten, error))
             if lane.is_empty:
@@ -335,6 +404,7 @@ class Dispatcher:
                     base_sequence=batch.base_sequence,
                     count=batch.count,
                     records=batch.records,
+                    queues_changed=lane.queues_changed,
                 )
                 for lane, batch in parcel
             ],
@@ -346,6 +416,7 @@ class Dispatcher:
             if not isinstance(error, Exception):
                 raise error
             fault("taking an answer", error)
+        self._on_answers()
         if not self._closed:
             self._flush_gathers()
 
@@ -378,7 +449,10 @@ class Dispatcher:
                 continue
             self.batches_retried += lane.on_error(batch, error)
             self.batches_busy += isinstance(error, Busy)
-            if isinstance(error, TopicNotFound | TopicReplaced | QueueNotFound):
+            if isinstance(error, QueuesChanged):
+                with contained("looking for other queues"):
+                    self._sender.on_queues_changed(lane)
+            elif isinstance(error, TopicNotFound | TopicReplaced | QueueNotFound | QueueClosed):
                 with contained("forgetting a topic"):
                     self._sender.on_place_gone(lane)
         self._settle(lane for lane, _, _ in errors)
@@ -491,12 +565,16 @@ class Dispatcher:
         now = self._loop.time()
         with contained("ending what is overdue"):
             for lane in list(self._active):
+                over = self.failed + self.unknown
                 self._judge(lane, partial(lane.expire, now))
+                if self.failed + self.unknown > over:  # perhaps the brokers know of no such place
+                    self._sender.on_place_gone(lane)
                 if lane.is_empty:
                     self._active.pop(lane, None)
         if self._active:
             soonest = min(lane.next_deadline() for lane in self._active)
             self._arm_expiry(max(soonest, now + PAUSE_MIN_S))
+        self._on_answers()
         self._flush_gathers()
 
     async def abort(self, error: ClientError) -> None:

@@ -16,6 +16,9 @@ have been refused *may have happened*.
     ├── TopicNotWritable     the topic's permission lets nobody send to it
     ├── TopicNotReadable     ... or read from it
     ├── QueueNotFound
+    ├── QueueClosed          the queue takes no messages any more
+    ├── QueuesChanged        the topic takes messages in other queues now (retriable)
+    ├── QueuesUnread         a consumer group hasn't read queues that would go
     ├── OffsetOutOfRange
     ├── MessageNotFound
     ├── WrongBrokerGroup     the nodes at this address belong to another broker group
@@ -200,6 +203,25 @@ class QueueNotFound(ClientError):
     """The topic has fewer queues."""
 
     code = "QUEUE_NOT_FOUND"
+
+
+class QueueClosed(ClientError):
+    """The queue is read, and takes no messages any more."""
+
+    code = "QUEUE_CLOSED"
+
+
+class QueuesChanged(ClientError):
+    """The topic takes messages in other queues than the sender knew: producers read it again by
+    themselves."""
+
+    code = "QUEUES_CHANGED"
+
+
+class QueuesUnread(ClientError):
+    """A consumer group hasn't read a queue that would go to its end."""
+
+    code = "QUEUES_UNREAD"
 
 
 class OffsetOutOfRange(ClientError):
@@ -507,6 +529,9 @@ _BY_CODE: Final[dict[int, type[ClientError]]] = {
     pb.GROUP_NOT_FOUND: GroupNotFound,
     pb.GROUP_EXISTS: GroupExists,
     pb.GROUP_STYLED: GroupStyled,
+    pb.QUEUES_CHANGED: QueuesChanged,
+    pb.QUEUE_CLOSED: QueueClosed,
+    pb.QUEUES_UNREAD: QueuesUnread,
     pb.RECEIPT_SUPERSEDED: ReceiptExpired,
 }
 

@@ -4,21 +4,33 @@ This owns the searches of one producer: one a route, begun by the first message 
 must never leave a message behind: a search that ends, however it does, lets go of all that the
 route holds, and a message with a deadline of its own doesn't wait beyond that. The others' deadline
 is the search's.
+
+A topic that takes messages in other queues than were known is looked for anew (`move`), and with it
+goes what its lanes hold, once they are quiet (rule 8 of `dledger.client.lane`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import DESCRIBE_TOPIC
 from dledger.client.dispatch import Dispatcher
-from dledger.client.errors import ClientError, DeadlineExceeded, ProducerClosed, QueueNotFound
+from dledger.client.errors import (
+    ClientError,
+    ClientFault,
+    DeadlineExceeded,
+    ProducerClosed,
+    QueueNotFound,
+    TopicReplaced,
+)
 from dledger.client.faults import contained, fault
+from dledger.client.lane import Batch, Lane
 from dledger.client.pause import PAUSE_MIN_S
+from dledger.client.rerouting import Refused, rerouted
 from dledger.client.routing import HeldMessage, Route, for_queue
 from dledger.wire import broker_pb2 as pb
 
@@ -59,18 +71,31 @@ class Holding:
         self._first_sticky = first_sticky
         self._loop = asyncio.get_running_loop()
         self._searches: dict[Route, asyncio.Task[None]] = {}
+        self.moves = 0  # how often topics were found to take messages in other queues
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # of the timer, which doesn't know it on every event loop
 
     def hold(self, route: Route, message: HeldMessage) -> None:
         """Keeps a message until the topic's queues are known; the first one asks for them."""
+        self._begin(route)
+        route.held.append(message)
+        if message.timeout_s is not None:
+            self._arm(message.deadline)
+
+    def move(self, route: Route) -> None:
+        """The topic takes messages in other queues: nothing new is sent until these are known, and
+        what was chosen before is chosen anew."""
+        route.forget()
+        for lane in self._dispatcher.lanes_of(route.topic):
+            lane.freeze()
+        self.moves += 1
+        self._begin(route)
+
+    def _begin(self, route: Route) -> None:
         if route not in self._searches:
             task = self._loop.create_task(self._search(route))
             self._searches[route] = task
             task.add_done_callback(lambda _: self._searches.pop(route, None))
-        route.held.append(message)
-        if message.timeout_s is not None:
-            self._arm(message.deadline)
 
     async def searched(self) -> None:
         """Returns when every search that is under way has ended."""
@@ -92,7 +117,8 @@ class Holding:
     async def _search(self, route: Route) -> None:
         """Asks for the topic's queues, then lets go of what waited for them."""
         try:
-            await self._find_lanes(route)
+            while not await self._find_lanes(route):
+                pass  # it was frozen for what is so now: once, unless it is changed again
         except ClientError as error:
             self._fail(route, error)
         except asyncio.CancelledError:
@@ -106,16 +132,66 @@ class Holding:
                 with contained("placing a message", partial(self._holder.fail, message)):
                     self._release(route, message)
 
-    async def _find_lanes(self, route: Route) -> None:
+    async def _find_lanes(self, route: Route) -> bool:
+        """Whether the route knows the topic's queues; false: lanes were frozen first, as what they
+        hold was chosen by what isn't so any more."""
+        began = self._loop.time()
+        frozen = [each for each in self._dispatcher.lanes_of(route.topic) if each.is_frozen]
+        await self._dispatcher.quieted(frozen)
+        left_s = max(PAUSE_MIN_S, self._timeout_s - (self._loop.time() - began))
         request = pb.DescribeTopicRequest(name=route.topic)
-        answer = await self._broker_group.call(
-            DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=self._timeout_s
-        )
+        try:
+            answer = await self._broker_group.call(
+                DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=left_s
+            )
+        except ClientError as error:
+            self._dispatcher.break_off(frozen, error)
+            raise
+        topic = answer.topic
+        before = [each for each in self._dispatcher.lanes_of(route.topic) if _is_of(each, topic)]
+        gone = [each for each in frozen if not _is_of(each, topic)]
+        self._dispatcher.break_off(gone, TopicReplaced(f"topic {route.topic!r} was made anew"))
+        is_other = any(each.queues_changed != topic.queues_changed for each in before)
+        if is_other and not all(each.is_frozen for each in before):
+            for each in before:
+                each.freeze()
+            return False
+        self._resolve(route, topic, before)
+        return True
+
+    def _resolve(self, route: Route, topic: pb.Topic, before: Sequence[Lane]) -> None:
+        """The route goes by what the topic is now, and so does what its lanes held."""
         lanes = [
-            self._dispatcher.lane(route.topic, queue_id, answer.topic.incarnation)
-            for queue_id in range(answer.topic.queue_count)
+            self._dispatcher.lane(route.topic, queue_id, topic.incarnation)
+            for queue_id in range(topic.write_queues or topic.queue_count)
         ]
+        frozen = [each for each in before if each.is_frozen]
+        held = [(each, self._dispatcher.withdraw(each)) for each in frozen]
+        for each in (*before, *lanes):
+            each.queues_changed = topic.queues_changed
         route.resolve(lanes, self._first_sticky)
+        for lane, batches in held:
+            with contained("choosing queues anew", partial(self._give_up, batches)):
+                self._reroute(route, lane, batches)
+        if held:
+            self._dispatcher.go_on()
+
+    def _reroute(self, route: Route, lane: Lane, batches: list[Batch]) -> None:
+        for each in rerouted(route, lane, batches):
+            if isinstance(each, Refused):
+                self._dispatcher.fail_message(*each)
+            else:
+                self._dispatcher.put(*each)
+        for batch in batches:
+            self._dispatcher.end(batch)
+
+    def _give_up(self, batches: list[Batch], error: ClientFault) -> None:
+        """Whatever of these batches isn't in others by now fails: which is which isn't known."""
+        for batch in batches:
+            for position, future in enumerate(batch.futures):
+                if not future.done():
+                    self._dispatcher.fail_message(batch, position, error)
+            self._dispatcher.end(batch)
 
     def _release(self, route: Route, message: HeldMessage) -> None:
         try:
@@ -169,3 +245,8 @@ class Holding:
             else:
                 told = f"the deadline is over, and topic {route.topic!r} was still looked for"
                 self._holder.fail(message, DeadlineExceeded(told))
+
+
+def _is_of(lane: Lane, topic: pb.Topic) -> bool:
+    """Whether it leads to that very topic, not to one before of the name."""
+    return lane.incarnation == topic.incarnation

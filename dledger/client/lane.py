@@ -10,6 +10,7 @@ States of a batch:
     GATHERED ──take──▶ IN_FLIGHT ──stored──────────▶ STORED   leaves when it is the first
     (no number yet)     ▲     │──retriable error───▶ RETRY    same bytes, same number
                         └─────────────take───────────┘
+                              ├──queues changed────▶ MOVED    leaves with all that is behind it
                               └──refused for good──▶ REFUSED  judged when it is the first
     any ──deadline, close, an earlier one in doubt─▶ DEAD     later answers are ignored
           (or `give_up`, when a rule below has failed itself)
@@ -41,6 +42,11 @@ five for deduplication). Rules, each held by a test:
     name numbers go on over epochs, and the former one is fenced: once every answer is in, a lane
     moves with its window, numbers and all, and PRODUCER_FENCED of a former epoch is only RETRY.
     If the name was forgotten in between its numbers mean nothing: rule 5.
+ 8. QUEUES_CHANGED: the topic takes messages in other queues than it was chosen by. Any copy of it
+    will be refused like that, so that it isn't stored and never will be, in doubt or not; nor
+    what is behind it. Nothing new is sent (`freeze`); once every answer is in and nothing before
+    it is in doubt, all goes back, in order, to who chooses queues (`withdraw`), and its numbers
+    are given again.
 
 Lanes are never dropped while their producer lives: about 2 KiB for each queue that was sent to.
 
@@ -61,6 +67,7 @@ from dledger.client.errors import (
     DeadlineExceeded,
     OutOfSequence,
     ProducerFenced,
+    QueuesChanged,
     UnknownProducer,
 )
 from dledger.client.options import MAX_SENT_BATCHES
@@ -78,10 +85,12 @@ class BatchState(Enum):
     RETRY = auto()
     STORED = auto()
     REFUSED = auto()
+    MOVED = auto()
     DEAD = auto()
 
 
 _UNDISTURBED: Final = (BatchState.IN_FLIGHT, BatchState.STORED)
+_FAILED: Final = (BatchState.RETRY, BatchState.REFUSED, BatchState.MOVED)
 
 
 class Batch:
@@ -93,6 +102,7 @@ class Batch:
         "deadline",
         "doubtful",
         "error",
+        "fixed",
         "futures",
         "is_told",
         "limit",
@@ -110,6 +120,7 @@ class Batch:
         futures: list[asyncio.Future[SendResult]],
         deadline: float,
         limit: float,
+        fixed: tuple[int, ...] = (),
     ) -> None:
         self.records = b"".join(parts)
         self.size = len(self.records)
@@ -118,6 +129,7 @@ class Batch:
         self.count = len(futures)
         self.deadline = deadline
         self.limit = limit  # until when it keeps its place; the deadline at least
+        self.fixed = fixed  # which of its messages name their queue themselves
         self.is_told = False  # its deadline was over before anything else was (rule 6)
         self.base_sequence = -1
         self.state = BatchState.GATHERED
@@ -158,13 +170,16 @@ class Lane:
         "_next_sequence",
         "_renumber",
         "epoch",
+        "fixed",
         "futures",
         "gather_deadline",
         "gather_limit",
         "gathered_bytes",
         "incarnation",
+        "is_frozen",
         "parts",
         "queue_id",
+        "queues_changed",
         "ready",
         "timeout_s",
         "topic",
@@ -175,6 +190,9 @@ class Lane:
         self.topic = topic
         self.incarnation = incarnation
         self.queue_id = queue_id
+        self.queues_changed = 0  # what its messages were chosen by (rule 8)
+        self.is_frozen = False
+        self.fixed: list[int] = []  # of the gather: which name their queue themselves
         self.parts: list[bytes] = []
         self.futures: list[asyncio.Future[SendResult]] = []
         self.gathered_bytes = 0
@@ -197,8 +215,9 @@ class Lane:
         if not self.parts:
             return
         limit = max(self.gather_limit, self.gather_deadline)
-        self.ready.append(Batch(self.parts, self.futures, self.gather_deadline, limit))
-        self.parts, self.futures, self.gathered_bytes = [], [], 0
+        fixed = tuple(self.fixed)
+        self.ready.append(Batch(self.parts, self.futures, self.gather_deadline, limit, fixed))
+        self.parts, self.futures, self.fixed, self.gathered_bytes = [], [], [], 0
         self.gather_deadline, self.gather_limit = NO_DEADLINE, 0.0
 
     @property
@@ -236,7 +255,7 @@ class Lane:
         if not self._is_of(self.sending_epoch):
             return taken
         for batch in self.window:
-            if batch.state is BatchState.REFUSED:
+            if batch.state in (BatchState.REFUSED, BatchState.MOVED):
                 return taken
             if batch.state is not BatchState.RETRY:
                 continue
@@ -245,7 +264,7 @@ class Lane:
             room_bytes -= batch.size
             batch.state = BatchState.IN_FLIGHT
             taken.append(batch)
-        while self.ready and len(self.window) < MAX_SENT_BATCHES:
+        while self.ready and len(self.window) < MAX_SENT_BATCHES and not self.is_frozen:
             if self.ready[0].size > room_bytes:
                 break
             batch = self.ready.popleft()
@@ -269,7 +288,7 @@ class Lane:
     def _may_send(self) -> bool:
         """Rule 1."""
         states = {batch.state for batch in self.window}
-        failed = self._renumber or BatchState.RETRY in states or BatchState.REFUSED in states
+        failed = self._renumber or not states.isdisjoint(_FAILED)
         return not (failed and BatchState.IN_FLIGHT in states)
 
     def _number(self, batch: Batch) -> None:
@@ -291,6 +310,10 @@ class Lane:
         """An attempt of `batch`, in flight, failed; `settle` draws the conclusions. Whether the
         batch will be sent again."""
         batch.error = error
+        if isinstance(error, QueuesChanged):
+            batch.doubtful = False
+            batch.state = BatchState.MOVED
+            return True
         if isinstance(error, UnknownProducer | OutOfSequence):
             again = self._is_worth_repeating(batch)
         elif isinstance(error, ProducerFenced):
@@ -360,7 +383,7 @@ class Lane:
         error: ClientError = DeadlineExceeded(_overdue(batch.error))
         if batch.doubtful or batch.state is BatchState.IN_FLIGHT:
             return Failure(batch, error, Outcome.MAY_HAVE_HAPPENED)
-        if batch.state is BatchState.RETRY or batch.error is None:
+        if batch.state in (BatchState.RETRY, BatchState.MOVED) or batch.error is None:
             batch.state, batch.error = BatchState.REFUSED, error
         return Failure(batch, batch.error, Outcome.DID_NOT_HAPPEN)
 
@@ -401,6 +424,40 @@ class Lane:
         return [
             self._over(batch, error, sent if batch.base_sequence >= 0 else unsent) for batch in left
         ]
+
+    # --- other queues -------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Nothing that has no number yet is sent (rule 8)."""
+        self.is_frozen = True
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it is known of all that was sent whether it is stored: what is left isn't."""
+        if any(batch.state is BatchState.IN_FLIGHT for batch in self.window):
+            return False
+        return not self.window or self.window[0].state is BatchState.MOVED
+
+    def withdraw(self) -> tuple[list[Batch], list[Failure]]:
+        """All that is left here, in order, to be sent another way; and what has failed meanwhile.
+        The lane is quiet; it is empty then, and sends again."""
+        self.seal()
+        freed = self.window[0].base_sequence if self.window else None
+        left: list[Batch] = []
+        failures: list[Failure] = []
+        for batch in chain(self.window, self.ready):
+            if batch.is_told or batch.state is BatchState.REFUSED:
+                error = batch.error or DeadlineExceeded(_overdue(None))
+                failures.append(self._over(batch, error, Outcome.DID_NOT_HAPPEN))
+            else:
+                batch.state = BatchState.DEAD
+                left.append(batch)
+        self.window.clear()
+        self.ready.clear()
+        self.is_frozen = False
+        if freed is not None:
+            self._go_on_from(freed)
+        return left, failures
 
     # --- epochs -------------------------------------------------------------------------------
 

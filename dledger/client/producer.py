@@ -67,7 +67,13 @@ class Producer:
         self._dispatcher = Dispatcher(
             broker_group,
             options,
-            Sender(self._fail, self._on_sealed, self._on_over, self._on_place_gone),
+            Sender(
+                self._fail,
+                self._on_sealed,
+                self._on_over,
+                self._on_place_gone,
+                self._on_queues_changed,
+            ),
         )
         self._failed: FailedSends[asyncio.Future[SendResult]] = FailedSends(
             was_asked, asyncio.Future.exception, options.max_buffered_messages
@@ -203,6 +209,8 @@ class Producer:
             )
         else:
             self._add(lane, record, future, deadline_s)
+            if queue_id is not None:
+                lane.fixed.append(len(lane.parts) - 1)
         self._messages += 1
         self._bytes += len(record)
 
@@ -363,6 +371,14 @@ class Producer:
         if route is not None and lane in route.lanes:
             del self._routes[lane.topic]
 
+    def _on_queues_changed(self, lane: Lane) -> None:
+        """The lane's topic takes messages in other queues. Also while the producer closes: what was
+        accepted is sent."""
+        route = self._routes.get(lane.topic)
+        if route is None:
+            route = self._routes[lane.topic] = Route(lane.topic, self._born_host)
+        self._holding.move(route)
+
     def _wake_room_waiters(self) -> None:
         for waiter in self._room_waiters:
             if not waiter.done():
@@ -382,13 +398,16 @@ class Producer:
 
     async def _settle(self) -> None:
         """Returns when everything accepted before this call is settled, well or badly."""
-        await self._holding.searched()
-        for batch in self._dispatcher.seal_all():
-            if batch.is_over:
-                continue
-            if batch.settled is None:
-                batch.settled = self._loop.create_future()
-            await asyncio.wait([batch.settled])
+        moves = -1
+        while moves != self._holding.moves:  # what is in other queues by now is in other batches
+            await self._holding.searched()
+            moves = self._holding.moves
+            for batch in self._dispatcher.seal_all():
+                if batch.is_over:
+                    continue
+                if batch.settled is None:
+                    batch.settled = self._loop.create_future()
+                await asyncio.wait([batch.settled])
 
     @property
     def _close_timeout_s(self) -> float:

@@ -132,7 +132,8 @@ class Permission(Enum):
 class TopicInfo:
     """A topic; the time is of its creation, ms since the epoch. `incarnation` tells it from others
     that have had or will have its name; `retention_hours` is how long its messages are wanted, 0:
-    as long as the broker group keeps any; `permission` is what may be done with it."""
+    as long as the broker group keeps any; `permission` is what may be done with it. Of the
+    `queue_count` queues that are read the first `write_queues` take messages."""
 
     name: str
     queue_count: int
@@ -140,6 +141,7 @@ class TopicInfo:
     incarnation: int = 0
     retention_hours: float = 0.0
     permission: Permission = Permission.READ_WRITE
+    write_queues: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Which queue a message goes to.
 
     explicit queue id   that queue
-    a key               abs(Java's String.hashCode(key)) % queues, as RocketMQ's
+    a key               abs(Java's String.hashCode(key)) % write queues, as RocketMQ's
                         SelectMessageQueueByHash: the same key, the same queue, in any language
     neither             the sticky queue: one queue until its gather is sent, then the next one,
                         so that unkeyed messages make few large batches, not many small ones
@@ -132,6 +132,10 @@ class Route:
         self.lanes = lanes
         self.sticky = lanes[first_sticky % len(lanes)]
 
+    def forget(self) -> None:
+        """Nothing is known of the topic: messages wait."""
+        self.lanes, self.sticky = [], None
+
     def turn_sticky(self) -> None:
         """The sticky queue has sent a batch: the next queue's turn."""
         if self.sticky is not None:
@@ -146,7 +150,8 @@ class Route:
         if queue_id is not None:
             if not 0 <= queue_id < len(self.lanes):
                 raise QueueNotFound(
-                    f"topic {self.topic!r} has queues 0 to {len(self.lanes) - 1}, not {queue_id}",
+                    f"topic {self.topic!r} takes messages in queues 0 to {len(self.lanes) - 1}, "
+                    f"not in {queue_id}",
                     subject=Subject.MESSAGE,
                 )
             return self.lanes[queue_id]

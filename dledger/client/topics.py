@@ -83,6 +83,16 @@ async def permit(
     return topic_info(answer.topic)
 
 
+async def update(
+    broker_group: BrokerGroup, request: pb.UpdateTopicRequest, deadline_s: float | None
+) -> TopicInfo:
+    """See `Client.update_topic`."""
+    answer = await broker_group.call(
+        rpc.UPDATE_TOPIC, request, Effect.IDEMPOTENT, deadline_s=deadline_s
+    )
+    return topic_info(answer.topic)
+
+
 async def stats(broker_group: BrokerGroup, name: str, deadline_s: float | None) -> TopicStats:
     """See `Client.topic_stats`."""
     found: list[QueueStats] = []
@@ -116,7 +126,17 @@ def topic_info(topic: pb.Topic) -> TopicInfo:
         topic.incarnation,
         topic.retention_ms / 3_600_000,
         _PERMISSIONS.get(topic.permission, Permission.READ_WRITE),
+        topic.write_queues or topic.queue_count,
     )
+
+
+def queue_number(name: str, wanted: int | None) -> int:
+    """As it is written; 0: nothing is said of it."""
+    if wanted is None:
+        return 0
+    if wanted < 1:
+        raise InvalidArgument(f"{name} is 1 to 1,024, not {wanted}")
+    return u32(name, wanted)
 
 
 def _bits(permission: object) -> int:

@@ -58,6 +58,8 @@ class Model:
         self.producers: dict[bytes, Registered] = {}  # by token, former ones too
         self.names: dict[str, Registered] = {}
         self.retention_ms: dict[str, int] = {}  # by topic
+        self.write_queues: dict[str, int] = {}  # of topics that were changed
+        self.changes: dict[str, int] = {}  # by topic: the entry by which they were
         self.permissions: dict[str, int] = {}  # by topic
         self.entries = 0
         self.max_producers = 100
@@ -139,12 +141,33 @@ class Model:
             return pb.SendResult(duplicate=True, place_forgotten=True)
         if batch.base_sequence < state.next_sequence:
             raise Refusal(wire_error(epb.INVALID_ARGUMENT, "older than what is remembered"))
+        self._check_choice(batch)
         self.check_permission(batch.topic, WRITTEN)
         result = self._append(queue, batch)
         state.next_sequence += batch.count
         state.recent.append((batch.base_sequence, batch.count, result))
         self.sequences[key] = state
         return result
+
+    def _check_choice(self, batch: pb.SendBatch) -> None:
+        present = self.changes.get(batch.topic, 0)
+        if batch.HasField("queues_changed") and batch.queues_changed != present:
+            raise Refusal(wire_error(epb.QUEUES_CHANGED, "read the topic again"))
+        if batch.queue_id >= self.write_queues.get(batch.topic, 1 << 32):
+            raise Refusal(wire_error(epb.QUEUE_CLOSED, f"queue {batch.queue_id} is closed"))
+
+    def update(self, topic: str, read_queues: int, write_queues: int) -> None:
+        """The topic is read and written in so many queues; 0: as it is. None goes."""
+        queues = self.topics[topic]
+        before = self.write_queues.get(topic, len(queues))
+        read, write = max(read_queues, len(queues)), write_queues or before
+        if write > read:
+            raise Refusal(wire_error(epb.INVALID_ARGUMENT, f"{write} of {read} queues"))
+        queues += [FakeQueue() for _ in range(read - len(queues))]
+        self.write_queues[topic] = write
+        if write != before:
+            self.entries += 1
+            self.changes[topic] = self.entries
 
     def register(self, token: bytes, name: str, previous: bytes) -> Registered:
         """Registers a producer, as the state machine would."""

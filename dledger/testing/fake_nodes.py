@@ -347,6 +347,13 @@ class FakeGroup:
         self.model.retention_ms[request.name] = request.retention_ms
         return pb.RetainTopicResponse(topic=self._topic(request.name))
 
+    async def on_UpdateTopic(
+        self, node: FakeNode, request: pb.UpdateTopicRequest
+    ) -> pb.UpdateTopicResponse:
+        self.model.queue(request.name, 0)
+        self.model.update(request.name, request.read_queues, request.write_queues)
+        return pb.UpdateTopicResponse(topic=self._topic(request.name))
+
     async def on_PermitTopic(
         self, node: FakeNode, request: pb.PermitTopicRequest
     ) -> pb.PermitTopicResponse:
@@ -467,6 +474,8 @@ class FakeGroup:
             queue_count=len(self.model.topics[name]),
             incarnation=self.model.incarnations.get(name, 0),
             retention_ms=self.model.retention_ms.get(name, 0),
+            write_queues=self.model.write_queues.get(name, 0),
+            queues_changed=self.model.changes.get(name, 0),
             permission=self.model.permissions.get(name, 0),
         )
 

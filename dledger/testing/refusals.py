@@ -10,6 +10,7 @@ REFUSED: dict[epb.ErrorCode, tuple[bool, epb.Outcome]] = {
     epb.BUSY: (True, epb.DID_NOT_HAPPEN),
     epb.STORAGE_FULL: (True, epb.DID_NOT_HAPPEN),
     epb.SHUTTING_DOWN: (True, epb.DID_NOT_HAPPEN),
+    epb.QUEUES_CHANGED: (True, epb.DID_NOT_HAPPEN),
     epb.OUT_OF_SEQUENCE: (True, epb.DID_NOT_HAPPEN),
     epb.UNKNOWN_PRODUCER: (False, epb.MAY_HAVE_HAPPENED),
     epb.LEADERSHIP_LOST: (True, epb.MAY_HAVE_HAPPENED),

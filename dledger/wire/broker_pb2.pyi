@@ -8,20 +8,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SendBatch(_message.Message):
-    __slots__ = ("topic", "queue_id", "base_sequence", "count", "records", "topic_incarnation")
+    __slots__ = ("topic", "queue_id", "base_sequence", "count", "records", "topic_incarnation", "queues_changed")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     BASE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_CHANGED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     base_sequence: int
     count: int
     records: bytes
     topic_incarnation: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., base_sequence: _Optional[int] = ..., count: _Optional[int] = ..., records: _Optional[bytes] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...
+    queues_changed: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., base_sequence: _Optional[int] = ..., count: _Optional[int] = ..., records: _Optional[bytes] = ..., topic_incarnation: _Optional[int] = ..., queues_changed: _Optional[int] = ...) -> None: ...
 
 class SendRequest(_message.Message):
     __slots__ = ("producer_id", "batches")
@@ -190,20 +192,24 @@ class GetMessageResponse(_message.Message):
     def __init__(self, record: _Optional[bytes] = ...) -> None: ...
 
 class Topic(_message.Message):
-    __slots__ = ("name", "queue_count", "created_time_ms", "incarnation", "retention_ms", "permission")
+    __slots__ = ("name", "queue_count", "created_time_ms", "incarnation", "retention_ms", "write_queues", "queues_changed", "permission")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     CREATED_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_CHANGED_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     queue_count: int
     created_time_ms: int
     incarnation: int
     retention_ms: int
+    write_queues: int
+    queues_changed: int
     permission: int
-    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., created_time_ms: _Optional[int] = ..., incarnation: _Optional[int] = ..., retention_ms: _Optional[int] = ..., permission: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., created_time_ms: _Optional[int] = ..., incarnation: _Optional[int] = ..., retention_ms: _Optional[int] = ..., write_queues: _Optional[int] = ..., queues_changed: _Optional[int] = ..., permission: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("name", "queue_count", "if_not_exists", "retention_ms", "permission")
@@ -218,6 +224,26 @@ class CreateTopicRequest(_message.Message):
     retention_ms: int
     permission: int
     def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., if_not_exists: _Optional[bool] = ..., retention_ms: _Optional[int] = ..., permission: _Optional[int] = ...) -> None: ...
+
+class UpdateTopicRequest(_message.Message):
+    __slots__ = ("name", "incarnation", "read_queues", "write_queues", "drop")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    READ_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    DROP_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    read_queues: int
+    write_queues: int
+    drop: bool
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., drop: _Optional[bool] = ...) -> None: ...
+
+class UpdateTopicResponse(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: Topic
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ...) -> None: ...
 
 class CreateTopicResponse(_message.Message):
     __slots__ = ("topic",)

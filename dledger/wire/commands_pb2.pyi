@@ -26,7 +26,7 @@ SETTLING_RETURNED: Settling
 SETTLING_EXTENDED: Settling
 
 class Command(_message.Message):
-    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts", "join_group", "end_sessions", "grant_leases", "commit_leases", "forget_groups", "settle_units", "move_group", "clone_group", "deliver", "bury", "send_back", "fire_delayed", "resend", "fail_message", "permit_topic", "make_topic")
+    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts", "join_group", "end_sessions", "grant_leases", "commit_leases", "forget_groups", "settle_units", "move_group", "clone_group", "deliver", "bury", "send_back", "fire_delayed", "resend", "fail_message", "update_topic", "permit_topic", "make_topic")
     CREATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     DELETE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,7 @@ class Command(_message.Message):
     FIRE_DELAYED_FIELD_NUMBER: _ClassVar[int]
     RESEND_FIELD_NUMBER: _ClassVar[int]
     FAIL_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     PERMIT_TOPIC_FIELD_NUMBER: _ClassVar[int]
     MAKE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     create_topic: CreateTopicCommand
@@ -75,9 +76,10 @@ class Command(_message.Message):
     fire_delayed: FireDelayedCommand
     resend: ResendCommand
     fail_message: FailMessageCommand
+    update_topic: UpdateTopicCommand
     permit_topic: PermitTopicCommand
     make_topic: MakeTopicCommand
-    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ..., join_group: _Optional[_Union[JoinGroupCommand, _Mapping]] = ..., end_sessions: _Optional[_Union[EndSessionsCommand, _Mapping]] = ..., grant_leases: _Optional[_Union[GrantLeasesCommand, _Mapping]] = ..., commit_leases: _Optional[_Union[CommitLeasesCommand, _Mapping]] = ..., forget_groups: _Optional[_Union[ForgetGroupsCommand, _Mapping]] = ..., settle_units: _Optional[_Union[SettleUnitsCommand, _Mapping]] = ..., move_group: _Optional[_Union[MoveGroupCommand, _Mapping]] = ..., clone_group: _Optional[_Union[CloneGroupCommand, _Mapping]] = ..., deliver: _Optional[_Union[DeliverCommand, _Mapping]] = ..., bury: _Optional[_Union[BuryCommand, _Mapping]] = ..., send_back: _Optional[_Union[SendBackCommand, _Mapping]] = ..., fire_delayed: _Optional[_Union[FireDelayedCommand, _Mapping]] = ..., resend: _Optional[_Union[ResendCommand, _Mapping]] = ..., fail_message: _Optional[_Union[FailMessageCommand, _Mapping]] = ..., permit_topic: _Optional[_Union[PermitTopicCommand, _Mapping]] = ..., make_topic: _Optional[_Union[MakeTopicCommand, _Mapping]] = ...) -> None: ...
+    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ..., join_group: _Optional[_Union[JoinGroupCommand, _Mapping]] = ..., end_sessions: _Optional[_Union[EndSessionsCommand, _Mapping]] = ..., grant_leases: _Optional[_Union[GrantLeasesCommand, _Mapping]] = ..., commit_leases: _Optional[_Union[CommitLeasesCommand, _Mapping]] = ..., forget_groups: _Optional[_Union[ForgetGroupsCommand, _Mapping]] = ..., settle_units: _Optional[_Union[SettleUnitsCommand, _Mapping]] = ..., move_group: _Optional[_Union[MoveGroupCommand, _Mapping]] = ..., clone_group: _Optional[_Union[CloneGroupCommand, _Mapping]] = ..., deliver: _Optional[_Union[DeliverCommand, _Mapping]] = ..., bury: _Optional[_Union[BuryCommand, _Mapping]] = ..., send_back: _Optional[_Union[SendBackCommand, _Mapping]] = ..., fire_delayed: _Optional[_Union[FireDelayedCommand, _Mapping]] = ..., resend: _Optional[_Union[ResendCommand, _Mapping]] = ..., fail_message: _Optional[_Union[FailMessageCommand, _Mapping]] = ..., update_topic: _Optional[_Union[UpdateTopicCommand, _Mapping]] = ..., permit_topic: _Optional[_Union[PermitTopicCommand, _Mapping]] = ..., make_topic: _Optional[_Union[MakeTopicCommand, _Mapping]] = ...) -> None: ...
 
 class SettleUnitsCommand(_message.Message):
     __slots__ = ("through", "refused")
@@ -136,6 +138,20 @@ class MoveQueueStartsCommand(_message.Message):
     incarnation: int
     starts: _containers.RepeatedCompositeFieldContainer[QueueStart]
     def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[QueueStart, _Mapping]]] = ...) -> None: ...
+
+class UpdateTopicCommand(_message.Message):
+    __slots__ = ("name", "incarnation", "read_queues", "write_queues", "drop")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    READ_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    DROP_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    read_queues: int
+    write_queues: int
+    drop: bool
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., drop: _Optional[bool] = ...) -> None: ...
 
 class QueueStart(_message.Message):
     __slots__ = ("queue_id", "offset")

@@ -38,6 +38,9 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MEMBER_REPLACED: _ClassVar[ErrorCode]
     LEASE_LOST: _ClassVar[ErrorCode]
     STRATEGY_UNKNOWN: _ClassVar[ErrorCode]
+    QUEUES_CHANGED: _ClassVar[ErrorCode]
+    QUEUE_CLOSED: _ClassVar[ErrorCode]
+    QUEUES_UNREAD: _ClassVar[ErrorCode]
     GROUP_NOT_FOUND: _ClassVar[ErrorCode]
     GROUP_EXISTS: _ClassVar[ErrorCode]
     GROUP_STYLED: _ClassVar[ErrorCode]
@@ -80,6 +83,9 @@ SESSION_ENDED: ErrorCode
 MEMBER_REPLACED: ErrorCode
 LEASE_LOST: ErrorCode
 STRATEGY_UNKNOWN: ErrorCode
+QUEUES_CHANGED: ErrorCode
+QUEUE_CLOSED: ErrorCode
+QUEUES_UNREAD: ErrorCode
 GROUP_NOT_FOUND: ErrorCode
 GROUP_EXISTS: ErrorCode
 GROUP_STYLED: ErrorCode

@@ -13,6 +13,7 @@ from broker.state.leases import Lease, Leases, Place, runs_of
 from broker.state.level import Level
 from broker.state.moving import Moving
 from broker.state.offsets import OffsetCommit, Offsets
+from broker.state.queue_numbers import QueueNumbers
 from broker.state.refusals import Refusal, TopicNotFound, TopicReplaced
 from broker.state.snapshot import Section
 from broker.state.topics import TopicRef, Topics, TopicState
@@ -48,6 +49,7 @@ class Owners:
         offsets: Offsets | None = None,
     ) -> None:
         self.level = Level()
+        self.queue_numbers = QueueNumbers()
         self.topics = Topics()
         self.offsets = Offsets() if offsets is None else offsets
         self.groups = Groups() if groups is None else groups

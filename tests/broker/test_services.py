@@ -128,6 +128,7 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
 # tests/integration/test_deliveries.py and tests/integration/test_retries.py.
 ELSEWHERE = {
     *("lookups.by_id", "cluster.replace_disk", "cluster.change_members"),
+    *("topics.retain", "topics.update", "groups.attend", "groups.commit"),
     *("topics.retain", "topics.permit", "topics.make", "topic_figures.measure"),
     *("groups.attend", "groups.commit"),
     *("consumers.describe", "consumers.progress", "consumers.move", "consumers.clone"),

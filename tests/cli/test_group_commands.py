@@ -303,6 +303,15 @@ def test_topic_is_created_listed_described_and_deleted(group: LocalGroup) -> Non
     )
     created |= {"retention_hours": 0.5}
     assert facts(group, "topic", "create", "life", "--queues", "3", "--if-not-exists") == created
+    assert told(group, "topic", "update", "life", "--read-queues", "4", "--write-queues", "2") == (
+        "life: 4 queues, 2 of them written, kept 0.5 h\n"
+    )
+    assert "life" in told(group, "topic", "list")
+    assert "Queues 0 to 1 take messages." in told(group, "topic", "describe", "life")
+    wrong = invoked(group, "topic", "update", "life", "--write-queues", "5")
+    assert wrong[0] == ExitCode.USAGE
+    created = facts(group, "topic", "update", "life", "--read-queues", "3", "--write-queues", "3")
+    assert (created["queue_count"], created["write_queues"]) == (3, 3)
     described = facts(group, "topic", "describe", "life")
     empty = [{"queue_id": at, "min_offset": 0, "max_offset": 0} for at in range(3)]
     assert described == created | {"queues": empty, "groups": {}}
@@ -325,7 +334,8 @@ def test_a_topic_is_closed_and_opened(group: LocalGroup, tmp_path: Path) -> None
     told(group, *send)
     code, _, error = invoked(group, *read)
     assert (code, "gives no messages" in error) == (ExitCode.FAILED, True)
-    assert "gate  1       w" in told(group, "topic", "list")
+    listed = [line.split() for line in told(group, "topic", "list").splitlines()]
+    assert ["gate", "1", "1", "w"] in listed
     assert facts(group, "topic", "update", "gate", "--perm", "rw")["permission"] == "rw"
     told(group, *read)
     assert out.read_text() == "a\n"

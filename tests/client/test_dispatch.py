@@ -73,7 +73,8 @@ BYSTANDER = Sender(
     fail=lambda future, error: future.set_exception(error),
     on_sealed=lambda lane: None,
     on_over=lambda count, size: None,
-    on_place_gone=lambda topic: None,
+    on_place_gone=lambda lane: None,
+    on_queues_changed=lambda lane: None,
 )
 
 

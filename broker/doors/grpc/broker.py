@@ -15,7 +15,7 @@ from broker.leader.batches import Batch, BatchAnswer, StoredBefore
 from broker.reading.progress import QueueOffset
 from broker.services.messages import PullRequest, tags_of_pull
 from broker.services.services import Services
-from broker.services.topics import NO_WISHES, Topic, Wishes
+from broker.services.topics import NO_WISHES, QueueWish, Topic, Wishes
 from broker.state.offsets import OffsetCommit
 from broker.state.registration import Registration
 from broker.state.topics import TopicRef
@@ -168,6 +168,14 @@ class BrokerDoor:
         retained = await self._services.topics.retain(topic, request.retention_ms)
         return pb.RetainTopicResponse(topic=_topic(retained))
 
+    async def update_topic(
+        self, request: pb.UpdateTopicRequest, context: Context
+    ) -> pb.UpdateTopicResponse:
+        wish = QueueWish(request.read_queues, request.write_queues, request.drop)
+        topic = TopicRef(request.name, request.incarnation)
+        updated = await self._services.topics.update(topic, wish)
+        return pb.UpdateTopicResponse(topic=_topic(updated))
+
     async def permit_topic(
         self, request: pb.PermitTopicRequest, context: Context
     ) -> pb.PermitTopicResponse:
@@ -241,6 +249,7 @@ def plain_batch(batch: pb.SendBatch) -> Batch:
         batch.count,
         batch.records,
         batch.topic_incarnation,
+        batch.queues_changed if batch.HasField("queues_changed") else None,
     )
 
 
@@ -269,6 +278,8 @@ def _topic(topic: Topic) -> pb.Topic:
         created_time_ms=topic.created_time_ms,
         incarnation=topic.incarnation,
         retention_ms=topic.retention_ms,
+        write_queues=topic.write_queues,
+        queues_changed=topic.queues_changed,
         permission=topic.permission,
     )
 

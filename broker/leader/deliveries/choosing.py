@@ -53,6 +53,7 @@ class Choice:
     command: DeliverCommand
     now_ms: int
     read: Read
+    end_of: Callable[[int], int]  # up to where a queue is given
     max_attempts: int = 0  # what is due after so many isn't given again; 0: nothing is over
     over: list[tuple[int, Handout]] = field(default_factory=list)  # by queue: those
     parts: dict[Receiver, list[_Part]] = field(default_factory=dict)
@@ -199,9 +200,9 @@ class Choice:
         draft = self._draft(queue_id)
         if self.planning.is_fifo and draft.unfinished:
             return
-        end = self.topic.next_offsets[queue_id]
-        while draft.next < end:
-            count = min(self._left(receiver, parts), self.planning.room(queue_id), SPAN)
+        while draft.next < (end := self.end_of(queue_id)):
+            left = min(self._left(receiver, parts), end - draft.next)
+            count = min(left, self.planning.room(queue_id), SPAN)
             if count <= 0:
                 return
             found = await self._found(queue_id, draft.next, count, receiver, parts)

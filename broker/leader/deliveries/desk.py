@@ -27,6 +27,7 @@ from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Super
 from broker.leader.deliveries.choosing import Choice, Read, at_provisional, runs
 from broker.leader.units import ProposedUnit, UnitResult
 from broker.reading.held import HeldPulls
+from broker.reading.held_back import HeldBack
 from broker.reading.queues import Found
 from broker.state.delivering import Planning, begun
 from broker.state.handouts import Handout, Record
@@ -77,6 +78,7 @@ class Surroundings:
         refused: the error of a refusal.
         bury: dead letters are made of messages of a queue that were read, in that hand; a refusal,
             or BrokerError, where they can't be.
+        held_back: what FIFO groups aren't given yet.
     """
 
     state: StateMachine
@@ -86,6 +88,7 @@ class Surroundings:
     now_ms: Callable[[], int]
     refused: Callable[[Refusal], BrokerError]
     bury: Bury
+    held_back: HeldBack
 
 
 class Desk:
@@ -291,7 +294,13 @@ class Desk:
         planning = Planning(state.deliveries, topic, self.is_fifo, at, records)
         is_tried = asyncio.get_running_loop().time() < self._buries_at_s
         attempts = 0 if is_tried else self.max_attempts
-        return Choice(planning, topic, command, now_ms, self._read, attempts)
+
+        def end_of(queue_id: int) -> int:
+            end = topic.next_offsets[queue_id]
+            held = self._around.held_back.end_of(place.group, topic, queue_id)
+            return end if held is None or not self.is_fifo else held
+
+        return Choice(planning, topic, command, now_ms, self._read, end_of, attempts)
 
     async def _propose(self, choice: Choice) -> UnitResult:
         commands = (Command(deliver=choice.command),)

@@ -32,6 +32,7 @@ from broker.leader.retries.own_topics import QUEUES
 from broker.state.groups import Group, Groups, Session
 from broker.state.leases import FREE, Lease, Leases, Place
 from broker.state.level import Level
+from broker.state.queue_numbers import QueueNumbers
 from broker.state.topics import Topics
 from dledger.level import DELIVERY_LEVEL
 from dledger.records.reserved import retry_topic
@@ -48,6 +49,8 @@ class State(Protocol):
     def leases(self) -> Leases: ...
     @property
     def level(self) -> Level: ...
+    @property
+    def queue_numbers(self) -> QueueNumbers: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,7 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class Seats:
-    """A topic's queues: how many there are, and who holds which."""
+    """A topic's queues: how many are read, and who holds which."""
 
     topic: str
     incarnation: int
@@ -175,7 +178,7 @@ def facts_of(state: State, group: Group) -> Facts:
         Seats(
             topic.name,
             topic.incarnation,
-            len(topic.next_offsets),
+            state.queue_numbers.of(topic.incarnation, len(topic.next_offsets)).read_queues,
             state.leases.kept(group.name, topic.incarnation),
         )
         for topic in map(state.topics.get, wanted)

@@ -50,7 +50,7 @@ CLIENT = (
     Mutant(
         "flush-forgets-who-waits-for-a-topic",
         "dledger/client/producer.py",
-        "        await self._holding.searched()\n",
+        "            await self._holding.searched()\n",
         "",
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_producer.py",),

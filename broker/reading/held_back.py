@@ -1,0 +1,64 @@
+"""Up to where a queue is handed out to a group that reads in order: a key that has moved here waits
+until its old queue is read to where it moved (ADR 60).
+
+This owns no state: what holds back is derived from the log's (`broker.state.queue_numbers`), from
+how far the group is, and from what can still be read. Whoever hands out asks before each read, and
+reads no further: what is applied between the two isn't handed out by that answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from broker.state.machine import StateMachine
+from broker.state.queue_numbers import held_from
+from broker.state.topics import TopicRef, TopicState
+
+LOOK_AGAIN_S: Final = 0.1  # at what is held back: nobody is told when its old queue is read
+KEPT_AT_ONCE: Final = 1_024  # answers, of groups in topics that were changed
+
+_Key = tuple[str, int]  # group, the topic's incarnation
+_Held = Mapping[int, int]
+
+
+class Bounds(Protocol):
+    """`broker.reading.queues.QueueReader`, as far as it is used here."""
+
+    def bounds(self, topic: TopicRef, queue_id: int) -> tuple[int, int]: ...
+
+
+class HeldBack:
+    """Asked for one node's state."""
+
+    def __init__(self, state: StateMachine, reader: Bounds) -> None:
+        self._state = state
+        self._reader = reader
+        # For many queues of one pull the same: as of which entry, and what was found.
+        self._found: dict[_Key, tuple[int, _Held]] = {}
+
+    def end_of(self, group: str, topic: TopicState, queue_id: int) -> int | None:
+        """Up to where the queue is handed out now; None: nothing was ever changed, to its end."""
+        if not self._state.queue_numbers.changed(topic.incarnation):
+            return None
+        end = topic.next_offsets[queue_id]
+        return min(end, self._held(group, topic).get(queue_id, end))
+
+    def _held(self, group: str, topic: TopicState) -> _Held:
+        key, applied = (group, topic.incarnation), self._state.applied_index
+        before = self._found.get(key)
+        if before is not None and before[0] == applied:
+            return before[1]
+        count = len(topic.next_offsets)
+        known = self._state.offsets.of(group, topic.name)
+        ref = TopicRef(topic.name, topic.incarnation)
+
+        def done(queue_id: int) -> int:
+            low, _ = self._reader.bounds(ref, queue_id)
+            return max(low, known.get(queue_id, 0))
+
+        held = held_from(self._state.queue_numbers.of(topic.incarnation, count), count, done)
+        if len(self._found) >= KEPT_AT_ONCE:
+            self._found.clear()
+        self._found[key] = applied, held
+        return held

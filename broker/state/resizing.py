@@ -1,0 +1,119 @@
+"""What an update of a topic does to several owners: topics, queue numbers, retention and leases.
+
+As `broker.state.consuming` for members (ADR 60). A queue is never made anew: one that goes keeps
+its end and what producers stored in it, begins at its end and is told to nobody; one that comes
+back goes on there.
+
+    the update            what it does
+    more read queues      topics, of queues that never were; they begin with their first message
+    fewer read queues     retention: those that go begin at their ends; leases of them end
+    other write queues    queue numbers: a change, with where every queue ends
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from broker.state.groups import Groups
+from broker.state.leases import Leases, Place
+from broker.state.log_start import RetiredThrough
+from broker.state.offsets import Offsets
+from broker.state.queue_numbers import Numbers, QueueNumbers
+from broker.state.refusals import QueueNumbersWrong, QueuesUnread, Refusal
+from broker.state.topic_retention import TopicRetentions
+from broker.state.topics import Topics, TopicState
+from dledger.core.errors import InvariantViolation
+from dledger.wire.commands_pb2 import UpdateTopicCommand
+
+NOT_BEGUN = -1
+
+
+class Owners(Protocol):
+    """`broker.state.machine.StateMachine`, as far as an update concerns it."""
+
+    @property
+    def topics(self) -> Topics: ...
+    @property
+    def queue_numbers(self) -> QueueNumbers: ...
+    @property
+    def topic_retention(self) -> TopicRetentions: ...
+    @property
+    def offsets(self) -> Offsets: ...
+    @property
+    def groups(self) -> Groups: ...
+    @property
+    def leases(self) -> Leases: ...
+    @property
+    def log_start(self) -> RetiredThrough: ...
+
+
+def resize(
+    owners: Owners, topic: TopicState, command: UpdateTopicCommand, index: int
+) -> Refusal | None:
+    """The topic is read and written as the command says, by entry `index`; or why nothing has
+    changed."""
+    count = len(topic.next_offsets)
+    numbers = owners.queue_numbers
+    now = numbers.of(topic.incarnation, count)
+    wanted = numbers.wanted(topic.incarnation, count, command.read_queues, command.write_queues)
+    if isinstance(wanted, QueueNumbersWrong):
+        return wanted
+    going = range(wanted.read_queues, now.read_queues)
+    if going and not command.drop:
+        unread = _unread(owners, topic, going)
+        if unread is not None:
+            return unread
+    first_index = owners.log_start.first_index
+    refusal: Refusal | None = numbers.too_many(topic.incarnation, wanted, first_index)
+    refusal = refusal or owners.topics.refusal_to_grow(topic, wanted.read_queues)
+    if refusal is not None:
+        return refusal
+    numbers.update(
+        topic.incarnation, wanted, topic.next_offsets, index=index, first_index=first_index
+    )
+    _grow(owners, topic, wanted)
+    _let_go(owners, topic, going)
+    return None
+
+
+def _unread(owners: Owners, topic: TopicState, queues: Iterable[int]) -> QueuesUnread | None:
+    """A group that reads the topic and hasn't finished one of the queues; by name, as who began
+    with a snapshot may know them in another order."""
+    ends = topic.next_offsets
+    retention = owners.topic_retention
+    held = [queue for queue in queues if retention.start_of(topic.incarnation, queue) < ends[queue]]
+    committed = owners.offsets.groups(topic.name)
+    waiting = (
+        group.name
+        for group in owners.groups
+        if group.created and not group.settings.is_broadcast and topic.name in group.settings.topics
+    )
+    for name in sorted({*committed, *waiting}):
+        known = committed.get(name, {})
+        for queue in held:
+            if known.get(queue, NOT_BEGUN) < ends[queue]:
+                return QueuesUnread(
+                    topic.name, name, queue, known.get(queue, NOT_BEGUN), ends[queue]
+                )
+    return None
+
+
+def _grow(owners: Owners, topic: TopicState, wanted: Numbers) -> None:
+    """The queues that never were are there."""
+    owners.topics.grow(topic, wanted.read_queues)
+    owners.topic_retention.on_topic_grown(topic.incarnation, len(topic.next_offsets))
+
+
+def _let_go(owners: Owners, topic: TopicState, going: range) -> None:
+    """Nothing of these queues may be read any more, and nobody holds them."""
+    ends = topic.next_offsets
+    starts = [(queue, ends[queue]) for queue in going]
+    refusal = owners.topic_retention.move(topic.incarnation, starts, ends)
+    if refusal is not None:
+        raise InvariantViolation(f"a queue can begin at its end: {refusal}")
+    for group in owners.leases.groups(topic.incarnation):
+        for queue in going:
+            place = Place(group, topic.incarnation, queue)
+            if owners.leases.of(place).session:
+                owners.leases.release(place)

@@ -1,0 +1,214 @@
+"""What groups that read in order aren't given yet, after a topic's write queues were changed
+(ADR 60): members by their leases, and FIFO receivers. Others are given whatever there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.batches import Placed
+from broker.leader.deliveries.asking import Settlement
+from broker.reading.queues import Found
+from broker.services.deliveries import Receive, Received
+from broker.services.queue_pulls import QueuesRequest, QueueWish
+from broker.services.topics import QueueWish as Numbers
+from broker.services.topics import Topic
+from broker.state.groups import Settings
+from broker.state.registration import Registration
+from broker.state.topics import TopicRef
+from dledger.records.record import decode_records
+from dledger.wire.commands_pb2 import SETTLING_FINISHED
+from tests.broker.asked import EndlessCall
+from tests.broker.attended import Member, Room
+from tests.broker.leader import TOKEN, batch
+
+ORDERLY = Settings(topics=("t",), is_orderly=True)
+CONCURRENT = Settings(topics=("t",))
+T = TopicRef("t")
+
+
+class Shop:
+    """Topic t of four queues, a producer, and a member `a` that has them all."""
+
+    def __init__(self, count: int = 1, settings: Settings | None = None) -> None:
+        self.room = Room(count)
+        node = self.room.leader
+        registered = node.replica.services.producers.register(Registration(TOKEN))
+        self.producer = self.room.world.run(node, registered).producer_id
+        self.sent: dict[int, int] = {}
+        self.member = Member()
+        if settings is not None:
+            self.seat = self.room.seat()
+            self.member = self.seat.join(settings=settings)
+            self.pass_ms(1_000)
+
+    def pass_ms(self, ms: int) -> None:
+        self.room.pass_ms(ms, self.seat)
+
+    def send(self, queue_id: int, *bodies: bytes) -> None:
+        sequence = self.sent.get(queue_id, 0)
+        node = self.room.leader
+        wanted = [batch(sequence, *bodies, queue_id=queue_id, tag="x")]
+        (answer,) = self.room.world.run(
+            node, node.replica.services.sends.send(self.producer, wanted)
+        )
+        assert isinstance(answer, Placed), answer
+        self.sent[queue_id] = sequence + len(bodies)
+
+    def update(self, read: int = 0, write: int = 0, *, drop: bool = False) -> Topic:
+        node = self.room.leader
+        wish = Numbers(read, write, drop)
+        return self.room.world.run(node, node.replica.services.topics.update(T, wish))
+
+    def pull(self, *places: tuple[int, int], hold_ms: int = 0) -> dict[int, list[bytes]]:
+        """By queue what member `a` is given from those offsets on."""
+        node = self.room.leader
+        wishes = tuple(
+            QueueWish(T, queue_id, offset, self.member.held.get(("t", queue_id), 0))
+            for queue_id, offset in places
+        )
+        request = QueuesRequest(wishes, "g", is_by_filter=True, hold_ms=hold_ms)
+        found = self.room.world.run(
+            node, node.replica.services.queue_pulls.pull(request, EndlessCall())
+        )
+        given: dict[int, list[bytes]] = {}
+        for at, each in found:
+            assert isinstance(each, Found), each
+            given[places[at][0]] = [record.body for record in decode_records(each.records)]
+        return given
+
+
+@pytest.mark.parametrize("tags", [None, (("t", ("x",)),)])
+def test_a_key_that_moved_waits_until_its_old_queue_is_read_to_where_it_moved(
+    tags: tuple[tuple[str, tuple[str, ...]], ...] | None,
+) -> None:
+    """Not to where that is by now; and only in groups that read in order."""
+    shop = Shop(settings=replace(ORDERLY, tags=tags))
+    shop.send(1, b"one", b"two")
+    assert shop.update(8, 8).write_queues == 8
+    shop.send(5, b"three")
+    shop.send(1, b"another's")
+    shop.pass_ms(1_000)
+    assert shop.member.queues == list(range(8))
+    assert shop.pull((5, 0)) == {}
+    assert shop.pull((1, 0), (5, 0)) == {1: [b"one", b"two", b"another's"]}
+    shop.room.commit(shop.member, 1, 1)
+    assert shop.pull((5, 0), hold_ms=300) == {}
+    shop.room.commit(shop.member, 1, 2)
+    assert shop.pull((5, 0)) == {5: [b"three"]}
+    shop.update(0, 4)
+    shop.send(1, b"four")
+    assert shop.pull((1, 2)) == {1: [b"another's"]}
+    shop.room.commit(shop.member, 5, 1)
+    assert shop.pull((1, 2)) == {1: [b"another's", b"four"]}
+
+
+def test_a_pull_that_waits_is_given_what_was_held_back_when_it_is_not_any_more() -> None:
+    """Nobody sends anything: it looks again by itself."""
+    shop = Shop(settings=ORDERLY)
+    shop.send(0, b"one")
+    shop.update(5, 5)
+    shop.send(4, b"two")
+    shop.pass_ms(1_000)
+    node = shop.room.leader
+    wish = QueueWish(T, 4, 0, shop.member.held["t", 4])
+    request = QueuesRequest((wish,), "g", hold_ms=10_000)
+    pulling = node.begin(node.replica.services.queue_pulls.pull(request, EndlessCall()))
+    shop.pass_ms(500)
+    assert not pulling.done()
+    shop.room.commit(shop.member, 0, 1)
+    shop.pass_ms(300)
+    assert pulling.done()
+
+
+def test_groups_that_do_not_read_in_order_are_given_what_there_is() -> None:
+    shop = Shop(settings=CONCURRENT)
+    shop.send(0, b"one")
+    shop.update(5, 5)
+    shop.send(4, b"two")
+    shop.pass_ms(1_000)
+    assert shop.pull((4, 0)) == {4: [b"two"]}
+
+
+def test_whoever_leads_next_holds_back_as_much() -> None:
+    """All that decides it is in the log."""
+    shop = Shop(3, ORDERLY)
+    shop.send(0, b"one")
+    shop.update(5, 5)
+    shop.send(4, b"two")
+    shop.pass_ms(1_000)
+    shop.room.lead(next(n for n in shop.room.world.nodes if n != shop.room.leader.name))
+    shop.room.world.settle()
+    assert shop.pull((4, 0)) == {}
+    assert shop.pull((0, 0)) == {0: [b"one"]}
+
+
+def test_queues_that_go_are_nobodys_and_read_no_more() -> None:
+    """Their holder is told; a topic is told by the queues that are read."""
+    shop = Shop(settings=ORDERLY)
+    shop.send(3, b"one")
+    shop.update(0, 2)
+    with pytest.raises(BrokerError) as refused:
+        shop.update(2)
+    assert refused.value.code is ErrorCode.QUEUES_UNREAD
+    shop.room.commit(shop.member, 3, 1)
+    topic = shop.update(2)
+    assert (topic.queue_count, topic.write_queues) == (2, 2)
+    shop.pass_ms(1_000)
+    assert shop.member.queues == [0, 1]
+    described = shop.room.world.run(
+        shop.room.leader, shop.room.leader.replica.services.topics.describe(T)
+    )
+    assert [each.queue_id for each in described.queues] == [0, 1]
+    shop.update(4, 4)
+    shop.send(3, b"two")
+    shop.pass_ms(1_000)
+    assert shop.pull((3, 1)) == {3: [b"two"]}
+
+
+def test_brokers_own_topics_are_changed_by_nobody() -> None:
+    shop = Shop()
+    node = shop.room.leader
+    for name in ("%RETRY%g", "%DLQ%g"):
+        wanted = node.replica.services.topics.update(TopicRef(name), Numbers(9, 9))
+        with pytest.raises(BrokerError) as refused:
+            shop.room.world.run(node, wanted)
+        assert refused.value.code is ErrorCode.INVALID_ARGUMENT
+
+
+# --- single messages ------------------------------------------------------------------------------
+
+
+def receive(shop: Shop, *settled: Settlement, is_fifo: bool = True) -> Received:
+    node = shop.room.leader
+    attempt = len(shop.sent).to_bytes(4, "big") + b"once"
+    wish = Receive("p", T, is_fifo, attempt, False, 32, 1 << 20, 0, 60_000, 0, 0, tuple(settled))
+    answer = node.replica.services.deliveries.receive(wish, EndlessCall())
+    return shop.room.world.run(node, answer)
+
+
+def bodies(received: Received) -> list[bytes]:
+    return [record.body for each in received.handed for record in decode_records(each.records)]
+
+
+def test_fifo_receivers_wait_as_members_do() -> None:
+    """Until what was handed out of the old queue is finished."""
+    shop = Shop()
+    shop.send(0, b"one")
+    shop.update(8, 8)
+    shop.send(4, b"two")
+    first = receive(shop)
+    assert bodies(first) == [b"one"]
+    assert bodies(receive(shop)) == []
+    done = Settlement(0, first.handed[0].handout, 0, 1, SETTLING_FINISHED, 0)
+    assert bodies(receive(shop, done)) == [b"two"]
+
+
+def test_receivers_in_any_order_are_given_what_there_is() -> None:
+    shop = Shop()
+    shop.send(0, b"one")
+    shop.update(8, 8)
+    shop.send(4, b"two")
+    assert sorted(bodies(receive(shop, is_fifo=False))) == [b"one", b"two"]

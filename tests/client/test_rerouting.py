@@ -1,0 +1,335 @@
+"""A producer whose topic takes messages in other queues than it knew (ADR 60, rule 8 of
+`dledger.client.lane`): nothing is lost, nothing comes twice, each key's messages stay in order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dledger.client import DeadlineExceeded, ProducerOptions, QueueClosed, QueueNotFound, SendResult
+from dledger.client.dispatch import Dispatcher
+from dledger.client.errors import ClientError, LeadershipLost, QueuesChanged
+from dledger.client.lane import Batch, BatchState
+from dledger.outcome import Outcome
+from dledger.records.record import decode_records
+from dledger.testing.fake_nodes import FakeGroup, FakeNode
+from dledger.testing.refusals import Refusal, wire_error
+from dledger.wire import errors_pb2 as epb
+from tests.client.loops import async_test
+from tests.client.test_lane import Bench, loop
+from tests.client.test_producer import Gate, batches, error_of, producing, refusing
+
+__all__ = ["loop"]  # a fixture
+
+
+@pytest.fixture
+def bench(loop: asyncio.AbstractEventLoop) -> Bench:
+    return Bench(loop)
+
+
+def changed() -> ClientError:
+    return QueuesChanged("other queues", outcome=Outcome.DID_NOT_HAPPEN, retriable=True)
+
+
+def lost() -> ClientError:
+    return LeadershipLost("gone", outcome=Outcome.MAY_HAVE_HAPPENED, retriable=True)
+
+
+def records(left: list[Batch]) -> list[bytes]:
+    return [batch.records for batch in left]
+
+
+# --- the lane -------------------------------------------------------------------------------------
+
+
+def test_what_is_withdrawn_is_in_order_and_its_numbers_are_given_again(bench: Bench) -> None:
+    """Rule 8: it is not stored, and never will be under them."""
+    first, second, third = bench.fly("a", "b", "c")
+    bench.gather("d")
+    bench.lane.on_stored(first)
+    for batch in (second, third):
+        assert bench.lane.on_error(batch, changed())
+    assert bench.lane.settle() == []
+    bench.lane.freeze()
+    assert bench.lane.is_quiet
+    assert bench.take() == []
+    left, failures = bench.lane.withdraw()
+    assert records(left) == [b"b", b"c", b"d"]
+    assert failures == []
+    assert bench.lane.is_empty
+    (again,) = bench.fly("e")
+    assert again.base_sequence == second.base_sequence
+
+
+def test_what_is_in_doubt_is_sent_again_before_anything_goes_elsewhere(bench: Bench) -> None:
+    """It may be stored where it was; then it must not be stored anywhere else."""
+    first, second = bench.fly("a", "b")
+    bench.gather("c")
+    bench.lane.on_error(first, lost())
+    bench.lane.on_error(second, changed())
+    bench.lane.settle()
+    bench.lane.freeze()
+    quiet = [bench.lane.is_quiet]
+    assert bench.take() == [first], "and nothing that has no number yet"
+    quiet.append(bench.lane.is_quiet)
+    bench.lane.on_stored(first)
+    bench.lane.settle()
+    quiet.append(bench.lane.is_quiet)
+    assert quiet == [False, False, True]
+    assert records(bench.lane.withdraw()[0]) == [b"b", b"c"]
+
+
+def test_nothing_goes_elsewhere_while_an_answer_is_on_its_way(bench: Bench) -> None:
+    """It may say that the batch is stored; and what is new waits for all of them."""
+    first, _ = bench.fly("a", "b")
+    bench.lane.on_error(first, changed())
+    bench.lane.settle()
+    bench.lane.freeze()
+    assert not bench.lane.is_quiet
+
+
+def test_lanes_that_were_refused_nothing_send_nothing_new_either(bench: Bench) -> None:
+    """Another lane of the topic was told: what has no number yet is chosen anew."""
+    bench.gather("a")
+    bench.lane.freeze()
+    assert bench.take() == []
+    assert records(bench.lane.withdraw()[0]) == [b"a"]
+
+
+def test_what_is_behind_a_batch_that_was_not_stored_was_not_stored_either(bench: Bench) -> None:
+    first, second = bench.fly("a", "b")
+    bench.lane.on_error(second, lost())
+    bench.lane.on_error(first, changed())
+    bench.lane.settle()
+    bench.lane.freeze()
+    assert bench.lane.is_quiet
+    assert bench.take() == []
+    assert records(bench.lane.withdraw()[0]) == [b"a", b"b"]
+
+
+def test_who_was_in_doubt_and_is_refused_by_a_change_is_in_doubt_no_more(bench: Bench) -> None:
+    """Whoever says so would know if it were stored."""
+    (first,) = bench.fly("a")
+    bench.lane.on_error(first, lost())
+    assert bench.take() == [first]
+    bench.lane.on_error(first, changed())
+    (failure,) = bench.lane.expire(1_000.0)
+    assert failure.outcome is Outcome.DID_NOT_HAPPEN
+
+
+def test_deadlines_go_on_while_it_is_not_known_where_to(bench: Bench) -> None:
+    """What is over by then isn't sent anywhere."""
+    (first,) = bench.fly("a")
+    bench.gather("b", deadline=5.0, limit=100.0)
+    bench.lane.on_error(first, changed())
+    bench.lane.freeze()
+    (failure,) = bench.lane.expire(6.0)
+    assert (failure.batch.records, failure.outcome) == (b"b", Outcome.DID_NOT_HAPPEN)
+    assert first.state is BatchState.MOVED
+    assert records(bench.lane.withdraw()[0]) == [b"a"]
+
+
+# --- the producer ---------------------------------------------------------------------------------
+
+
+def stored(group: FakeGroup) -> dict[str, list[int]]:
+    """By key the numbers of its messages, as they lie in the log."""
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for queue in group.model.topics["t"]:
+        for raw in queue.records:
+            record = decode_records(raw)[0]
+            place = record.physical_offset
+            found[record.properties.get("KEYS", "")].append((place, int(record.body)))
+    return {key: [number for _, number in sorted(each)] for key, each in found.items()}
+
+
+@async_test
+async def test_keys_move_with_what_was_not_stored_yet() -> None:
+    """The first refusal stops the topic; all goes on in the order of sending."""
+    async with producing(queues=2) as (group, client, producer):
+        await producer.send("t", b"0", key="k")
+        group.model.update("t", 5, 5)
+        futures = [producer.send("t", b"%d" % n, key="k") for n in range(1, 4)]
+        futures.append(producer.send("t", b"0", key="other"))
+        results = await asyncio.gather(*futures)
+        assert stored(group) == {"k": [0, 1, 2, 3], "other": [0]}
+        assert {each.queue_id for each in results[:3]} == {ord("k") % 5}
+        assert [each.write_queues for each in await client.topics()] == [5]
+        assert group.leader is not None
+        asked = group.leader.calls["DescribeTopic"]
+        await producer.send("t", b"4", key="k")
+        assert group.leader.calls["DescribeTopic"] == asked, "it was asked once"
+
+
+@async_test
+async def test_a_message_that_names_its_queue_stays_there_or_fails() -> None:
+    """Its caller chose; nobody else does."""
+    async with producing(queues=4) as (group, _, producer):
+        await asyncio.gather(*(producer.send("t", b"0", queue_id=n) for n in range(4)))
+        group.model.update("t", 0, 2)
+        open_one = producer.send("t", b"1", key="k", queue_id=1)
+        closed = producer.send("t", b"1", queue_id=3)
+        keyed = producer.send("t", b"1", key="k")
+        assert (await open_one).queue_id == 1
+        assert (await keyed).queue_id == ord("k") % 2
+        error = await error_of(closed)
+        assert isinstance(error, QueueClosed)
+        assert error.outcome is Outcome.DID_NOT_HAPPEN
+        with pytest.raises(QueueNotFound):
+            producer.send("t", b"2", queue_id=3)
+        assert producer.statistics().buffered_messages == 0
+        assert producer.statistics().buffered_bytes == 0
+        figures = producer.statistics()
+        assert (figures.accepted, figures.stored, figures.failed) == (7, 6, 1)
+
+
+@async_test
+async def test_what_was_in_doubt_is_not_stored_a_second_time_elsewhere() -> None:
+    """Its answer was lost, and the topic changed: where it was is asked first."""
+    async with producing(queues=2) as (group, _, producer):
+        await producer.send("t", b"0", key="k")
+        losing = 1
+
+        async def lose(method: str, node: FakeNode, request: Any) -> None:
+            nonlocal losing
+            if method == "Send" and losing:
+                losing -= 1
+                group.model.update("t", 5, 5)
+                raise Refusal(wire_error(epb.LEADERSHIP_LOST))
+
+        group.after.append(lose)
+        first = producer.send("t", b"1", key="k")
+        await asyncio.sleep(0)
+        second = producer.send("t", b"2", key="k")
+        assert (await first).duplicate
+        assert (await second).queue_id == ord("k") % 5
+        assert stored(group) == {"k": [0, 1, 2]}
+
+
+@async_test
+async def test_flush_and_close_wait_for_what_goes_another_way() -> None:
+    """What was accepted before is stored when they return."""
+    async with producing(queues=2) as (group, _, producer):
+        await producer.send("t", b"0", key="k")
+        group.model.update("t", 3, 3)
+        future = producer.send("t", b"1", key="k")
+        await producer.flush()
+        assert future.done()
+        group.model.update("t", 0, 1)
+        last = producer.send("t", b"2", key="k")
+        await producer.close()
+        assert (await last).queue_id == 0
+        assert stored(group) == {"k": [0, 1, 2]}
+
+
+@async_test
+async def test_who_cannot_ask_where_to_tells_its_messages() -> None:
+    """The topic is gone when it is looked for: nothing is left behind."""
+    async with producing(queues=2) as (group, _, producer):
+        await producer.send("t", b"0", key="k")
+        group.model.update("t", 3, 3)
+        gate = Gate("DescribeTopic")
+        group.before.append(gate)
+        moving = producer.send("t", b"1", key="k")
+        await gate.arrived.get()
+        later = producer.send("t", b"2", key="k")
+        group.model.delete("t")
+        gate.opened.set()
+        for future in (moving, later):
+            error = await error_of(future)
+            assert (error.code, error.outcome) == ("TOPIC_NOT_FOUND", Outcome.DID_NOT_HAPPEN)
+        assert producer.statistics().buffered_messages == 0
+
+
+@async_test
+async def test_who_gets_nowhere_looks_at_the_topic_again() -> None:
+    """A leader that knows of no such change says so for ever, after a recovery by force."""
+    async with producing(ProducerOptions(delivery_timeout_ms=150), queues=2) as (
+        group,
+        _,
+        producer,
+    ):
+        await producer.send("t", b"0", key="k")
+        refusals = [wire_error(epb.NOT_READY)] * 40
+        group.before.append(refusing("Send", *refusals))
+        with pytest.raises(DeadlineExceeded):
+            await producer.send("t", b"1", key="k")
+        group.before.clear()
+        group.model.update("t", 3, 3)
+        assert (await producer.send("t", b"2", key="k")).queue_id == ord("k") % 3
+
+
+@async_test
+async def test_nobody_waits_when_choosing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of ours: the messages are told, and the next ones go on."""
+    async with producing(queues=2) as (group, _, producer):
+        told: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        await producer.send("t", b"0", key="k")
+        group.model.update("t", 3, 3)
+        with monkeypatch.context() as patched:
+            patched.setattr(Dispatcher, "put", None)
+            error = await error_of(producer.send("t", b"1", key="k"))
+        assert error.code == "CLIENT_FAULT"
+        assert [type(context["exception"]) for context in told] == [TypeError]
+        await producer.send("t", b"2", key="k")
+        assert producer.statistics().buffered_messages == 0
+
+
+ACTS = st.one_of(
+    st.tuples(st.just("update"), st.integers(1, 6)),
+    st.tuples(st.just("send"), st.integers(0, 4)),
+    st.tuples(st.just("lose"), st.integers(1, 2)),
+    st.tuples(st.just("turns"), st.integers(1, 20)),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4), st.lists(ACTS, min_size=5, max_size=30), st.integers(0, 1 << 16))
+def test_whatever_changes_while_it_sends_each_key_is_in_order(
+    queues: int, acts: list[tuple[str, int]], seed: int
+) -> None:
+    """With answers lost in between; everything is stored, once."""
+
+    @async_test
+    async def played() -> None:
+        chance = random.Random(seed)
+        options = ProducerOptions(batch_bytes=1_024)
+        async with producing(options, nodes=1, queues=queues) as setting:
+            group, _, producer = setting
+            sent: dict[str, int] = defaultdict(int)
+            futures: list[asyncio.Future[SendResult]] = []
+            left = 0
+
+            async def lose(method: str, node: FakeNode, request: Any) -> None:
+                nonlocal left
+                if method == "Send" and left:
+                    left -= 1
+                    raise Refusal(wire_error(epb.LEADERSHIP_LOST))
+
+            group.after.append(lose)
+            for what, value in acts:
+                if what == "update":
+                    group.model.update("t", value, value)
+                elif what == "lose":
+                    left = value
+                elif what == "turns":
+                    for _ in range(value):
+                        await asyncio.sleep(0)
+                else:
+                    for _ in range(chance.randint(1, 6)):
+                        key = f"key{value}"
+                        futures.append(producer.send("t", b"%d" % sent[key], key=key))
+                        sent[key] += 1
+            await producer.flush()
+            results = await asyncio.gather(*futures)
+            assert stored(group) == {key: list(range(count)) for key, count in sent.items()}
+            assert len(batches(group)) >= bool(results)
+
+    played()
