@@ -51,6 +51,9 @@ class Announcer:
     def topic_created(self, name: str) -> None:
         self._groups.on_topic(name)
 
+    def topic_permitted(self, topic: TopicState) -> None:
+        self._held.wake_topic(topic.incarnation)
+
     def group_changed(self, name: str) -> None:
         self._groups.on_group(name)
 

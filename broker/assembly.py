@@ -42,6 +42,7 @@ from broker.services.queue_pulls import QueuePulls
 from broker.services.retries import Retries
 from broker.services.services import Services
 from broker.services.soundness import Soundness
+from broker.services.topic_figures import TopicFigures
 from broker.services.topics import Topics
 from broker.snapshots import SnapshotKeeper
 from broker.state.machine import StateMachine
@@ -116,6 +117,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
     def members() -> Members:
         return members_of(NodeId(config.node_id), parts.driver.core, surrounds.links())
 
+    topics = Topics(gate, reader, commands, parts.machine)
     return Services(
         sends=sends,
         producers=Producers(gate, commands, parts.machine),
@@ -143,7 +145,8 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
         retries=Retries(
             gate, reader, soundness, parts.appender.units, parts.own_topics, parts.machine
         ),
-        topics=Topics(gate, reader, commands, parts.machine),
+        topics=topics,
+        topic_figures=TopicFigures(gate, topics, reader, soundness, surrounds.turns),
         cluster=Cluster(
             config.broker_group,
             parts.leadership,

@@ -50,6 +50,8 @@ class ErrorCode(Enum):
     GROUP_EXISTS = auto()
     GROUP_STYLED = auto()  # the group is used in another way
     RECEIPT_SUPERSEDED = auto()  # the message isn't in that hand any more
+    TOPIC_NOT_WRITABLE = auto()  # its permission says so
+    TOPIC_NOT_READABLE = auto()
     INTERNAL = auto()
 
 
@@ -98,6 +100,8 @@ TRAITS: dict[ErrorCode, Traits] = {
     ErrorCode.GROUP_EXISTS: _FOR_GOOD,
     ErrorCode.GROUP_STYLED: _FOR_GOOD,
     ErrorCode.RECEIPT_SUPERSEDED: _FOR_GOOD,
+    ErrorCode.TOPIC_NOT_WRITABLE: _FOR_GOOD,
+    ErrorCode.TOPIC_NOT_READABLE: _FOR_GOOD,
     ErrorCode.INTERNAL: Traits(is_retriable=False, outcome=Outcome.MAY_HAVE_HAPPENED),
 }
 
@@ -178,3 +182,15 @@ def own_topic(topic: str) -> BrokerError:
     """What is told of a topic that is the brokers' own: it can only be read."""
     text = f"topic {topic!r} is the brokers' own: it can be read, and nothing else"
     return BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+
+
+def not_writable(topic: str) -> BrokerError:
+    """What is told of a topic to which nothing may be sent."""
+    text = f"topic {topic!r} takes no messages: its permission doesn't say that it is written"
+    return BrokerError(ErrorCode.TOPIC_NOT_WRITABLE, text)
+
+
+def not_readable(topic: str) -> BrokerError:
+    """What is told of a topic of which nothing may be read."""
+    text = f"topic {topic!r} gives no messages: its permission doesn't say that it is read"
+    return BrokerError(ErrorCode.TOPIC_NOT_READABLE, text)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -39,6 +39,7 @@ from store.starting.opening import start_of
 PIECE_BYTES: Final = 64 << 10
 MAX_BYTES: Final = 1 << 30  # of a snapshot; at the state's bounds it has 16 MB
 ASK_S: Final = 1.0
+FETCH_S: Final = 30.0  # for all of a state that nobody offers, from one peer
 SILENT_S: Final = 5.0  # since the last offer: then nobody is there to ask
 AGAIN_S: Final = 1.0  # from one that was no good to the next
 LISTEN_S: Final = 2.0  # from the first offer: who compares logs has asked here by then
@@ -63,6 +64,7 @@ class Around:
         ask, give: send a message to a peer, which may get lost. One asks on the stream that the
             offer came on: who is new may not know yet where anybody is.
         needs: whether this member may begin anew with an offer, were it silent from now on.
+        peers: who can be asked for the state that its log begins with.
         is_compared: whether members' logs are being compared, this one's or others'.
         fall_silent: this member says, takes and applies nothing any more.
         reopen: the replica is to be closed, and opened again.
@@ -72,6 +74,7 @@ class Around:
     ask: Callable[[NodeId, pb.PeerMessage], None]
     give: Callable[[NodeId, pb.PeerMessage], None]
     needs: Callable[[SnapshotOffer], bool]
+    peers: Callable[[], Collection[NodeId]]
     is_compared: Callable[[], bool]
     fall_silent: Callable[[], None]
     reopen: Callable[[], None]
@@ -119,7 +122,7 @@ class Installer:
         self._asked: _Asked | None = None
         self._number = 0
         self._sparing = Sparing()
-        self._is_stopped = False
+        self._is_stopped = self._is_fetching = False
 
     async def stop(self) -> None:
         """Nothing is pulled any more."""
@@ -130,8 +133,8 @@ class Installer:
 
     def offered(self, offer: SnapshotOffer) -> None:
         """This member needs what it is offered; it is told so again and again."""
-        if self._is_stopped:
-            return
+        if self._is_stopped or self._is_fetching:
+            return  # it is offered again
         loop = asyncio.get_running_loop()
         self._offered_s = loop.time()
         is_other = self._offer is None or (self._offer.sender, self._offer.base) != (
@@ -145,6 +148,37 @@ class Installer:
             self._asked.answer.cancel()
 
     # --- getting ------------------------------------------------------------------------------
+
+    async def fetched(self, base: LogBase) -> list[bytes] | None:
+        """The chunks of the state as of that entry, from the first peer whose log begins behind it;
+        None: nobody gives it now. That it is the one of that entry is believed of a member, as when
+        it is offered.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        if self._is_fetching or (self._task is not None and not self._task.done()):
+            return None
+        self._is_fetching = True
+        try:
+            for peer in sorted(self._around.peers()):
+                try:
+                    await self._pull_from(peer, base.index, self._patience_with(peer))
+                    return await self._hand.run(partial(self._checked, base))
+                except (_OfferGone, *REFUSALS) as error:
+                    if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
+                        raise
+                    log.info("base_not_given", peer=peer, index=base.index, reason=str(error))
+                finally:
+                    await self._hand.run(self._base.files.drop_received)
+            return None
+        finally:
+            self._is_fetching = False
+
+    def _patience_with(self, peer: NodeId) -> Callable[[], bool]:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + FETCH_S
+        return lambda: loop.time() < until_s and peer in self._around.peers()
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
@@ -198,10 +232,18 @@ class Installer:
 
     async def _pull(self, offer: SnapshotOffer) -> None:
         """All of the offered file is in `received.tmp`, as it came."""
-        log.info("snapshot_wanted", peer=offer.sender, index=offer.base.index)
+        await self._pull_from(
+            offer.sender,
+            offer.base.index,
+            lambda: asyncio.get_running_loop().time() < self._offered_s + SILENT_S,
+        )
+
+    async def _pull_from(self, peer: NodeId, index: int, is_there: Callable[[], bool]) -> None:
+        """The same, as long as `is_there`, of a peer's snapshot as of that entry."""
+        log.info("snapshot_wanted", peer=peer, index=index)
         at, size = 0, 1
         while at < size:
-            answer = await self._exchange(offer, at)
+            answer = await self._exchange(peer, index, at, is_there)
             if answer.status != pb.SNAPSHOT_STATUS_GIVEN:
                 raise _OfferGone("it is gone there")
             if at and answer.size_bytes != size:
@@ -210,15 +252,17 @@ class Installer:
             await self._hand.run(partial(self._base.files.receive, at, answer.piece))
             at += len(answer.piece)
 
-    async def _exchange(self, offer: SnapshotOffer, at: int) -> pb.SnapshotResponse:
+    async def _exchange(
+        self, peer: NodeId, index: int, at: int, is_there: Callable[[], bool]
+    ) -> pb.SnapshotResponse:
         """One piece, asked for until it comes."""
         loop = asyncio.get_running_loop()
-        while loop.time() < self._offered_s + SILENT_S:
+        while is_there():
             self._number += 1
-            asked = _Asked(offer.sender, self._number, loop.create_future())
+            asked = _Asked(peer, self._number, loop.create_future())
             self._asked = asked
-            body = pb.SnapshotRequest(number=asked.number, index=offer.base.index, at=at)
-            self._around.ask(offer.sender, seal(pb.PeerMessage(snapshot_request=body)))
+            body = pb.SnapshotRequest(number=asked.number, index=index, at=at)
+            self._around.ask(peer, seal(pb.PeerMessage(snapshot_request=body)))
             try:
                 async with asyncio.timeout(ASK_S):
                     await asyncio.wait([asked.answer])

@@ -13,7 +13,7 @@ is forgotten. It must never give up an entry that a start may need, nor one that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -23,10 +23,11 @@ import structlog
 from broker.archiving import Archiver
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.commands import Commands
+from broker.repairs import Repairs
 from broker.services.refused import refused
 from broker.snapshots import Base, BaseOf, NoFiles, SnapshotKeeper
 from broker.state.machine import StateMachine
-from broker.state.replay import QueueStarts, starts_of
+from broker.state.replay import FolderKey, QueueStarts, starts_of
 from dledger.core.types import LogBase
 from dledger.level import LOG_START_LEVEL
 from dledger.reading.log_start import LogStart
@@ -82,7 +83,9 @@ class Front:
         forget: tells the core.
         queue_starts: is told where queues begin.
         is_hindered: while something is being repaired that may need what would go.
-        is_mended: whether rot in the log is being repaired.
+        is_disputed: while it may be needed to tell whose log is right, or the replica ends.
+        repairs: of the log.
+        fetched: the state as of an entry, from a peer whose log begins behind it; None: not now.
     """
 
     log: CommitLog
@@ -96,7 +99,9 @@ class Front:
     forget: Callable[[LogBase], None]
     queue_starts: Callable[[QueueStarts], None]
     is_hindered: Callable[[], bool]
-    is_mended: Callable[[BaseException], bool]
+    is_disputed: Callable[[], bool]
+    repairs: Repairs
+    fetched: Callable[[LogBase], Awaitable[list[bytes] | None]]
 
 
 class LogStartKeeper:
@@ -152,6 +157,11 @@ class LogStartKeeper:
         if refusal is not None:
             raise refused(refusal)
 
+    def first_needed(self) -> int | None:
+        """The first entry that somebody needs; None: nobody needs any."""
+        found = (each.first_needed() for each in self.holders)
+        return min((index for index in found if index is not None), default=None)
+
     # --- carrying out -------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -171,11 +181,30 @@ class LogStartKeeper:
         Raises:
             CorruptionFound: the entry there has rotted.
         """
+        return None if self._front.is_hindered() else self._latest()
+
+    def past_rot(self) -> LogStart | None:
+        """Where the log can begin by now so that something goes that has rotted: nobody who has
+        dropped it, too, can give it back, and without it no state can be computed. A peer's will
+        do (ADR 43). None: there is nothing like that.
+
+        Raises:
+            CorruptionFound: the entry there has rotted.
+        """
+        front = self._front
+        rotten = front.repairs.first_rotten
+        if rotten is None or front.is_disputed():
+            return None
+        start = self._latest()
+        size = front.log.options.segment_size_bytes
+        return start if start is not None and rotten < start.offset(size) else None
+
+    def _latest(self) -> LogStart | None:
         front = self._front
         wanted = front.machine.log_start.first_index
         noted = front.log.checkpoint.state.consume_queue_index
         last = min(wanted - 1, noted)
-        if last < front.log.first_index or front.is_hindered():
+        if last < front.log.first_index:
             return None
         start = front.log.start_before(last + 1)
         # The flusher may still have what fills up a segment whose last entry it has flushed long
@@ -192,25 +221,55 @@ class LogStartKeeper:
                 try:
                     await self._step()
                 except CorruptionFound as error:
-                    if not self._front.is_mended(error):
+                    if not self._front.repairs.takes(error):
                         raise
         except Exception as error:  # noqa: BLE001  nobody else would hear of it
             self._failed(error)
 
     async def _step(self) -> None:
-        start, front = self.due(), self._front
-        if start is None:
+        front = self._front
+        if (start := self.due()) is not None:
+            if not await self._is_archived(start):
+                return
+            machine = await self._computed(start)
+            if await self._is_ready(start, machine.snapshot) and not front.is_hindered():
+                await self._move(start, machine, front.is_hindered)
+        elif (start := self.past_rot()) is not None:
+            await self._pass_rot(start)
+
+    async def _pass_rot(self, start: LogStart) -> None:
+        """The log begins behind what has rotted there, if a peer gives the state as of then."""
+        front = self._front
+        chunks = await front.fetched(base_of(start))
+        if chunks is None:
+            self._hold("what may go has rotted, and no peer gives the state that follows it yet")
             return
-        held = await front.archiver.release(front.log.paths_before(start))
-        if held:
+        machine = await self._hand.run(partial(front.base.restored, chunks))
+        if not await self._is_archived(start) or not await self._is_ready(start, machine.snapshot):
+            return
+        log.warning("log_begins_behind_rot", index=start.index)
+        await self._move(start, machine, front.is_disputed)
+
+    async def _is_archived(self, start: LogStart) -> bool:
+        """Whether the archive has what is about to go; what has rotted here is not for it."""
+        front = self._front
+        paths = front.log.paths_before(start)
+        whole = [path for path in paths if not front.repairs.is_rotten(path)]
+        if held := await front.archiver.release(whole):
             self._hold(held)
-            return
-        machine = await self._hand.run(partial(front.base.machine, NoFiles()))
+        return not held
+
+    async def _computed(self, start: LogStart) -> StateMachine:
+        """A machine with the state as of there."""
+        machine = await self._hand.run(partial(self._front.base.machine, NoFiles()))
         while machine.applied_index < start.index:  # noqa: ASYNC110  it works, a slice at a time
             await asyncio.sleep(self._apply_slice(machine, start.index))
-        disk_id = front.base.disk_id
-        head = SnapshotHead(disk_id, start.index, start.term, start.digest, start.end_offset)
-        while not await self._is_written(head, machine):
+        return machine
+
+    async def _is_ready(self, start: LogStart, chunks: Callable[[], Iterator[bytes]]) -> bool:
+        """Whether the state as of there is on the disk, and a start could begin with it."""
+        front, head = self._front, self._head(start)
+        while not await front.snapshots.write_base(head, chunks(), BaseOf.OWN):
             self._hold(f"the state as of entry {start.index} waits: {front.snapshots.base_waits}")
             await asyncio.sleep(self._look_s)
         # Every start from here on needs this file, so one is rehearsed while the log could do
@@ -218,32 +277,47 @@ class LogStartKeeper:
         refusal = await self._hand.run(partial(front.base.refusal_of, head))
         if refusal is not None:
             self._hold(f"the state as of entry {start.index} isn't what was written: {refusal}")
-            return
+            return False
         try:
             await self._hand.run(partial(front.base.files.mend_base, start.index))
         except OSError as error:  # without space for a second one there is one; the scrub tries on
             if error.errno not in PASSING_ERRNOS:
                 raise
-        if front.is_hindered():
-            return
-        try:
-            await self._hand.run(partial(front.note.replace, start))
-        except OSError as error:
-            if error.errno not in FULL_ERRNOS:
-                raise
-            self._hold(f"the note can't be written: {error}")
-            return
-        self.held = ""
-        await self._forget(start, head, machine)
+        return True
+
+    async def _move(
+        self, start: LogStart, machine: StateMachine, is_held: Callable[[], bool]
+    ) -> None:
+        """The log begins there, unless `is_held`."""
+        front = self._front
+        async with front.repairs.writing:
+            if is_held():
+                return
+            try:
+                await self._hand.run(partial(front.note.replace, start))
+            except OSError as error:
+                if error.errno not in FULL_ERRNOS:
+                    raise
+                self._hold(f"the note can't be written: {error}")
+                return
+            self.held = ""
+            dropped, shorter = self._forget(start, machine)
+        await self._hand.run(partial(_remove, front.files, dropped))
+        await front.snapshots.begin_at(self._head(start))
+        for at in range(0, len(shorter), QUEUES_A_TURN):
+            for key in shorter[at : at + QUEUES_A_TURN]:
+                front.queues.drop_unneeded(*key)
+            await asyncio.sleep(SHORTEST_PAUSE_S)
+
+    def _head(self, start: LogStart) -> SnapshotHead:
+        disk_id = self._front.base.disk_id
+        return SnapshotHead(disk_id, start.index, start.term, start.digest, start.end_offset)
 
     def _hold(self, reason: str) -> None:
         """What may go stays for now; the same is not said again at each look."""
         if reason != self.held:
             self.held = reason
             log.warning("log_start_not_moved", reason=reason)
-
-    async def _is_written(self, head: SnapshotHead, machine: StateMachine) -> bool:
-        return await self._front.snapshots.write_base(head, machine.snapshot(), BaseOf.OWN)
 
     def _apply_slice(self, machine: StateMachine, through: int) -> float:
         """The next entries are applied; how many seconds to pause."""
@@ -254,8 +328,8 @@ class LogStartKeeper:
         machine.apply(self._front.log.read(first, last))
         return max(SHORTEST_PAUSE_S, loop.time() - began)
 
-    async def _forget(self, start: LogStart, head: SnapshotHead, base: StateMachine) -> None:
-        """What is before `start` is gone: from memory in this turn, from the disk after it."""
+    def _forget(self, start: LogStart, base: StateMachine) -> tuple[list[Segment], list[FolderKey]]:
+        """What is before `start` is gone from memory; what has to go from the disk."""
         front = self._front
         dropped = front.log.drop_before(start)
         front.forget(base_of(start))
@@ -266,12 +340,7 @@ class LogStartKeeper:
         ]
         front.log.checkpoint.note_first(start.offset(front.log.options.segment_size_bytes))
         log.info("log_begins_later", first_index=start.first_index, segments=len(dropped))
-        await self._hand.run(partial(_remove, front.files, dropped))
-        await front.snapshots.begin_at(head)
-        for at in range(0, len(shorter), QUEUES_A_TURN):
-            for key in shorter[at : at + QUEUES_A_TURN]:
-                front.queues.drop_unneeded(*key)
-            await asyncio.sleep(SHORTEST_PAUSE_S)
+        return dropped, shorter
 
 
 def _remove(files: FileSystem, dropped: Sequence[Segment]) -> None:

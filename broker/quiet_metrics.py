@@ -1,4 +1,4 @@
-"""Metrics of a node that takes no part: it is out of service, or its log has gaps.
+"""Metrics of a node that takes no part: it stands by, is out of service, or its log has gaps.
 
 A member's metrics are of its replica (`broker.metrics`), and such a node has none. What it has to
 say is that it is what it is, so that whoever watches sees a node in need, and not one that can't be

@@ -28,6 +28,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
@@ -122,6 +123,16 @@ class Repairs:
         self._asking = Asking(around.links, around.request)
         self._sparing = Sparing()
         self._found = self._repaired = self._bytes = self._given = 0
+        self.writing = asyncio.Lock()  # while bytes are put back; no file goes meanwhile
+
+    @property
+    def first_rotten(self) -> int | None:
+        """The physical offset at which what is known to be rotten begins; None: nothing is."""
+        return min((each.base + each.start for each in self._places), default=None)
+
+    def is_rotten(self, path: Path) -> bool:
+        """Whether something in that file of the log is known to be."""
+        return any(each.path == path for each in self._places)
 
     @property
     def is_at_work(self) -> bool:
@@ -287,9 +298,7 @@ class Repairs:
         refused, negative = None, 0
         while (damage := self._damage_in(place)) is not None:
             if damage.is_filler:
-                handle = self._handle_of(place)
-                await self._write(partial(self._journal.write_filler, place, handle))
-                self._on_written(damage, "")
+                await self._fill(place, damage)
                 return
             negative = negative if damage == refused else 0
             verdicts = await self._asking.ask_all(
@@ -297,7 +306,7 @@ class Repairs:
                 damage.last_index,
                 self._around.term_at(damage.last_index),
             )
-            if self._log.damages.is_gone(damage.file):
+            if self._is_gone(damage):
                 return
             if isinstance(verdicts, Given):
                 await self._put_back(damage, verdicts)
@@ -310,14 +319,39 @@ class Repairs:
             self._wait("nobody has given the entries yet", told(verdicts))
             await asyncio.sleep(AGAIN_S)
 
+    def _is_gone(self, damage: Damage) -> bool:
+        """Whether the log's front has gone with it. What of it lies in a file that is left is a
+        place of its own."""
+        damages = self._log.damages
+        if not damages.is_gone(damage.file):
+            return False
+        for extent in damage.extents[1:]:
+            place = damages.place_of(str(extent.path), extent.start)
+            left = self._damage_in(place)
+            if left is not None and place not in self._places:
+                rest = "what is left of rot across two files"
+                self._add(place, left, CorruptionFound(left.file, extent.start, "entries", rest))
+        return True
+
     def _refill_of(self, damage: Damage) -> Refill:
         damages = self._log.damages
         return Refill(damage, self._around.term_at, damages.arrives, damages.bytes_at)
 
+    async def _fill(self, place: Extent, damage: Damage) -> None:
+        async with self.writing:
+            if self._log.damages.is_gone(damage.file):
+                return
+            handle = self._handle_of(place)
+            await self._write(partial(self._journal.write_filler, place, handle))
+        self._on_written(damage, "")
+
     async def _put_back(self, damage: Damage, given: Given[Refill]) -> None:
-        for extent, content in given.taken.contents():
-            handle = self._handle_of(extent)
-            await self._write(partial(self._journal.write_back, extent, handle, content))
+        async with self.writing:
+            if self._log.damages.is_gone(damage.file):
+                return
+            for extent, content in given.taken.contents():
+                handle = self._handle_of(extent)
+                await self._write(partial(self._journal.write_back, extent, handle, content))
         self._on_written(damage, given.peer)
 
     def _on_written(self, damage: Damage, giver: str) -> None:

@@ -282,6 +282,7 @@ class Replica:
         """One tick of the core's clock has gone by; who looks at what is due by it looks."""
         try:
             self.driver.tick()
+            self.leadership.on_tick()
             self.levels.on_tick()
             self.membership.on_tick()
             self.appender.units.go_on()

@@ -17,8 +17,9 @@ from broker.greeting import greeting_of
 from broker.installing import Around as InstallerAround
 from broker.installing import Installer
 from broker.leader.append import Appender
-from broker.leader.commands import makes_room
+from broker.leader.commands import Commands, makes_room
 from broker.leader.leadership import Leadership
+from broker.leader.old_sessions import OldSessions
 from broker.memory import Memory
 from broker.mending import Mender
 from broker.ports import ReplicaPorts
@@ -121,7 +122,12 @@ class Replication:
         self.probe = CommitProbe(ports.latencies.commit_seconds)
         self.appender = self._make_appender(self.probe)
         self.leadership = Leadership(
-            config.broker_group, NodeId(config.node_id), self._members, self.appender, self.held
+            config.broker_group,
+            NodeId(config.node_id),
+            self._members,
+            self.appender,
+            self.held,
+            self._make_old_sessions(),
         )
         self.disk_usage = DiskUsage(ports.files, config.data_directory, ports.machinery.clock)
         self.driver = self._make_driver(self.probe)
@@ -196,6 +202,13 @@ class Replication:
             config.broker.max_message_bytes,
         )
 
+    def _make_old_sessions(self) -> OldSessions:
+        return OldSessions(
+            lambda: self.driver.core.configuration.epoch,
+            lambda: self.machine.groups.sessions(),
+            Commands(self.appender).end_sessions,
+        )
+
     def _members(self) -> dict[NodeId, str]:
         """The members, and where they are found: where this node was told so, or else where the
         group's log says."""
@@ -261,6 +274,7 @@ class Replication:
             ask=self.transport.send_answer,
             give=self.transport.send_request,
             needs=lambda offer: self.driver.core.needs(offer),
+            peers=self._givers,
             is_compared=lambda: self.comparison.is_under_way,
             fall_silent=self.driver.stop,
             reopen=self._life.reopen,
@@ -268,6 +282,12 @@ class Replication:
         )
         install = Install(self._ports.files, self._config.data_directory)
         return Installer(self.base, self.snapshots, install, self._ports.hand, around)
+
+    def _givers(self) -> list[NodeId]:
+        links = self.transport.links()
+        return [
+            peer for peer, link in links.items() if link.connected and link.level >= LOG_START_LEVEL
+        ]
 
     def _makes_sense_of_offers(self, peer: NodeId) -> bool:
         link = self.transport.links().get(peer)

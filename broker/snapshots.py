@@ -396,6 +396,11 @@ class Base:
             file = str(self.files.path(index))
             raise BaseMissing(file, self.log.first_index, str(error)) from error
 
+    def restored(self, chunks: Iterable[bytes]) -> StateMachine:
+        """A machine with the state that these are, which was checked before."""
+        options, level = self.options, self.known_level
+        return StateMachine.restore(chunks, NoFiles(), options=options, known_level=level)
+
     def refusal_of(self, head: SnapshotHead) -> str | None:
         """Why the state that was written as of that entry isn't one that a log can begin with; None
         if it is. Reads the file, as a start does."""

@@ -18,8 +18,8 @@ from broker.doors.grpc.door import Entrance
 from broker.doors.grpc.standby import standby_door
 from broker.forming.member import Member
 from broker.picture import program_version
+from broker.quiet_metrics import Gauge, serve_gauges
 from broker.recovery import log_options, open_directory
-from dledger.listening import why_not_listening
 from dledger.wire.cluster_pb2 import NodeHealth, NodeStatus, PeerStatus
 from store.files import FileSystem
 from store.starting.errors import NotAMember
@@ -70,19 +70,23 @@ class Standby:
             what = str(NotAMember(path, name, directory.disk.state.value))
             disk_id = directory.disk.disk_id.hex()
             log.warning("node_unformed", state=member.state, disk_id=disk_id, what_to_do=what)
-            _check_metrics(config)
-            door = standby_door(member, lambda: self._status(member), self._changed.set, self._fail)
-            try:
-                await door.open(self._entrances())
+            async with contextlib.AsyncExitStack() as open_things:
+                await self._open(open_things, member)
                 while not (member.is_member or self._is_stopping or self._failure):
                     self._changed.clear()
                     await self._changed.wait()
-            finally:
-                await door.close()
             if self._failure is not None:
                 raise self._failure
             log.info("node_stands_by_no_more", state=directory.disk.state.value)
             return member.is_member
+
+    async def _open(self, open_things: contextlib.AsyncExitStack, member: Member) -> None:
+        """Whoever asks is told what this node is, until `open_things` are closed."""
+        text = "1 while the node waits to be formed, or to be taken in, and is no member."
+        serve_gauges(open_things, self._config, lambda: (Gauge("standing_by", text, 1),))
+        door = standby_door(member, lambda: self._status(member), self._changed.set, self._fail)
+        open_things.push_async_callback(door.close)
+        await door.open(self._entrances())
 
     def _status(self, member: Member) -> NodeStatus:
         config, itself = self._config, member.describe()
@@ -102,10 +106,3 @@ class Standby:
             data_directory=str(config.data_directory),
             health=NodeHealth(disk_id=itself.disk_id),
         )
-
-
-def _check_metrics(config: NodeConfig) -> None:
-    """They are served by members only, and a wrong address is better known now."""
-    address = config.metrics_listen
-    if address is not None and (reason := why_not_listening(address)):
-        raise OSError(f"can't listen on {address} for metrics: {reason}")

@@ -148,7 +148,9 @@ class Wiring:
             member.driver.begin_at,
             self._on_queue_starts,
             self._is_front_held,
-            member.repairs.takes,
+            self._is_front_disputed,
+            member.repairs,
+            member.installer.fetched,
         )
         commands = Commands(member.appender)
         look_s = ports.rhythm.log_start_s
@@ -160,7 +162,8 @@ class Wiring:
             member.is_full,
             asyncio.get_running_loop().time,
         )
-        waiting = Waiting(member.machine, member.queues, member.log.index_at)
+        takes, index_at = member.repairs.takes, member.log.index_at
+        waiting = Waiting(member.machine, member.reader, index_at, takes)
         keeper.holders += [filling, waiting]
         return keeper
 
@@ -183,14 +186,12 @@ class Wiring:
         """Whether what is before the log's start may still be needed here: by a repair, or as what
         shows where two logs part."""
         member = self._member
-        told = member.comparison.statistics()
-        return (
-            member.repairs.is_at_work
-            or member.mender.is_at_work
-            or self._life.wants_reopening
-            or told.is_silent
-            or bool(told.suspected)
-        )
+        is_repaired = member.repairs.is_at_work or member.mender.is_at_work
+        return is_repaired or self._is_front_disputed()
+
+    def _is_front_disputed(self) -> bool:
+        told = self._member.comparison.statistics()
+        return self._life.wants_reopening or told.is_silent or bool(told.suspected)
 
     def _make_retention(self) -> Retention:
         member, ports, wanted = self._member, self._ports, self._config.retention
@@ -208,6 +209,7 @@ class Wiring:
             rules,
             self._make_topic_retention(),
             self.log_start.propose,
+            self.log_start.first_needed,
             lambda: member.leadership.serving,
             self._life.fail,
             ports.rhythm.retention_s,

@@ -17,6 +17,9 @@ MAX_SEND_BATCHES: Final = 1_024  # in one Send
 # caller was told of, and the 16 bytes of its last recovery's id.
 EPOCH_METADATA_KEY: Final = "dledger-epoch-bin"
 
+# With a call that ended without an answer: the serialized `dledger.wire.errors_pb2.Error`.
+ERROR_METADATA_KEY: Final = "dledger-error-bin"
+
 # For channels and servers alike.
 MESSAGE_LENGTHS: Final = (
     ("grpc.max_send_message_length", RPC_LIMIT_BYTES),

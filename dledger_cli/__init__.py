@@ -13,6 +13,8 @@ from dledger.terminal.standard_streams import hold_standard_streams
 # that a dying node closes. What went wrong is ours to say. Who debugs grpc sets the variable.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
+COMPLETE = "_DLEDGER_COMPLETE"  # as Typer names it: a shell asks how a line goes on
+
 
 def main() -> None:
     """The program; Ctrl-C ends it with 130 and without a traceback from here on.
@@ -22,7 +24,10 @@ def main() -> None:
     """
     hold_standard_streams()  # first of all: whatever is opened takes the place of a closed one
     with importing():
-        from dledger_cli.app import main as program
+        if COMPLETE in os.environ:
+            from dledger_cli.completion import complete as program
+        else:
+            from dledger_cli.app import main as program
     try:
         program()
     except KeyboardInterrupt:

@@ -31,6 +31,7 @@ app = new_program(
     "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 the broker group can't be reached, "
     "4 a node's disk failed, 130 interrupted.",
     name="dledger",
+    completes=True,
 )
 
 
@@ -181,7 +182,7 @@ PROGRAMS: Final = {
     "group": Program("Start, look at, disturb and stop groups.", _group),
     "member": Program("Take members in, let them go, let them vote.", _member),
     "node": Program("Run one node until SIGTERM or Ctrl-C.", _node),
-    "topic": Program("Create, change, list, describe and delete topics.", _topic),
+    "topic": Program("Create, change, list, describe, measure and delete topics.", _topic),
     "produce": Program("Send lines as messages; wait until all are stored.", _produce),
     "consume": Program("Write a topic's messages, a line each, as they come.", _consume),
     "consumers": Program("Look at consumer groups, move them, copy them.", _consumers),

@@ -126,6 +126,7 @@ def restore(
         new = {"broker_group": found.broker_group, "node_id": found.node_id}
         place = {"data_directory": str(found.data_directory), "disk": done.disk_id.hex()}
         facts = {**new, **place, "last_index": done.last_index, "term": done.term}
+        facts["epoch"] = done.epoch.number
         print_json({**facts, "backup": _facts(done.backup)})
         return
     taken = datetime.fromtimestamp(done.backup.taken_ms / 1000, UTC).isoformat(" ", "seconds")
@@ -133,6 +134,10 @@ def restore(
         f"{found.data_directory}: {found.node_id} is the one member of broker group "
         f"{found.broker_group}, with entries {done.backup.first_index} to {done.last_index} of "
         f"{done.backup.broker_group} (backup of {taken})"
+    )
+    typer.echo(
+        f"epoch:          {done.epoch.number} of the group; sessions of consumer groups are over, "
+        "and the members of before must not go on under the same name"
     )
     typer.echo(f"start it:       dledger node --config {config}")
     typer.echo("take others in: dledger member add ID HOST:PORT --bootstrap " + address)

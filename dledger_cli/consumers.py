@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from itertools import groupby
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -36,13 +36,10 @@ from dledger_cli.group_options import (
     connect,
 )
 from dledger_cli.names import TopicArgument, checked_consumer_group
+from dledger_cli.tables import cut, duration
 
 app = new_program("Look at consumer groups, move them, copy them.")
 
-NAME_WIDTH: Final = 36  # of a name in a table
-MINUTE_S: Final = 60
-HOUR_S: Final = 3_600
-DAY_S: Final = 86_400
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", callback=checked_consumer_group)]
 QueuesOption = Annotated[
@@ -84,11 +81,11 @@ def list_groups(
         ("GROUP", "MEMBERS", "STYLE", "TOPICS", "UNUSED"),
         (
             (
-                _cut(each.name),
+                cut(each.name),
                 each.member_count,
                 _style(each),
                 each.topic_count,
-                None if each.member_count else _duration(each.unused_s),
+                None if each.member_count else duration(each.unused_s),
             )
             for each in groups
         ),
@@ -143,11 +140,11 @@ def _show(found: GroupDescription, rates: Rates) -> None:
             (
                 (
                     at,
-                    _cut(each.name),
+                    cut(each.name),
                     each.session,
                     each.queue_count,
                     "here" if each.attached else None,
-                    _duration(each.expires_s),
+                    duration(each.expires_s),
                 )
                 for at, each in enumerate(found.members, 1)
             ),
@@ -188,7 +185,7 @@ def _holder(queue: GroupQueue, numbers: Mapping[int, int]) -> str | None:
 
 def _age(queue: GroupQueue, now_ms: float) -> str | None:
     stored_ms = queue.oldest_unfinished_ms
-    return None if stored_ms is None else _duration(max(now_ms - stored_ms, 0.0) / 1000)
+    return None if stored_ms is None else duration(max(now_ms - stored_ms, 0.0) / 1000)
 
 
 def _rate(rate: float | None) -> str | None:
@@ -200,17 +197,6 @@ def _style(group: GroupInfo) -> str | None:
         return None
     style = "broadcast" if group.broadcast else "shared"
     return f"{style} in order" if group.in_order else style
-
-
-def _duration(value_s: float) -> str:
-    for unit_s, name in ((DAY_S, "d"), (HOUR_S, "h"), (MINUTE_S, "min")):
-        if value_s >= unit_s:
-            return f"{value_s / unit_s:.1f} {name}"
-    return f"{value_s:.1f} s"
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 1]}…"
 
 
 # --- moving ------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -369,7 +370,9 @@ def replace(
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    replaced = run(_replace(addresses, node_id, wait_s))
+    from broker.forming.patience import patiently
+
+    replaced = run(patiently(partial(_replace, addresses, node_id, wait_s), wait_s, remark))
     if as_json:
         disk = {"id": replaced.node_id, "disk": replaced.disk_id.hex()}
         print_json({**disk, "votes": replaced.votes})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,10 +11,11 @@ import typer
 
 from broker.forming.calls import GrpcCalls
 from broker.forming.joining import Wish, change, newcomers
+from broker.forming.patience import patiently
 from broker.local_group import group_status
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import ExitCode, end, errors_told, run
-from dledger.terminal.output import print_columns, print_json
+from dledger.terminal.output import print_columns, print_json, remark
 from dledger.terminal.program import new_program
 from dledger.terminal.tls import chosen_material
 from dledger.wire import cluster_pb2 as cpb
@@ -144,7 +146,7 @@ def _carry_out(
 ) -> None:
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    members, is_done = run(_change(addresses, wish, wait_s))
+    members, is_done = run(patiently(partial(_change, addresses, wish, wait_s), wait_s, remark))
     _tell(members, as_json=as_json)
     if not is_done:
         end(ExitCode.UNREACHABLE)

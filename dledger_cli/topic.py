@@ -6,11 +6,12 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from dledger.client import TopicDescription, TopicInfo
+from dledger.client import Permission, TopicDescription, TopicInfo
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import errors_told, run
 from dledger.terminal.output import print_columns, print_json
 from dledger.terminal.program import new_program
+from dledger_cli import topic_stats
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
@@ -19,8 +20,9 @@ from dledger_cli.group_options import (
     connect,
 )
 from dledger_cli.names import checked_topic
+from dledger_cli.tables import WIDTH, cut
 
-app = new_program("Create, change, list, describe and delete topics.")
+app = new_program("Create, change, list, describe, measure and delete topics.")
 
 MAX_QUEUES = 1024
 NameArgument = Annotated[
@@ -35,6 +37,13 @@ RETENTION_HELP = (
     "How long its messages are wanted; 0: as long as the broker group keeps messages. Shorter: "
     "older ones are read no more. Longer: segments are kept, within the group's bounds in bytes."
 )
+PermissionOption = Annotated[
+    Permission | None,
+    typer.Option(
+        "--perm",
+        help="What may be done with it: written and read, only read, or only written.",
+    ),
+]
 
 
 @app.command()
@@ -50,19 +59,23 @@ def create(
         float | None,
         typer.Option("--retention-hours", min=0, metavar="H", help=RETENTION_HELP),
     ] = None,
+    permission: PermissionOption = None,
     bootstrap: BootstrapOption = None,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     as_json: JsonOption = False,
 ) -> None:
     """Create a topic.
 
+    With wishes for it: it is made with all of them, or not at all.
+
     \b
-    Example:
+    Examples:
       dledger topic create logs --queues 8
+      dledger topic create archive --retention-hours 720 --perm w
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    wish = _Wish(name, retention_hours)
+    wish = _Wish(name, retention_hours, permission)
     info = run(_create(addresses, wish, queues, if_not_exists=if_not_exists))
     _tell(info, as_json=as_json)
 
@@ -71,22 +84,31 @@ def create(
 def update(
     name: NameArgument,
     retention_hours: Annotated[
-        float, typer.Option("--retention-hours", min=0, metavar="H", help=RETENTION_HELP)
-    ],
+        float | None,
+        typer.Option("--retention-hours", min=0, metavar="H", help=RETENTION_HELP),
+    ] = None,
+    permission: PermissionOption = None,
     bootstrap: BootstrapOption = None,
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     as_json: JsonOption = False,
 ) -> None:
-    """Change what a topic wishes for its messages.
+    """Change what a topic wishes for its messages, and what may be done with it.
+
+    Only read, nothing that is sent is stored: producers are refused. Only written, consumers get no
+    more, and go on from where they are when it is read again. What was stored stays.
 
     \b
     Examples:
       dledger topic update clicks --retention-hours 6
       dledger topic update clicks --retention-hours 0
+      dledger topic update clicks --perm r
     """
+    wish = _Wish(name, retention_hours, permission)
+    if wish.is_empty:
+        raise typer.BadParameter("give --retention-hours, or --perm")
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    info = run(_update(addresses, name, retention_hours))
+    info = run(_update(addresses, wish))
     _tell(info, as_json=as_json)
 
 
@@ -96,7 +118,11 @@ def _tell(info: TopicInfo, *, as_json: bool) -> None:
         return
     count = info.queue_count
     kept = f", kept {info.retention_hours:g} h" if info.retention_hours else ""
-    typer.echo(f"{info.name}: {count} {'queue' if count == 1 else 'queues'}{kept}")
+    only = {Permission.READ: ", only read", Permission.WRITE: ", only written"}
+    typer.echo(
+        f"{info.name}: {count} {'queue' if count == 1 else 'queues'}{kept}"
+        f"{only.get(info.permission, '')}"
+    )
 
 
 @app.command("list")
@@ -117,7 +143,10 @@ def list_topics(
     if as_json:
         print_json([_facts(info) for info in topics])
     else:
-        print_columns(("NAME", "QUEUES"), ((info.name, info.queue_count) for info in topics))
+        print_columns(
+            ("NAME", "QUEUES", "PERM"),
+            ((cut(info.name, 60), info.queue_count, info.permission.value) for info in topics),
+        )
 
 
 @app.command()
@@ -139,19 +168,43 @@ def describe(
     if as_json:
         print_json(_description_facts(described))
         return
+    _show(described)
+
+
+def _show(described: TopicDescription) -> None:
+    """A column for each consumer group; a line for each where that is too wide for a terminal."""
     groups = sorted(described.groups)
-    print_columns(
-        ("QUEUE", "MIN", "MAX", *groups),
+    titles = ("QUEUE", "MIN", "MAX", *groups)
+    rows = [
         (
-            (
-                queue.queue_id,
-                queue.min_offset,
-                queue.max_offset,
-                *(described.groups[group].get(queue.queue_id) for group in groups),
-            )
-            for queue in described.queues
-        ),
+            queue.queue_id,
+            queue.min_offset,
+            queue.max_offset,
+            *(described.groups[group].get(queue.queue_id) for group in groups),
+        )
+        for queue in described.queues
+    ]
+    widths = (max(len(str(cell)) for cell in column) for column in zip(titles, *rows, strict=True))
+    if sum(widths) + 2 * (len(titles) - 1) <= WIDTH:
+        print_columns(titles, rows)
+        return
+    print_columns(titles[:3], (row[:3] for row in rows))
+    typer.echo("")
+    print_columns(
+        ("GROUP", "BEHIND"), ((cut(group, 56), _behind(described, group)) for group in groups)
     )
+
+
+def _behind(described: TopicDescription, group: str) -> int:
+    """Messages that are there and not committed by the group."""
+    committed = described.groups[group]
+    return sum(
+        queue.max_offset - max(committed.get(queue.queue_id, 0), queue.min_offset)
+        for queue in described.queues
+    )
+
+
+app.command("stats")(topic_stats.stats)
 
 
 @app.command()
@@ -181,6 +234,12 @@ class _Wish(NamedTuple):
 
     name: str
     retention_hours: float | None
+    permission: Permission | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is wished."""
+        return self.retention_hours is None and self.permission is None
 
 
 async def _create(
@@ -192,12 +251,20 @@ async def _create(
             queues=queues,
             if_not_exists=if_not_exists,
             retention_hours=wish.retention_hours,
+            permission=wish.permission,
         )
 
 
-async def _update(addresses: list[str], name: str, retention_hours: float) -> TopicInfo:
+async def _update(addresses: list[str], wish: _Wish) -> TopicInfo:
     async with connect(addresses) as client:
-        return await client.retain_topic(name, retention_hours)
+        info: TopicInfo | None = None
+        if wish.retention_hours is not None:
+            info = await client.retain_topic(wish.name, wish.retention_hours)
+        if wish.permission is not None:
+            incarnation = 0 if info is None else info.incarnation
+            info = await client.permit_topic(wish.name, wish.permission, incarnation=incarnation)
+        assert info is not None
+        return info
 
 
 async def _list(addresses: list[str]) -> list[TopicInfo]:
@@ -221,6 +288,7 @@ def _facts(info: TopicInfo) -> dict[str, object]:
         "queue_count": info.queue_count,
         "created_time_ms": info.created_time_ms,
         "retention_hours": info.retention_hours,
+        "permission": info.permission.value,
     }
 
 

@@ -176,7 +176,7 @@ class CommitLog:
         )
         self._preallocator.give_back(recovered.spares)
         if not made:
-            self._table.add(self._preallocator.create(), self._history.last_index + 1)
+            self._table.add(self._preallocator.create_first(), self._history.last_index + 1)
         self._cache = TailCache(options.cache_bytes, self._history.last_index + 1)
         self._reader = LogReader(files, self._table, self._cache)
         self.damages = Damages(

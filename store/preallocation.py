@@ -113,8 +113,21 @@ class Preallocator:
             StorageFull: it would leave less than the reserve and the units to come, or doesn't
                 fit at all.
         """
+        return self._create(self._policy.reserve_bytes + self._units_to_come())
+
+    def create_first(self) -> Segment:
+        """The first segment of a log that has none, durable, name and all. One that begins anew
+        behind a base takes it from what is kept free, if it must: the segments that it had were
+        room enough a moment ago, and on a full disk no process of this member's would begin again.
+
+        Raises:
+            StorageFull: it doesn't fit.
+        """
+        return self.create() if self._next_base == 0 else self._create(0)
+
+    def _create(self, kept_free: int) -> Segment:
         free = self._files.free_bytes(self._directory)
-        needed = self._policy.segment_size + self._policy.reserve_bytes + self._units_to_come()
+        needed = self._policy.segment_size + kept_free
         if free < needed:
             raise StorageFull(str(self._directory), needed, free)
         path = self._directory / file_name(self._next_base)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
-from broker.forming.errors import FormationRefused, MemberUnreachable
+from broker.forming.errors import FormationRefused, MemberUnreachable, RefusedForNow
 from broker.forming.planning import Description
 from broker.forming.wire import plain_description, wire_founding
 from dledger.credentials.tls import TlsMaterial, open_channel
+from dledger.limits import ERROR_METADATA_KEY
 from dledger.wire import cluster_pb2 as cpb
+from dledger.wire import errors_pb2 as epb
 from dledger.wire import formation_pb2 as fpb
 from store.starting.founding import Founding
 
@@ -119,7 +122,18 @@ class GrpcCalls:
                     raise MemberUnreachable(address, details) from error
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                     raise _NotOffered from error
-                raise FormationRefused(details) from error
+                refused = RefusedForNow if _passes(error) else FormationRefused
+                raise refused(details) from error
+
+
+def _passes(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the node says that the same may be done later."""
+    metadata: Any = error.trailing_metadata() or ()
+    for key, value in metadata:
+        if key == ERROR_METADATA_KEY and isinstance(value, bytes):
+            with contextlib.suppress(DecodeError):
+                return epb.Error.FromString(value).retriable
+    return False
 
 
 class _NotOffered(FormationRefused):

@@ -2,6 +2,7 @@
 
 FormingError
 ├── FormationRefused    the members, or one of them, can't be formed like this
+│   └── RefusedForNow   not now: somebody leads no more, or another change is under way (retriable)
 ├── NoLeader            nobody can change the configuration now (retriable)
 └── MemberUnreachable   a member doesn't answer: all of them have to (retriable)
 """
@@ -23,6 +24,12 @@ class FormingError(Exception):
 
 class FormationRefused(FormingError):
     """Nothing has changed on who refuses."""
+
+
+class RefusedForNow(FormationRefused):
+    """Nothing has changed on who refuses, and it may be otherwise in a moment."""
+
+    retriable = True
 
 
 class NoLeader(FormingError):

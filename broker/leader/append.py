@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 from broker.errors import BrokerError, ErrorCode, own_topic, replaced
 from broker.leader.batches import Batch, BatchAnswer, BatchRules, Placed, StoredBefore
+from broker.leader.closing import check_open
 from broker.leader.flight import InFlight, Lane
 from broker.leader.numbering import (
     Numbers,
@@ -224,6 +225,7 @@ class Appender:
     def _check_place(self, topic: TopicState, queue_id: int) -> None:
         if self._flight.is_deleting(topic.name):
             raise _no_topic(topic.name)
+        check_open(self._machine, self._flight, topic)
         if queue_id >= len(topic.next_offsets):
             raise BrokerError(
                 ErrorCode.QUEUE_NOT_FOUND,

@@ -32,9 +32,11 @@ from dledger.wire.commands_pb2 import (
     GrantLeasesCommand,
     GroupSettings,
     JoinGroupCommand,
+    MakeTopicCommand,
     MoveGroupCommand,
     MoveLogStartCommand,
     MoveQueueStartsCommand,
+    PermitTopicCommand,
     QueueChoice,
     QueueGrant,
     QueueProgress,
@@ -164,6 +166,22 @@ class Commands:
             starts=[QueueStart(queue_id=queue_id, offset=offset) for queue_id, offset in starts],
         )
         return self._submitter.submit(Command(move_queue_starts=command))
+
+    def permit_topic(self, topic: TopicRef, permission: int) -> Awaitable[Refusal | None]:
+        """Proposes what may be done with a topic."""
+        command = PermitTopicCommand(
+            name=topic.name, incarnation=topic.incarnation, permission=permission
+        )
+        return self._submitter.submit(Command(permit_topic=command))
+
+    def make_topic(
+        self, name: str, queue_count: int, *, retention_ms: int, permission: int
+    ) -> Awaitable[Refusal | None]:
+        """Proposes a topic with what is wished of it."""
+        command = MakeTopicCommand(
+            name=name, queue_count=queue_count, retention_ms=retention_ms, permission=permission
+        )
+        return self._submitter.submit(Command(make_topic=command))
 
     def delete_topic(self, topic: TopicRef) -> Awaitable[Refusal | None]:
         """Proposes the end of a topic."""

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.state.sequences import StoredBatch
+from broker.state.topic_permissions import Permission
 from dledger.wire.commands_pb2 import Command
 
 
@@ -65,6 +66,7 @@ class InFlight:
     _sequences: dict[Lane, SequenceInFlight] = field(default_factory=dict)
     _units: dict[int, tuple[UnitEnd, ...]] = field(default_factory=dict)  # index -> their batches
     _deletes: dict[int, tuple[str, ...]] = field(default_factory=dict)  # index -> topics
+    _closing: dict[int, str] = field(default_factory=dict)  # index -> topic written no more
     _registering: dict[int, str] = field(default_factory=dict)  # index -> name, or none
     _forgetting: dict[int, frozenset[bytes]] = field(default_factory=dict)  # index -> ids
 
@@ -157,6 +159,9 @@ class InFlight:
                     *self._deletes.get(index, ()),
                     command.delete_topic.name,
                 )
+            case "permit_topic":
+                if Permission.WRITE not in Permission(command.permit_topic.permission):
+                    self._closing[index] = command.permit_topic.name
             case "register_producer":
                 self._registering[index] = command.register_producer.name
             case "forget_producers":
@@ -167,6 +172,7 @@ class InFlight:
     def retire_command(self, index: int) -> None:
         """If entry `index` is a command, it is applied."""
         self._deletes.pop(index, None)
+        self._closing.pop(index, None)
         self._registering.pop(index, None)
         self._forgetting.pop(index, None)
 
@@ -174,6 +180,11 @@ class InFlight:
         """Whether any delete of that name is on its way: of this incarnation, or of one that is
         made by a creation on its way."""
         return any(topic in each for each in self._deletes.values())
+
+    def is_closing(self, topic: str) -> bool:
+        """Whether a permission is on its way after which nobody may send to a topic of that name:
+        a batch behind that would be void."""
+        return topic in self._closing.values()
 
     def is_closed(self, producer: bytes, name: str) -> bool:
         """Whether the producer's forgetting, or another registration of its name, is on its way:

@@ -18,6 +18,7 @@ import structlog
 from broker.errors import BrokerError, ErrorCode, NodeAddress
 from broker.leader.append import Appender
 from broker.leader.epochs import FIRST, EpochFence, EpochName
+from broker.leader.old_sessions import OldSessions
 from broker.reading.held import HeldPulls
 from dledger.core import Raft
 from dledger.core.errors import CoreError, NotLeader, TransferInProgress
@@ -90,6 +91,7 @@ class Leadership:
         members: Callable[[], Mapping[NodeId, str]],
         appender: Appender,
         held: HeldPulls,
+        old_sessions: OldSessions,
     ) -> None:
         self._broker_group = broker_group
         self._node = node
@@ -103,7 +105,9 @@ class Leadership:
             lambda: self._core.configuration.epoch.recoveries,
             lambda: self.end_serving("the group was recovered by force without this node"),
         )
+        self._old_sessions = old_sessions
         self.serving = False
+        self._is_held_up = False  # sessions of another epoch are to end first
         self.draining = False
         self.elections = 0
         self.leader_changes = 0
@@ -159,13 +163,25 @@ class Leadership:
     def on_applied(self, index: Index) -> None:
         """Answers who waited for entries up to `index`; starts serving when all is applied."""
         self._appender.on_applied(index)
+        self._begin_serving(index)
+
+    def on_tick(self) -> None:
+        """What holds this leader up may be over: a full disk may have room again."""
+        if self._is_held_up and self._replication is not None:
+            self._begin_serving(self._replication.applied_index)
+
+    def _begin_serving(self, index: Index) -> None:
         core = self._core
         is_ready = core.is_ready_leader and index == core.last_index
-        if not self.serving and is_ready and not self.fence.is_shut:
-            self._appender.begin(index)
-            self.serving = True
-            log.info("serving_started", term=core.term, applied_index=index)
-            self._changed()
+        if self.serving or not is_ready or self.fence.is_shut:
+            return
+        self._appender.begin(index)
+        self._is_held_up = not self._old_sessions.are_over()
+        if self._is_held_up:
+            return
+        self.serving = True
+        log.info("serving_started", term=core.term, applied_index=index)
+        self._changed()
 
     def on_configuration(self) -> None:
         """Watchers are told who belongs to the group now: a client that learned of new members only
@@ -180,9 +196,9 @@ class Leadership:
 
     def end_serving(self, reason: str) -> None:
         """Nobody is served any more; who waits for a commit is told that it may have happened."""
-        if not self.serving:
+        if not self.serving and not self._is_held_up:
             return
-        self.serving = False
+        self.serving = self._is_held_up = False
         text = f"{reason} after the proposal: it may have been stored"
         self._appender.end(BrokerError(ErrorCode.LEADERSHIP_LOST, text))
         self._held.wake_all()

@@ -162,7 +162,8 @@ class Membership:
 
         Raises:
             BrokerError: INVALID_ARGUMENT (not this member, or not this disk), BUSY (a change is
-                under way), STORAGE_FULL, LEADERSHIP_LOST, TIMED_OUT.
+                under way, or the lost disk was heard just now), STORAGE_FULL, LEADERSHIP_LOST,
+                TIMED_OUT.
         """
         core = self._replication.core
         node, disk = NodeId(node_id), DiskId(disk_id)
@@ -185,7 +186,11 @@ class Membership:
         elif len(disk) != DISK_ID_BYTES or disk in dict(present.disks).values():
             reason = f"disk {disk.hex() or 'nothing'} is none that {node} could be given"
         elif peer is not None and peer.recently_active and peer.match_index:
-            reason = f"{node} answers on the disk that the group knows: stop it first"
+            # Also for an election timeout after it is gone.
+            text = (
+                f"{node} answers, or did just now, on the disk that the group knows: stop it first"
+            )
+            raise BrokerError(ErrorCode.BUSY, text)
         elif others := sorted(present.learners - present.observers - {node}):
             # One after the other: an acknowledged entry is on a majority of all members' disks.
             text = f"{', '.join(others)} is being taken in and doesn't vote yet: after that"

@@ -146,6 +146,7 @@ class Retention:
 
     Args:
         propose: the group's log may begin with that entry. Raises: BrokerError.
+        needed: the first entry that somebody needs; None: nobody needs any.
         serves: whether this node is a leader that serves.
         failed: is told of an error that ends this, and the replica.
         look_s: from one look to the next.
@@ -158,6 +159,7 @@ class Retention:
         rules: Rules,
         wishes: Wishes,
         propose: Callable[[int], Awaitable[None]],
+        needed: Callable[[], int | None],
         serves: Callable[[], bool],
         failed: Callable[[BaseException], None],
         look_s: float,
@@ -166,6 +168,7 @@ class Retention:
         self._rules = rules
         self._wishes = wishes
         self._propose = propose
+        self._needed = needed
         self._serves = serves
         self._failed = failed
         self._look_s = look_s
@@ -219,6 +222,11 @@ class Retention:
             measured = await front.measured()
             # One is read after the other, as far as they go: mostly it is one.
             kept = first_kept(front.full_segments(MAX_SEGMENTS), measured, self._rules_now())
+            needed = None if kept is None else self._needed()
+            if kept is not None and needed is not None:
+                # What nobody needs goes; and if that is nothing, who needs it is told.
+                ends = (end.last_index for end in front.full_segments(MAX_SEGMENTS))
+                kept = max((last + 1 for last in ends if last < min(needed, kept)), default=kept)
         except Exception as error:
             if not front.is_mended(error):
                 raise

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from broker.errors import BrokerError, ErrorCode, replaced
 from broker.leader.batches import Batch, BatchRules, Placed
+from broker.leader.closing import check_open
 from broker.leader.flight import InFlight, UnitEnd
 from broker.state.compound import NO_PRODUCER, RECORDS, Claims, Judged, Key, UnitRefusal, keys_of
 from broker.state.machine import StateMachine
@@ -304,6 +305,7 @@ class Units:
             raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, text)
         if batch.incarnation not in (0, topic.incarnation):
             raise replaced(batch.topic, batch.incarnation, topic.incarnation)
+        check_open(self._machine, self._flight(), topic)
         if batch.queue_id >= len(topic.next_offsets):
             text = f"topic {batch.topic!r} has no queue {batch.queue_id}"
             raise BrokerError(ErrorCode.QUEUE_NOT_FOUND, text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from broker.errors import BrokerError, ErrorCode, Failure, replaced
+from broker.errors import BrokerError, ErrorCode, Failure, not_writable, replaced
 from broker.leader.numbering import not_registered
 from broker.state.refusals import (
     BatchRefusal,
@@ -20,6 +20,7 @@ from broker.state.refusals import (
     SequenceBroken,
     TooManySequences,
     TopicNotFound,
+    TopicNotWritable,
     TopicReplaced,
 )
 
@@ -37,6 +38,8 @@ def refused_batch(refusal: BatchRefusal) -> BrokerError:
             return BrokerError(ErrorCode.TOPIC_NOT_FOUND, text)
         case TopicReplaced(topic, meant, present):
             return replaced(topic, meant, present)
+        case TopicNotWritable(topic):
+            return not_writable(topic)
         case QueueNotFound(topic, queue_id, queue_count):
             text = (
                 f"topic {topic!r} was made anew with {queue_count} queues: there is no {queue_id}"

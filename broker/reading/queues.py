@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from broker.errors import BrokerError, ErrorCode, out_of_range, replaced
+from broker.errors import BrokerError, ErrorCode, not_readable, out_of_range, replaced
 from broker.reading.proof import Place, plausible, proven
 from broker.reading.tags import UNITS_AT_ONCE, WantedTags, carries, chosen, look_through
 from broker.state.machine import StateMachine
@@ -124,6 +124,16 @@ class QueueReader:
         start = self._machine.topic_retention.start_of(state.incarnation, queue_id)
         held = self._queues.min_offset(state.folder, queue_id)
         return max(start, held), state.next_offsets[queue_id]
+
+    def check_readable(self, topic: TopicRef) -> None:
+        """Its messages may be given to consumers.
+
+        Raises:
+            BrokerError: TOPIC_NOT_READABLE, TOPIC_NOT_FOUND, TOPIC_REPLACED.
+        """
+        state = self.topic(topic)
+        if not self._machine.topic_permissions.is_readable(state.incarnation):
+            raise not_readable(state.name)
 
     def let_go_of(self, physical_offset: int, record: bytes) -> str:
         """Why the record at that place is read no more: its topic has let go of it, though the log

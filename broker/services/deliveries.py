@@ -95,8 +95,8 @@ class Deliveries:
         """The messages there are, or that come while it waits; none at the end of that.
 
         Raises:
-            BrokerError: INVALID_ARGUMENT, TOPIC_NOT_FOUND, GROUP_STYLED, GROUP_DIFFERS, BUSY;
-                whatever a command meets on its way into the log.
+            BrokerError: INVALID_ARGUMENT, TOPIC_NOT_FOUND, TOPIC_NOT_READABLE, GROUP_STYLED,
+                GROUP_DIFFERS, BUSY; whatever a command meets on its way into the log.
         """
         _check(wish)
         topic = await self._topic(wish.group, wish.topic)
@@ -105,6 +105,7 @@ class Deliveries:
         desk = self._desk(wish.group, topic, is_fifo=wish.is_fifo)
         desk.starts = lambda state, first: self._starts(wish, state, first)
         settler = desk.settle(wish.settled) if wish.settled else None
+        await self._check_readable(topic, desk, settler)
         wanted = Wanted(
             wish.attempt_id,
             min(wish.max_messages or DEFAULT_MESSAGES, MAX_RECEIVED),
@@ -129,6 +130,22 @@ class Deliveries:
         superseded = () if settler is None else await self._surely(settler)
         self._pulls.account(sum(len(each.records) for each in handed), call)
         return Received(handed, superseded, topic.incarnation)
+
+    async def _check_readable(self, topic: TopicState, desk: Desk, settler: Settler | None) -> None:
+        """Returns if the topic's messages may be handed out. What was to be settled is settled all
+        the same: that was said of messages handed out before.
+
+        Raises:
+            BrokerError: TOPIC_NOT_READABLE, TOPIC_REPLACED, TOPIC_NOT_FOUND; what settling raises.
+        """
+        ref = TopicRef(topic.name, topic.incarnation)
+        try:
+            await self._gate.surely(lambda: self._reader.check_readable(ref))
+        except BrokerError:
+            if settler is not None:
+                self._set_to_work(desk)
+                await settler.done
+            raise
 
     async def settle(
         self, group: str, topic: TopicRef, settled: tuple[Settlement, ...]

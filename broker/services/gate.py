@@ -30,6 +30,8 @@ ABSENCES: Final = frozenset(
         ErrorCode.LEASE_LOST,
         ErrorCode.GROUP_STYLED,
         ErrorCode.RECEIPT_SUPERSEDED,
+        ErrorCode.TOPIC_NOT_WRITABLE,
+        ErrorCode.TOPIC_NOT_READABLE,
     }
 )
 

@@ -261,7 +261,7 @@ class Pulls:
             BrokerError: see `pull`.
         """
         place = (request.topic, request.queue_id, request.offset)
-        await self._gate.surely(lambda: self._reader.check_offset(*place))
+        await self._gate.surely(lambda: self._check(request))
         max_bytes = min(request.max_bytes or DEFAULT_BYTES, max(1, self.budget.left_bytes))
         wanted = request.max_messages
         if request.tags is None:
@@ -269,6 +269,15 @@ class Pulls:
         else:
             steps = self._reader.pull_by_tags_in_steps(place, wanted, max_bytes, request.tags)
         return await self._in_turns(steps, max_bytes)
+
+    def _check(self, request: PullRequest) -> None:
+        """The topic may be read, and the queue has that offset.
+
+        Raises:
+            BrokerError: TOPIC_NOT_READABLE, and what `QueueReader.check_offset` raises.
+        """
+        self._reader.check_readable(request.topic)
+        self._reader.check_offset(request.topic, request.queue_id, request.offset)
 
     async def _in_turns(self, steps: Generator[None, None, Found], max_bytes: int) -> Found:
         """What `steps` give in the end; the event loop is everybody's between some of them. From

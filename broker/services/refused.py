@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from broker.errors import BrokerError, ErrorCode, replaced
+from broker.errors import BrokerError, ErrorCode, not_writable, replaced
 from broker.leader.voided import refused_batch
 from broker.state.compound import UnitRefusal
 from broker.state.groups import Groups
@@ -29,6 +29,7 @@ from broker.state.refusals import (
     OffsetTaken,
     OutcomesDiffer,
     PartlyRefused,
+    PermissionUnknown,
     ProducerFenced,
     ProducerUnknown,
     QueueNotFound,
@@ -53,6 +54,7 @@ from broker.state.refusals import (
     TopicExists,
     TopicNotFound,
     TopicNotTaken,
+    TopicNotWritable,
     TopicReplaced,
 )
 
@@ -105,6 +107,11 @@ def refused(refusal: Refusal) -> BrokerError:
         case QueueStartNotMoved(queue_id, offset):
             text = f"queue {queue_id} can't begin at offset {offset}"
             return BrokerError(ErrorCode.INTERNAL, text)
+        case TopicNotWritable(topic):
+            return not_writable(topic)
+        case PermissionUnknown(wanted):
+            text = f"a topic's permission is 6 (written and read), 4 or 2, not {wanted}"
+            return BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         case KeyTaken(topic, what):
             text = f"another unit is about the {what or 'whole'} of topic {topic!r}"
             return BrokerError(ErrorCode.INTERNAL, text)

@@ -14,6 +14,7 @@ from broker.services.offsets import Offsets
 from broker.services.producers import Producers
 from broker.services.queue_pulls import QueuePulls
 from broker.services.retries import Retries
+from broker.services.topic_figures import TopicFigures
 from broker.services.topics import Topics
 
 
@@ -32,5 +33,6 @@ class Services:
     deliveries: Deliveries
     retries: Retries
     topics: Topics
+    topic_figures: TopicFigures
     cluster: Cluster
     audit: Audit

@@ -16,10 +16,11 @@ from broker.reading.queues import QueueReader
 from broker.services.gate import Gate
 from broker.services.refused import refused
 from broker.state.machine import StateMachine
-from broker.state.refusals import RetentionOutOfRange, TopicExists
+from broker.state.refusals import PermissionUnknown, RetentionOutOfRange, TopicExists
+from broker.state.topic_permissions import KNOWN, USUAL
 from broker.state.topic_retention import MAX_RETENTION_MS
 from broker.state.topics import TopicRef
-from dledger.level import TOPIC_RETENTION_LEVEL
+from dledger.level import TOPIC_RETENTION_LEVEL, TOPIC_RULES_LEVEL
 from dledger.records.record import TOPIC_PATTERN
 from dledger.records.reserved import is_reserved
 
@@ -33,13 +34,26 @@ PAGE_OFFSETS: Final = 8_192  # of these groups together
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A topic; `incarnation` is the index of the entry that created it, `retention_ms` how long its
-    messages are wanted, 0: as long as the group keeps any."""
+    messages are wanted, 0: as long as the group keeps any; `permission` is what may be done with
+    it (`broker.state.topic_permissions`)."""
 
     name: str
     queue_count: int
     created_time_ms: int
     incarnation: int
     retention_ms: int = 0
+    permission: int = int(USUAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is wished of a topic; None: nothing is said of that."""
+
+    retention_ms: int | None = None
+    permission: int | None = None
+
+
+NO_WISHES: Final = Wishes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +122,71 @@ class Topics:
         is_same = isinstance(refusal, TopicExists) and refusal.queue_count == queues
         if refusal is not None and not (if_not_exists and is_same):
             raise refused(refusal)
-        return self._topic(TopicRef(name))
+        return self.found(TopicRef(name))
+
+    async def make(
+        self, name: str, queue_count: int, wishes: Wishes, *, if_not_exists: bool
+    ) -> Topic:
+        """The topic, which exists now with what is wished of it: all of that by one entry. One that
+        existed is changed, if that was to be a success: each wish by an entry of its own.
+
+        Args:
+            queue_count, if_not_exists: see `create`.
+
+        Raises:
+            BrokerError: what `create` raises; NOT_READY, not every member knows how yet.
+        """
+        self._gate.check_writable()
+        queues = queue_count or DEFAULT_QUEUES
+        _check_creatable(name, queues)
+        _check_own(name)
+        permission = int(USUAL) if wishes.permission is None else wishes.permission
+        self._check_retainable(wishes.retention_ms or 0)
+        self._check_permittable(permission)
+        refusal = await self._commands.make_topic(
+            name, queues, retention_ms=wishes.retention_ms or 0, permission=permission
+        )
+        is_same = isinstance(refusal, TopicExists) and refusal.queue_count == queues
+        if refusal is None:
+            return self.found(TopicRef(name))
+        if not (if_not_exists and is_same):
+            raise refused(refusal)
+        return await self._change(TopicRef(name), wishes)
+
+    async def _change(self, topic: TopicRef, wishes: Wishes) -> Topic:
+        """The topic, which existed, as it is wished now."""
+        found = self.found(topic)
+        ref = TopicRef(found.name, found.incarnation)
+        if wishes.retention_ms not in (None, found.retention_ms):
+            found = await self.retain(ref, wishes.retention_ms or 0)
+        if wishes.permission not in (None, found.permission):
+            found = await self.permit(ref, wishes.permission or 0)
+        return found
+
+    async def permit(self, topic: TopicRef, permission: int) -> Topic:
+        """The topic, with which this and nothing else may be done now.
+
+        Raises:
+            BrokerError: INVALID_ARGUMENT, TOPIC_NOT_FOUND, TOPIC_REPLACED; NOT_READY, not every
+                member knows how yet; whatever a command meets on its way into the log.
+        """
+        self._gate.check_writable()
+        _check_own(topic.name)
+        state = await self._gate.surely(lambda: self._reader.topic(topic))
+        found = TopicRef(state.name, state.incarnation)
+        self._check_permittable(permission)
+        refusal = await self._commands.permit_topic(found, permission)
+        if refusal is not None:
+            raise refused(refusal)
+        return self.found(found)
+
+    def _check_permittable(self, permission: int) -> None:
+        if permission not in KNOWN:
+            raise refused(PermissionUnknown(permission))
+        level = self._state.level.current
+        if level < TOPIC_RULES_LEVEL:
+            text = f"level {level} is in use: not every member knows topics' permissions yet"
+            raise BrokerError(ErrorCode.NOT_READY, text)
 
     async def retain(self, topic: TopicRef, retention_ms: int) -> Topic:
         """The topic, whose messages are wanted for that long now; 0: as long as the group keeps
@@ -126,7 +204,7 @@ class Topics:
         refusal = await self._commands.retain_topic(found, retention_ms)
         if refusal is not None:
             raise refused(refusal)
-        return self._topic(found)
+        return self.found(found)
 
     def _check_retainable(self, retention_ms: int) -> None:
         if not 0 <= retention_ms <= MAX_RETENTION_MS:
@@ -165,7 +243,7 @@ class Topics:
         await self._gate.confirm()
         size = min(size or PAGE_TOPICS, PAGE_TOPICS)
         names = nsmallest(size + 1, (name for name in self._state.topics if name > after))
-        page = tuple(self._topic(TopicRef(name)) for name in names[:size])
+        page = tuple(self.found(TopicRef(name)) for name in names[:size])
         return TopicPage(page, page[-1].name if len(names) > size else "")
 
     async def describe(self, wanted: TopicRef, after: str = "") -> TopicDescription:
@@ -176,7 +254,7 @@ class Topics:
             BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED, NOT_LEADER, NOT_READY.
         """
         await self._gate.confirm()
-        topic = self._topic(wanted)
+        topic = self.found(wanted)
         queues = tuple(
             QueueDescription(queue_id, *self._reader.bounds(wanted, queue_id))
             for queue_id in range(topic.queue_count)
@@ -197,11 +275,18 @@ class Topics:
             left -= len(offsets)
         return tuple(found), ""
 
-    def _topic(self, topic: TopicRef) -> Topic:
+    def found(self, topic: TopicRef) -> Topic:
+        """The topic, as of the last applied entry.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED.
+        """
         state = self._reader.topic(topic)
         queues = len(state.next_offsets)
         wish_ms = self._state.topic_retention.of(state.incarnation).retention_ms
-        return Topic(state.name, queues, state.created_time_ms, state.incarnation, wish_ms)
+        permission = int(self._state.topic_permissions.of(state.incarnation))
+        made = state.name, queues, state.created_time_ms, state.incarnation
+        return Topic(*made, wish_ms, permission)
 
 
 def _check_own(name: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
+from broker.state import topic_rules
 from broker.state.compound import commit_of
 from broker.state.effects import Effects
 from broker.state.level import COMMAND_LEVELS
@@ -27,7 +28,9 @@ from dledger.wire.commands_pb2 import (
     CreateTopicCommand,
     ForgetGroupsCommand,
     JoinGroupCommand,
+    MakeTopicCommand,
     MoveQueueStartsCommand,
+    PermitTopicCommand,
     RegisterProducerCommand,
     RetainTopicCommand,
 )
@@ -101,6 +104,10 @@ class Commands:
                 return self._retain_topic(command.retain_topic)
             case "move_queue_starts":
                 return self._move_queue_starts(command.move_queue_starts)
+            case "permit_topic":
+                return self._permit_topic(command.permit_topic)
+            case "make_topic":
+                return self._make_topic(header, command.make_topic)
             case "join_group":
                 return self._join(command.join_group)
             case "end_sessions":
@@ -165,6 +172,19 @@ class Commands:
             return topic
         starts = ((each.queue_id, each.offset) for each in command.starts)
         return self._state.topic_retention.move(topic.incarnation, starts, topic.next_offsets)
+
+    def _permit_topic(self, command: PermitTopicCommand) -> Refusal | None:
+        topic = topic_rules.permit(self._state, self._effects.meant, command)
+        if not isinstance(topic, TopicState):
+            return topic
+        self._effects.listener.topic_permitted(topic)
+        return None
+
+    def _make_topic(self, header: EntryHeader, command: MakeTopicCommand) -> Refusal | None:
+        refusal = topic_rules.make(self._state, command, header.index, self._state.append_time_ms)
+        if refusal is None:
+            self._effects.listener.topic_created(command.name)
+        return refusal
 
     def _delete_topic(self, header: EntryHeader, meant: TopicRef) -> Refusal | None:
         topic = self._effects.meant(meant)

@@ -44,6 +44,7 @@ from broker.state.retrying import (
     refusal_of_resend,
     refusal_of_send_back,
 )
+from broker.state.topic_permissions import TopicPermissions
 from broker.state.topics import TopicRef, Topics, TopicState
 from dledger.reading.compound import UnitSpan, as_entry, unit_spans
 from dledger.reading.entry import EntryHeader, preamble_of
@@ -168,6 +169,8 @@ class Owners(Protocol):
     @property
     def retries(self) -> Retries: ...
     @property
+    def topic_permissions(self) -> TopicPermissions: ...
+    @property
     def level(self) -> Level: ...
     @property
     def lived_time(self) -> LivedTime: ...
@@ -205,6 +208,7 @@ class _Entry:
             found = self._place(*as_entry(header, frame, number, batch)[1:])
             if isinstance(found, PlacedBatch):
                 placed.append(found)
+                refusal = refusal or self.owners.topic_permissions.refusal_of(found.topic)
             else:
                 refusal = refusal or found
         commands = _parsed(span.commands)

@@ -58,6 +58,7 @@ class Effects:
         state.deliveries.on_topic_deleted(topic.incarnation)
         state.producers.on_topic_deleted(topic.incarnation)
         state.topic_retention.on_topic_deleted(topic.incarnation)
+        state.topic_permissions.on_topic_deleted(topic.incarnation)
         state.retries.on_topic_deleted(topic.incarnation)
         self.listener.topic_deleted(topic)
 

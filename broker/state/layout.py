@@ -73,6 +73,15 @@ QUEUE_START: Final = Layout(
     "Start of a queue", 8, (Field(0, "Q", "offset", "the first offset that may be read"),)
 )
 
+TOPIC_PERMISSIONS_SECTION: Final = Layout(
+    "Section topic-permissions",
+    9,
+    (
+        Field(0, "Q", "incarnation", "index of the entry that created the topic; ascending"),
+        Field(8, "B", "permission", "4: read only; 2: written only; no record: both"),
+    ),
+)
+
 OUTCOMES_SECTION: Final = Layout(
     "Section unit-outcomes",
     12,
@@ -379,6 +388,7 @@ STATE_LAYOUTS: Final = (
     LOG_START_SECTION,
     TOPIC_RETENTION_SECTION,
     QUEUE_START,
+    TOPIC_PERMISSIONS_SECTION,
     OUTCOMES_SECTION,
     REFUSED_UNIT,
     LIVED_TIME_SECTION,

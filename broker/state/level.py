@@ -28,6 +28,7 @@ from dledger.level import (
     GROUPS_LEVEL,
     LOG_START_LEVEL,
     TOPIC_RETENTION_LEVEL,
+    TOPIC_RULES_LEVEL,
 )
 
 SECTION: Final = "level"
@@ -57,6 +58,8 @@ COMMAND_LEVELS: Final = {
     "send_back": DELIVERY_LEVEL,
     "fire_delayed": DELIVERY_LEVEL,
     "resend": DELIVERY_LEVEL,
+    "permit_topic": TOPIC_RULES_LEVEL,
+    "make_topic": TOPIC_RULES_LEVEL,
 }
 
 

@@ -39,6 +39,10 @@ class Listener(Protocol):
         """There is a topic of that name."""
         ...
 
+    def topic_permitted(self, topic: TopicState) -> None:
+        """Something else may be done with the topic."""
+        ...
+
     def group_changed(self, name: str) -> None:
         """Members, settings or leases of the group may be others."""
         ...
@@ -68,6 +72,9 @@ class Nobody:
         return None
 
     def topic_created(self, name: str) -> None:
+        return None
+
+    def topic_permitted(self, topic: TopicState) -> None:
         return None
 
     def group_changed(self, name: str) -> None:

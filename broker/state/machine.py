@@ -27,6 +27,8 @@ with it).
     move log start       log_start: entries before it may go (ADR 43)
     retain topic         topic_retention: how long its messages are wanted (ADR 48)
     move queue starts    topic_retention: what may be read of a topic's queues
+    permit topic         topic_permissions: what may be done with it (ADR 62)
+    make topic           topics, topic_retention, topic_permissions: all of it, or nothing
     send back, resend,
     fire delayed         retries, leases, offsets (`broker.state.retrying`); only in a unit
     settle units         outcomes: the log says which units were refused; only in a unit
@@ -136,6 +138,7 @@ class StateMachine:
         self.producers = state.producers
         self.log_start = state.log_start
         self.topic_retention = state.topic_retention
+        self.topic_permissions = state.topic_permissions
         self.outcomes = state.outcomes
         self.groups = state.groups
         self.leases = state.leases
@@ -264,6 +267,7 @@ class StateMachine:
         refusal: BatchRefusal | None = self.topics.refusal_of(
             topic, queue_id, base, incarnation=incarnation
         )
+        refusal = refusal or self.topic_permissions.refusal_of(topic)
         if refusal is None and producer != NO_PRODUCER:
             place = (topic.incarnation, queue_id)
             refusal = self.producers.refusal_of(producer, place, sequence)

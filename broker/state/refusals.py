@@ -36,6 +36,20 @@ class TopicReplaced:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicNotWritable:
+    """The topic's permission doesn't let anybody send to it."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionUnknown:
+    """No topic can have that permission."""
+
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
 class TooManyQueues:
     """With `wanted` more, the broker group would have more than `limit` queues over all topics."""
 
@@ -391,6 +405,8 @@ Refusal = (
     | LogStartNotMoved
     | RetentionOutOfRange
     | QueueStartNotMoved
+    | TopicNotWritable
+    | PermissionUnknown
     | KeyTaken
     | OutcomesDiffer
     | Malformed
@@ -415,6 +431,7 @@ Refusal = (
 BatchRefusal = (
     TopicNotFound
     | TopicReplaced
+    | TopicNotWritable
     | QueueNotFound
     | OffsetTaken
     | SequenceBroken

@@ -22,6 +22,7 @@ from broker.state import (
     outcomes,
     producers,
     retries,
+    topic_permissions,
     topic_retention,
     topics,
 )
@@ -40,6 +41,7 @@ from broker.state.registration import EPOCH_SIZE, ProducerBounds
 from broker.state.retries import Retries
 from broker.state.sequences import batches_of
 from broker.state.snapshot import Chunk, PayloadReader, Section, pack, seal, unseal
+from broker.state.topic_permissions import TopicPermissions
 from broker.state.topic_retention import TopicRetentions
 from broker.state.topics import Topics
 from dledger.core.errors import InvariantViolation
@@ -63,6 +65,7 @@ OPTIONAL_SECTIONS: Final = (
     *leases.OWN_SECTIONS,
     *deliveries.OWN_SECTIONS,
     *retries.OWN_SECTIONS,
+    topic_permissions.SECTION,
 )
 
 
@@ -86,6 +89,7 @@ class ReplicatedState:
         self.producers = Producers(bounds)
         self.log_start = RetiredThrough()
         self.topic_retention = TopicRetentions()
+        self.topic_permissions = TopicPermissions()
         self.outcomes = Outcomes()
         self.groups = Groups()
         self.leases = Leases()
@@ -110,6 +114,7 @@ class ReplicatedState:
             *self.leases.snapshot(),
             *self.deliveries.snapshot(),
             *self.retries.snapshot(),
+            *self.topic_permissions.snapshot(),
         )
         return seal(self.applied_index, sections)
 
@@ -149,6 +154,8 @@ class ReplicatedState:
                 self.log_start.restore(first.version, payloads)
             case topic_retention.SECTION:
                 self.topic_retention.restore(first.version, payloads)
+            case topic_permissions.SECTION:
+                self.topic_permissions.restore(first.version, payloads)
             case outcomes.SECTION:
                 self.outcomes.restore(first.version, payloads)
             case producers.SECTION:
@@ -194,6 +201,8 @@ class ReplicatedState:
         self.topic_retention.check_invariants(
             {topic.incarnation: topic.next_offsets for topic in self.topics.values()}
         )
+        incarnations = {topic.incarnation for topic in self.topics.values()}
+        self.topic_permissions.check_invariants(incarnations)
         self.offsets.check_invariants()
         self.producers.check_invariants()
         for name in self.offsets.topics():

@@ -34,6 +34,7 @@ from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.log_start import LOG_START
 from chaos.mutants.rules.members import MEMBERS
 from chaos.mutants.rules.offline_repairs import OFFLINE_REPAIRS
+from chaos.mutants.rules.permissions import PERMISSIONS
 from chaos.mutants.rules.preference import PREFERENCE
 from chaos.mutants.rules.reading import READING
 from chaos.mutants.rules.repairs import REPAIRS
@@ -63,6 +64,7 @@ MUTANTS = (
     *OFFLINE_REPAIRS,
     *BACKUPS,
     *RETENTION,
+    *PERMISSIONS,
     *GROUPS,
     *ADMINISTRATION,
     *RETRYING,

@@ -29,6 +29,7 @@ from chaos.checkers.history import (
     Result,
 )
 from chaos.errors import CallFailed
+from chaos.sim.gates import Gates
 from chaos.sim.node import Defect
 from dledger.core.types import NodeId
 from dledger.history import Outcome
@@ -68,6 +69,7 @@ class Shared:
     topics: dict[str, int] = field(default_factory=dict)  # name -> queues
     moves_start: bool = False  # queues may begin later than at 0
     has_tags: bool = False  # messages carry tags
+    gates: Gates = field(default_factory=Gates)  # of topics that are opened and closed
     stopping: bool = False
     pending: int = 0  # batches that nobody has answered yet
 

@@ -131,6 +131,9 @@ class Witness:
     def topic_created(self, name: str) -> None:
         """`Listener`: as it should be."""
 
+    def topic_permitted(self, topic: TopicState) -> None:
+        """`Listener`: `chaos.sim.permission_model` looks at what it is then."""
+
     def group_changed(self, name: str) -> None:
         """`Listener`: `chaos.sim.lease_model` looks at what it is then."""
 

@@ -12,16 +12,20 @@ module's to check:
   that has heard of a newer one;
 - within an epoch everything that was acknowledged is kept, in order and once;
 - of the epoch before, all that the survivor had;
-- who was given up and reaches somebody of after is out of service, for good.
+- who was given up and reaches somebody of after is out of service, for good;
+- nobody is served in the epoch after while a session of a consumer group from before is left,
+  whatever level the group had come to by then.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final
 
+from broker.errors import BrokerError
 from broker.state.topics import TopicRef
 from chaos.errors import CallFailed
 from chaos.sim.disk import MachineDied
@@ -36,8 +40,10 @@ from chaos.sim.world import World
 from dledger.client.group_epoch import epoch_in
 from dledger.client.leader_view import LeaderBoard, from_wire
 from dledger.core.types import NodeId
+from dledger.level import GROUP_EPOCH_LEVEL, GROUPS_LEVEL
 from dledger.records.record import RecordTemplate, decode_records
 from dledger.wire import broker_pb2 as pb
+from dledger.wire.commands_pb2 import Command, GroupSettings, JoinGroupCommand
 from dledger.wire.raft_pb2 import PeerMessage
 from store.directory import Identity
 from store.errors import StoreError
@@ -71,6 +77,7 @@ class Outcome:
     served_by_old: int = 0  # after the recovery, to clients that hadn't heard of it
     tries: int = 0
     out: int = 0
+    sessions: int = 0  # of consumer groups, that the survivor had when it was struck
 
 
 @dataclass(slots=True)
@@ -217,6 +224,10 @@ class LastResort:
         self._tasks: list[asyncio.Task[None]] = []
         self.tries = 0
         self.out = 0
+        self.sessions = 0
+        level = plan.random("level-before").choice((0, GROUPS_LEVEL, GROUP_EPOCH_LEVEL))
+        for node in self.world.nodes.values():
+            node.older_level = level
 
     def to_the_end(self) -> Failure | None:
         """Every phase, until something breaks."""
@@ -240,12 +251,26 @@ class LastResort:
         for sender in self.senders:
             self._spawn(sender.run())
         self._pass(chance.randrange(STEP_US // 4, 2 * STEP_US))
+        self._join_members()
         survivor = self._strike()
         kept = self._recover(survivor)
         self._return(survivor)
         self._check(survivor, kept)
 
     # --- phases -------------------------------------------------------------------------------
+
+    def _join_members(self) -> None:
+        """Somebody has a session or two, if a leader takes them now."""
+        for number in range(2):
+            leader = next((n for n in self.world.nodes.values() if self._is_serving(n)), None)
+            if leader is not None and leader.life is not None:
+                self.world.timeline.after(0, leader.life.loop, _join, leader, b"member-%d" % number)
+            self._pass(STEP_US // 5)
+        self.sessions = max(
+            len(node.life.replica.machine.groups.sessions())
+            for node in self.world.nodes.values()
+            if node.life is not None
+        )
 
     def _strike(self) -> SimNode:
         """Everybody is down, one after the other, and of a majority the disks are given up for
@@ -263,6 +288,7 @@ class LastResort:
         survivor = max(found, key=lambda node: (ends[node.name], node.name))
         for node in world.nodes.values():
             node.was_given_up = node is not survivor
+            node.older_level = 0  # the program at hand is the one that recovers
         return survivor
 
     def _site(self, node: SimNode) -> Site:
@@ -376,7 +402,13 @@ class LastResort:
         self.out = len(others)
 
     def _is_serving(self, node: SimNode) -> bool:
-        return node.life is not None and node.life.replica.leadership.serving
+        if node.life is None or not node.life.replica.leadership.serving:
+            return False
+        began = node.life.core.configuration.epoch.last
+        sessions = node.life.replica.machine.groups.sessions()
+        if began is not None and any(each < began.index for each in sessions):
+            raise Defect("session of before", f"{node.name} serves, and {sessions} aren't over")
+        return True
 
     def _is_out(self, node: SimNode) -> bool:
         return node.life is None and node.disk.exists(DATA / OUT_OF_SERVICE)
@@ -450,6 +482,16 @@ class LastResort:
             raise Defect("no progress", f"{what}; {states}")
 
 
+def _join(leader: SimNode, member: bytes) -> None:
+    """A member of a consumer group asks; a refusal is fine."""
+    if leader.life is None:
+        return
+    settings = GroupSettings(version=1, strategy="STICKY", topics=[TOPIC])
+    wish = JoinGroupCommand(group="g", member=member.decode(), token=member, settings=settings)
+    with suppress(BrokerError):
+        leader.life.replica.appender.submit(Command(join_group=wish))
+
+
 def _raise_its_error(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()):
         raise error if isinstance(error, Defect) else Defect("client", repr(error))
@@ -461,4 +503,5 @@ def run_last_resort(seed: int) -> Outcome:
         run = LastResort(seed)
         failure = run.to_the_end()
     before, after = run.tally.acknowledged
-    return Outcome(failure, (len(before), len(after)), run.tally.served_by_old, run.tries, run.out)
+    served = (len(before), len(after))
+    return Outcome(failure, served, run.tally.served_by_old, run.tries, run.out, run.sessions)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -244,7 +244,7 @@ class Links:
                 raise Defect("honest message refused", f"{peer} to {name}: {error}") from error
             self._world.log(name, f"refuses: {error}")
             raise
-        if network.is_garbled:
+        if network.is_garbled and self._node.refill is None:  # that one heeds answers only
             kind = message.WhichOneof("body")
             raise Defect("garbled message taken", f"{peer} to {name}: {kind}")
 
@@ -271,6 +271,7 @@ class SimNode:
         self.repaired_bytes = 0  # that had rotted
         self.refills = 0  # starts that got back from peers what they had found rotten
         self.refill: ProcessLoop | None = None  # of a process that is at it, and no member yet
+        self._gap_at = 0  # the first entry that it wants back
         self.life: Life | None = None
         self.loop: ProcessLoop  # of the present life, or the last one
         self.boots = 0
@@ -286,6 +287,7 @@ class SimNode:
         self.was_given_up = False  # its group was recovered without it
         self.has_lied = False  # of what its disk holds
         self.is_put_back = False  # to a program that is older than its log
+        self.older_level = 0  # that its program knows; 0: that of now
         self.was_put_back = False  # once: what it noted then is of before that log's end
         self.is_kept_down = False  # nobody starts it
         self.sync_us = plan.tuning.sync_us
@@ -384,6 +386,8 @@ class SimNode:
     def known_level(self) -> int:
         """Of formats and commands, to the program that runs: whoever is taken in has the newest,
         and only one that `is_put_back` has an older one again."""
+        if self.older_level:
+            return self.older_level
         is_newer = (self.boots > 1 or self.number >= self._plan.nodes) and not self.is_put_back
         return NEWER_LEVEL if self._plan.upgraded and is_newer else KNOWN_LEVEL
 
@@ -492,7 +496,7 @@ class SimNode:
                 raise Defect("false corruption", f"{self.name}: {found}") from found
             refilling = Refilling(self.config, ports, found)
             self._world.log(self.name, f"asks its peers for {found.missing}")
-            self.refill = loop
+            self.refill, self._gap_at = loop, found.holes.gaps[0].first_index
             process = loop.create_task(self._get_back(refilling))
             process.add_done_callback(partial(_tell_of_crash, loop))
             return
@@ -797,6 +801,17 @@ class SimNode:
         if told.differing_index not in (0, self.altered_from):
             return False
         return bool(self.altered_from) and told.agreed_index < self.altered_from
+
+    def give_up_what_is_retired(self, others: Iterable[SimNode]) -> None:
+        """A start that waits for entries which all others have let go waits for ever (ADR 53): the
+        disk is the operator's to replace."""
+        lives = [other.life for other in others if other is not self and other.life is not None]
+        if self.refill is None or not lives:
+            return
+        if all(life.replica.log.first_index > self._gap_at for life in lives):
+            self.is_ruined = True
+            self._bury("wants what nobody has any more")
+            self.disk.kill()
 
     def _bury(self, why: str) -> None:
         if self.refill is not None:

@@ -110,9 +110,10 @@ FIRST_LOG_ROT = 7_000
 LOG_ROT_SHARE = 0.35  # of the seeds
 FIRST_MOVE = 11_000
 MOVES_SHARE = 0.35  # of the seeds
-# Rot and the log's start: what has rotted in one member may be retired in those that could give it;
-# and what differs, before anybody compares it.
-NOT_WITH_MOVES = frozenset({Fault.LOG_ROT, Fault.BIT_FLIP, Fault.SNAPSHOT_ROT, Fault.ALTERED_LOG})
+# Rot in what a start has to have, and the log's start: what has rotted in one member may be retired
+# in those that could give it; and what differs, before anybody compares it.
+NOT_WITH_MOVES = frozenset({Fault.BIT_FLIP, Fault.SNAPSHOT_ROT, Fault.ALTERED_LOG})
+ROTTING_FRONTS_SHARE = 0.5  # of the seeds in which logs rot and fronts move; the others rot not
 FIRST_COPY = 4_000
 COPIES_SHARE = 0.25  # of the seeds
 # Kinds that few seeds would have often enough to find anything, and one of which some seeds have
@@ -143,6 +144,7 @@ UNIT_WRITERS_SHARE = 0.5  # of the seeds
 CREWS_SHARE = 0.4
 POPPERS_SHARE = 0.4
 FAILING_SHARE = 0.25
+GATEKEEPER_SHARE = 0.15
 MEMBER_DELAYS_MS = tuple(200 + 100 * level for level in range(LEVELS))
 # Sessions are short, so that a run sees many ends of them.
 MEMBER_PACE = Pace(
@@ -228,6 +230,7 @@ class Plan:
     overseers: int = 0  # of crews
     poppers: tuple[int, ...] = ()  # of each group that is handed single messages
     failing: int = 0  # members of a group that fails at messages
+    gatekeeper: bool = False  # topics are opened and closed
     upgraded: bool = False  # whoever starts again does so with a release of the next level
     one_away: bool = False  # when all is at rest a voter goes, and the others have to serve
     weather: Weather = FAIR
@@ -288,7 +291,7 @@ def draw_plan(
     one_away = plan.random("one-away/drawn").random() < share
     plan = replace(plan, upgraded=upgraded, one_away=one_away)
     plan = _with_overseers(_with_crews(_with_unit_writers(plan)))
-    return _with_failing(_with_poppers(plan))
+    return _with_gatekeeper(_with_failing(_with_poppers(plan)))
 
 
 def _with_snapshots(plan: Plan) -> Plan:
@@ -364,7 +367,9 @@ def _with_moves(plan: Plan) -> Plan:
         retention_disk_percent=plan.random("retention-disk").choice((0, 85)),
     )
     events = _now_and_then(plan, chance, every_ms, FIRST_MOVE, lambda: Fault.MOVE_START)
-    kept = [fault for fault in plan.faults if fault.kind not in NOT_WITH_MOVES]
+    is_rotting = plan.random("rotting-fronts").random() < ROTTING_FRONTS_SHARE
+    left_out = NOT_WITH_MOVES | (frozenset() if is_rotting else {Fault.LOG_ROT})
+    kept = [fault for fault in plan.faults if fault.kind not in left_out]
     return replace(plan, tuning=tuning, faults=_in_order([*kept, *events]))
 
 
@@ -474,6 +479,11 @@ def _with_failing(plan: Plan) -> Plan:
     if chance.random() >= FAILING_SHARE:
         return plan
     return replace(plan, failing=chance.randint(1, 3))
+
+
+def _with_gatekeeper(plan: Plan) -> Plan:
+    """In some, topics are opened and closed while they are used."""
+    return replace(plan, gatekeeper=plan.random("gatekeeper").random() < GATEKEEPER_SHARE)
 
 
 def _with_crowds(plan: Plan) -> Plan:

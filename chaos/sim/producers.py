@@ -278,12 +278,17 @@ class Producer(Client):
     async def _attempt(self, request: pb.SendRequest) -> pb.SendResult | None:
         """The answer of one attempt, an error of the call's own as that of its batch; None if
         nobody knows."""
+        topic, gates = request.batches[0].topic, self.shared.gates
+        closing = gates.closed.get(topic)
         try:
             answer = await self.call("send", request)
         except CallFailed as failure:
             return pb.SendResult(error=failure.error) if failure.error is not None else None
         result = answer.results[0]
         assert isinstance(result, pb.SendResult)
+        is_new = not result.HasField("error") and not result.duplicate
+        if is_new and closing is not None and gates.closed.get(topic) == closing:
+            raise Defect("stored in a closed topic", f"{self.name}, in {topic}")
         if result.HasField("error") and result.error.code != epb.OUT_OF_SEQUENCE:
             self.look_elsewhere()
         return result
@@ -318,6 +323,8 @@ class Producer(Client):
             raise Defect("acknowledged and forgotten", f"{self.name}: {error.message}")
         if error.retriable or error.code in (epb.INTERNAL, epb.LIMIT_REACHED):
             return
+        if error.code == epb.TOPIC_NOT_WRITABLE and self.shared.gates.has_keeper:
+            return  # it is opened again before the run ends
         if error.code == epb.UNKNOWN_PRODUCER and not is_first:
             return  # the batch before it is on its way
         unused_us = self.shared.group.now_us - self._used_us

@@ -18,6 +18,7 @@ from chaos.sim.delivery_model import DeliveryModel
 from chaos.sim.incarnations import EntryKey, Witness
 from chaos.sim.lease_model import LeaseModel
 from chaos.sim.node import DATA, NEWER_LEVEL, Defect, Life, SimNode
+from chaos.sim.permission_model import PermissionModel
 from chaos.sim.plan import MEMBER_DELAYS_MS
 from chaos.sim.retry_model import RetryModel
 from chaos.sim.snapshots import NoQueues, compare_snapshots, picture
@@ -31,6 +32,7 @@ class Models(NamedTuple):
     leases: LeaseModel
     deliveries: DeliveryModel
     retries: RetryModel
+    permissions: PermissionModel
 
 
 def compare_replicas(
@@ -128,7 +130,12 @@ def _compare_with_replay(
     machine = StateMachine(NoQueues(), options=options, known_level=NEWER_LEVEL)
     witness = Witness(machine, meant)
     log = life.replica.log
-    models = Models(LeaseModel(machine), DeliveryModel(machine), RetryModel(MEMBER_DELAYS_MS))
+    models = Models(
+        LeaseModel(machine),
+        DeliveryModel(machine),
+        RetryModel(MEMBER_DELAYS_MS),
+        PermissionModel(machine),
+    )
     append_time_ms = 0
     for index in range(1, life.replica.machine.applied_index + 1):
         frame = (archive or log).read(index, index)
@@ -138,6 +145,7 @@ def _compare_with_replay(
         models.leases.applied(witness.header, frame, witness.units)
         models.deliveries.applied(witness.header, witness.units)
         models.retries.applied(witness.header, frame, witness.units)
+        models.permissions.applied(witness.header, frame, witness.units)
         if machine.append_time_ms < append_time_ms:
             raise Defect("time runs backwards", f"entry {index} of {node.name} is older")
         append_time_ms = machine.append_time_ms

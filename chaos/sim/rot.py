@@ -62,6 +62,8 @@ class LogRot:
         limit = cold_bytes(node)
         # Who only learns has to get to its end: a disk that is ruined would be in the way of that.
         is_lasting = may_harm(node, self._world) and node.name in voters_for_now(self._world)
+        if self._world.plan.moves_start and not is_lasting:
+            return  # whoever could give it back may lose it, or let it go
         size = self._world.plan.tuning.segment_bytes
         for _ in range(chance.choice((1, 1, 3)) if limit > front_of(node) else 0):
             first = chance.randrange(front_of(node), limit)

@@ -26,6 +26,7 @@ from chaos.checkers.linearizability import check_linearizability
 from chaos.sim.clients import Administrator, Consumer, Doubter, Shared
 from chaos.sim.failing import FailingCrew, FailingMember, check_failed, has_moved_on
 from chaos.sim.filtered import drawn, wanted_offsets
+from chaos.sim.gatekeeper import Gatekeeper
 from chaos.sim.members import Crew, Member
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.node import Defect, Life, SimNode
@@ -52,6 +53,7 @@ TOLD_US = 1_700_000  # within which what a disk holds is told and written down, 
 PREFERRED_US = 15_000_000  # within which a preferred member leads that is well
 READ_US = 20_000_000  # within which everything has been read
 TOPIC = "orders"
+GATEKEEPER_S = 0.6  # between two permissions
 OVERSEER_S = 0.8  # between two things that one does
 
 
@@ -121,7 +123,16 @@ def run_plan(plan: Plan, at_rest: Callable[[World], None] | None = None) -> Repo
 
 
 AnyClient = (
-    Producer | Consumer | Doubter | Administrator | Racer | UnitWriter | Member | Overseer | Popper
+    Producer
+    | Consumer
+    | Doubter
+    | Administrator
+    | Racer
+    | UnitWriter
+    | Member
+    | Overseer
+    | Popper
+    | Gatekeeper
 )
 
 
@@ -253,6 +264,10 @@ class _Run:
             name, groups = f"overseer-{i}", self._moved_crews()
             clients.append(Overseer(name, shared, plan.random(name), groups, OVERSEER_S))
         clients += self._make_poppers()
+        if plan.gatekeeper:
+            shared.gates.has_keeper = True
+            chance = plan.random("gatekeeper/at work")
+            clients.append(Gatekeeper("gatekeeper", shared, chance, GATEKEEPER_S))
         track = Track()
         for i in range(plan.racers):
             name = f"racer-{i}"
@@ -452,6 +467,8 @@ class _Run:
         )
 
     def _replicas_agree(self) -> bool:
+        for node in self.world.nodes.values():
+            node.give_up_what_is_retired(self.world.nodes.values())
         nodes = [
             node for node in self.world.nodes.values() if not (node.is_ruined or node.is_spare)
         ]

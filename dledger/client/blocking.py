@@ -49,10 +49,12 @@ from dledger.client.results import (
     LeaderInfo,
     Message,
     NodeState,
+    Permission,
     PullResult,
     QueueOffsets,
     TopicDescription,
     TopicInfo,
+    TopicStats,
 )
 from dledger.client.simple_consumer import SimpleConsumer
 
@@ -189,6 +191,7 @@ class BlockingClient:
         queues: int = 4,
         if_not_exists: bool = False,
         retention_hours: float | None = None,
+        permission: Permission | None = None,
         deadline_s: float | None = None,
     ) -> TopicInfo:
         """See `Client.create_topic`."""
@@ -198,6 +201,7 @@ class BlockingClient:
                 queues=queues,
                 if_not_exists=if_not_exists,
                 retention_hours=retention_hours,
+                permission=permission,
                 deadline_s=deadline_s,
             )
         )
@@ -214,6 +218,24 @@ class BlockingClient:
         return self._call(
             self._client.retain_topic(name, hours, incarnation=incarnation, deadline_s=deadline_s)
         )
+
+    def permit_topic(
+        self,
+        name: str,
+        permission: Permission,
+        *,
+        incarnation: int = 0,
+        deadline_s: float | None = None,
+    ) -> TopicInfo:
+        """See `Client.permit_topic`."""
+        asked = self._client.permit_topic(
+            name, permission, incarnation=incarnation, deadline_s=deadline_s
+        )
+        return self._call(asked)
+
+    def topic_stats(self, name: str, *, deadline_s: float | None = None) -> TopicStats:
+        """See `Client.topic_stats`."""
+        return self._call(self._client.topic_stats(name, deadline_s=deadline_s))
 
     def delete_topic(
         self, name: str, *, incarnation: int = 0, deadline_s: float | None = None

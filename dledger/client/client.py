@@ -20,6 +20,7 @@ from typing import Self
 
 from dledger.addresses import parse_addresses
 from dledger.client import connection as rpc
+from dledger.client import topics
 from dledger.client.arguments import i64, retention_ms, seconds, text, u32, u64
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import WhenDeposed
@@ -51,11 +52,13 @@ from dledger.client.results import (
     LeaderInfo,
     Message,
     NodeState,
+    Permission,
     PullResult,
     QueueInfo,
     QueueOffsets,
     TopicDescription,
     TopicInfo,
+    TopicStats,
     decode_messages,
     node_state,
 )
@@ -201,37 +204,31 @@ class Client:
         queues: int = 4,
         if_not_exists: bool = False,
         retention_hours: float | None = None,
+        permission: Permission | None = None,
         deadline_s: float | None = None,
     ) -> TopicInfo:
-        """The topic exists.
+        """The topic exists, with all that is wished of it: it is made with that, or not at all.
 
         Args:
             queues: 1 to 1,024.
             if_not_exists: a topic that exists with as many queues is a success.
             retention_hours: how long its messages are wanted (`retain_topic`), also of one that
-                existed; None: nothing is said of it. It is a call of its own: if that fails, the
-                topic is there without.
+                existed; None: nothing is said of it.
+            permission: what may be done with it (`permit_topic`); as for `retention_hours`.
 
         Raises:
             TopicExists: it existed, or with another number of queues.
             InvalidArgument: name or number of queues is not allowed.
+            NotReady: not every member of the broker group knows such wishes yet.
         """
-        if queues < 1:
-            raise InvalidArgument(f"a topic has 1 to 1,024 queues, not {queues}")
-        request = pb.CreateTopicRequest(
-            name=text("topic name", name),
-            queue_count=u32("queues", queues),
+        return await topics.create(
+            self._broker_group,
+            name,
+            queues,
             if_not_exists=if_not_exists,
-        )
-        effect = Effect.IDEMPOTENT if if_not_exists else Effect.ONCE
-        answer = await self._broker_group.call(
-            rpc.CREATE_TOPIC, request, effect, deadline_s=deadline_s
-        )
-        made = _topic(answer.topic)
-        if retention_hours is None:
-            return made
-        return await self.retain_topic(
-            name, retention_hours, incarnation=made.incarnation, deadline_s=deadline_s
+            retention_hours=retention_hours,
+            permission=permission,
+            deadline_s=deadline_s,
         )
 
     async def retain_topic(
@@ -260,10 +257,37 @@ class Client:
             incarnation=u64("incarnation", incarnation),
             retention_ms=retention_ms(hours),
         )
-        answer = await self._broker_group.call(
-            rpc.RETAIN_TOPIC, request, Effect.IDEMPOTENT, deadline_s=deadline_s
-        )
-        return _topic(answer.topic)
+        return await topics.retain(self._broker_group, request, deadline_s)
+
+    async def permit_topic(
+        self,
+        name: str,
+        permission: Permission,
+        *,
+        incarnation: int = 0,
+        deadline_s: float | None = None,
+    ) -> TopicInfo:
+        """That may be done with the topic from now on, and nothing else. What was stored stays. No
+        message that is sent later is stored while it isn't written; while it isn't read, consumers
+        get no more of it, and go on from where they were when it is read again.
+
+        Args:
+            incarnation: of the topic that is meant (`TopicInfo`); 0: whichever has the name.
+
+        Raises:
+            TopicNotFound, TopicReplaced: there is no such topic.
+            NotReady: not every member of the broker group knows how yet.
+        """
+        return await topics.permit(self._broker_group, name, permission, incarnation, deadline_s)
+
+    async def topic_stats(self, name: str, *, deadline_s: float | None = None) -> TopicStats:
+        """What is in the topic's queues now, and when the last message came to each. Nodes answer
+        in pages of 128 queues; the deadline is each page's.
+
+        Raises:
+            TopicNotFound, TopicReplaced: there is no such topic, or none any more.
+        """
+        return await topics.stats(self._broker_group, name, deadline_s)
 
     async def delete_topic(
         self, name: str, *, incarnation: int = 0, deadline_s: float | None = None
@@ -291,7 +315,7 @@ class Client:
             answer = await self._broker_group.call(
                 rpc.LIST_TOPICS, request, Effect.NONE, deadline_s=deadline_s
             )
-            found += [_topic(topic) for topic in answer.topics]
+            found += [topics.topic_info(topic) for topic in answer.topics]
             if answer.next_page_token <= request.page_token:
                 return found
             request = pb.ListTopicsRequest(page_token=answer.next_page_token)
@@ -319,7 +343,7 @@ class Client:
                 break
             request = pb.DescribeTopicRequest(name=name, page_token=answer.next_page_token)
         return TopicDescription(
-            topic=_topic(answer.topic),
+            topic=topics.topic_info(answer.topic),
             queues=[QueueInfo(q.queue_id, q.min_offset, q.max_offset) for q in answer.queues],
             groups=groups,
         )
@@ -743,16 +767,6 @@ class Client:
 def warn_unclosed(client: object) -> None:
     """`client` is being forgotten and was never closed: its connections stay as they are."""
     warnings.warn(f"{client!r} was never closed", ResourceWarning, stacklevel=3, source=client)
-
-
-def _topic(topic: pb.Topic) -> TopicInfo:
-    return TopicInfo(
-        topic.name,
-        topic.queue_count,
-        topic.created_time_ms,
-        topic.incarnation,
-        topic.retention_ms / 3_600_000,
-    )
 
 
 def _offsets(offsets: Sequence[pb.QueueOffset]) -> dict[int, int]:

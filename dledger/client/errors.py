@@ -13,6 +13,8 @@ have been refused *may have happened*.
     ├── TopicNotFound
     ├── TopicReplaced        the topic that was meant is gone; another one has its name
     ├── TopicExists
+    ├── TopicNotWritable     the topic's permission lets nobody send to it
+    ├── TopicNotReadable     ... or read from it
     ├── QueueNotFound
     ├── OffsetOutOfRange
     ├── MessageNotFound
@@ -63,10 +65,9 @@ from typing import Any, ClassVar, Final, Self
 
 import grpc
 
+from dledger.limits import ERROR_METADATA_KEY
 from dledger.outcome import ExitCode, Outcome
 from dledger.wire import errors_pb2 as pb
-
-ERROR_METADATA_KEY: Final = "dledger-error-bin"
 
 
 class Subject(Enum):
@@ -180,6 +181,19 @@ class TopicExists(ClientError):
     """A topic of this name exists, perhaps with another number of queues."""
 
     code = "TOPIC_EXISTS"
+
+
+class TopicNotWritable(ClientError):
+    """The topic's permission says that nobody sends to it now."""
+
+    code = "TOPIC_NOT_WRITABLE"
+
+
+class TopicNotReadable(ClientError):
+    """The topic's permission says that nobody reads it now. What was read and committed stays so,
+    and can be committed."""
+
+    code = "TOPIC_NOT_READABLE"
 
 
 class QueueNotFound(ClientError):
@@ -465,6 +479,8 @@ _BY_CODE: Final[dict[int, type[ClientError]]] = {
     pb.TOPIC_NOT_FOUND: TopicNotFound,
     pb.TOPIC_REPLACED: TopicReplaced,
     pb.TOPIC_EXISTS: TopicExists,
+    pb.TOPIC_NOT_WRITABLE: TopicNotWritable,
+    pb.TOPIC_NOT_READABLE: TopicNotReadable,
     pb.QUEUE_NOT_FOUND: QueueNotFound,
     pb.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
     pb.NOT_LEADER: NotLeader,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
@@ -26,15 +27,18 @@ __all__ = [
     "NewMessage",
     "NodeState",
     "PeerState",
+    "Permission",
     "ProducerStatistics",
     "PullResult",
     "PushStatistics",
     "QueueInfo",
     "QueueOffsets",
+    "QueueStats",
     "RevokedQueues",
     "SendResult",
     "TopicDescription",
     "TopicInfo",
+    "TopicStats",
     "decode_messages",
     "node_state",
 ]
@@ -116,17 +120,26 @@ class PullResult:
     max_offset: int
 
 
+class Permission(Enum):
+    """What may be done with a topic."""
+
+    READ_WRITE = "rw"
+    READ = "r"
+    WRITE = "w"
+
+
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
     """A topic; the time is of its creation, ms since the epoch. `incarnation` tells it from others
     that have had or will have its name; `retention_hours` is how long its messages are wanted, 0:
-    as long as the broker group keeps any."""
+    as long as the broker group keeps any; `permission` is what may be done with it."""
 
     name: str
     queue_count: int
     created_time_ms: int
     incarnation: int = 0
     retention_hours: float = 0.0
+    permission: Permission = Permission.READ_WRITE
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +149,30 @@ class QueueInfo:
     queue_id: int
     min_offset: int
     max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """What is in one queue. `last_stored_ms`: when the last message was stored, ms since the epoch
+    by the leader's clock; None: none is held."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_stored_ms: int | None
+
+    @property
+    def held(self) -> int:
+        """How many messages can be read; void offsets count as well."""
+        return self.max_offset - self.min_offset
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    """A topic, and what is in each of its queues."""
+
+    topic: TopicInfo
+    queues: list[QueueStats]
 
 
 @dataclass(frozen=True, slots=True)

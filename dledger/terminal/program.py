@@ -7,12 +7,13 @@ from collections.abc import Callable
 import typer
 
 
-def new_program(help_text: str, *, name: str | None = None) -> typer.Typer:
-    """Without commands yet. Help reads the same in a pipe; nothing is offered to be installed."""
+def new_program(help_text: str, *, name: str | None = None, completes: bool = False) -> typer.Typer:
+    """Without commands yet. Help reads the same in a pipe. `completes`: it offers to be completed
+    by the shell; only what is called by its own name can be."""
     return typer.Typer(
         name=name,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=completes,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         help=help_text,

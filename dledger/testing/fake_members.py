@@ -20,7 +20,7 @@ from itertools import cycle
 from typing import Any, NamedTuple, Protocol
 
 from dledger.client.members.finished import Finished, decode_runs, encode_runs
-from dledger.testing.fake_model import Model
+from dledger.testing.fake_model import READ, Model
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import errors_pb2 as epb
@@ -619,6 +619,8 @@ class FakeMembers:
             refused.valid.min_offset = queue.min_offset
             refused.valid.max_offset = len(queue.records)
             raise Refusal(refused)
+        if wanted.offset < len(queue.records):
+            self._group.model.check_permission(wanted.topic, READ)
         most = min(messages, wanted.max_messages or messages)
         if size <= 0 or most <= 0:
             return [], wanted.offset

@@ -21,6 +21,7 @@ STORE_HOST_WIRE = bytes((127, 0, 0, 1)) + STORE_HOST[1].to_bytes(4, "big")
 OFFSETS = RECORD.run("queue_offset", "physical_offset")
 STORED = RECORD.run("store_time_ms", "store_host")
 REMEMBERED_BATCHES = 5
+WRITTEN, READ = 2, 4  # bits of a topic's permission
 
 
 @dataclass
@@ -57,11 +58,13 @@ class Model:
         self.producers: dict[bytes, Registered] = {}  # by token, former ones too
         self.names: dict[str, Registered] = {}
         self.retention_ms: dict[str, int] = {}  # by topic
+        self.permissions: dict[str, int] = {}  # by topic
         self.entries = 0
         self.max_producers = 100
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}
         self.physical = 1_000
         self.arrived = asyncio.Condition()
+        self.knows_wishes = True  # False: as nodes from before that, it makes topics without
         self.knows_tags = True  # False: as nodes from before that, it gives everything
         self.looked_at_once = 32_768  # records, by tags
 
@@ -79,6 +82,16 @@ class Model:
         if queue_id >= len(queues):
             raise Refusal(wire_error(epb.QUEUE_NOT_FOUND, f"{len(queues)} queues"))
         return queues[queue_id]
+
+    def check_permission(self, topic: str, bit: int) -> None:
+        """The topic is written (2), or read (4).
+
+        Raises:
+            Refusal: it isn't.
+        """
+        if not self.permissions.get(topic, 6) & bit:
+            code = epb.TOPIC_NOT_WRITABLE if bit == WRITTEN else epb.TOPIC_NOT_READABLE
+            raise Refusal(wire_error(code, f"topic {topic!r}: its permission doesn't say so"))
 
     def chosen(
         self, queue: FakeQueue, offset: int, tags: Sequence_[str], *, most: int, size: int
@@ -126,6 +139,7 @@ class Model:
             return pb.SendResult(duplicate=True, place_forgotten=True)
         if batch.base_sequence < state.next_sequence:
             raise Refusal(wire_error(epb.INVALID_ARGUMENT, "older than what is remembered"))
+        self.check_permission(batch.topic, WRITTEN)
         result = self._append(queue, batch)
         state.next_sequence += batch.count
         state.recent.append((batch.base_sequence, batch.count, result))

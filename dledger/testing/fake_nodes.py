@@ -23,7 +23,7 @@ import grpc
 from dledger.limits import MESSAGE_LENGTHS
 from dledger.records.record import decode_records, message_id
 from dledger.testing.fake_members import FakeMembers
-from dledger.testing.fake_model import STORE_HOST, Model
+from dledger.testing.fake_model import READ, STORE_HOST, Model
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
@@ -263,6 +263,7 @@ class FakeGroup:
 
     async def on_Pull(self, node: FakeNode, request: pb.PullRequest) -> pb.PullResponse:
         queue = self.model.queue(request.topic, request.queue_id)
+        self.model.check_permission(request.topic, READ)
         if not queue.min_offset <= request.offset <= len(queue.records):
             refused = wire_error(epb.OFFSET_OUT_OF_RANGE, f"offset {request.offset}")
             refused.valid.min_offset = queue.min_offset
@@ -331,6 +332,12 @@ class FakeGroup:
             self.model.create(request.name, queues)
         elif not request.if_not_exists or len(existing) != queues:
             raise Refusal(wire_error(epb.TOPIC_EXISTS))
+        if not self.model.knows_wishes:
+            return pb.CreateTopicResponse(topic=self._topic(request.name))
+        if request.HasField("retention_ms"):
+            self.model.retention_ms[request.name] = request.retention_ms
+        if request.HasField("permission"):
+            self.model.permissions[request.name] = request.permission
         return pb.CreateTopicResponse(topic=self._topic(request.name))
 
     async def on_RetainTopic(
@@ -339,6 +346,29 @@ class FakeGroup:
         self.model.queue(request.name, 0)
         self.model.retention_ms[request.name] = request.retention_ms
         return pb.RetainTopicResponse(topic=self._topic(request.name))
+
+    async def on_PermitTopic(
+        self, node: FakeNode, request: pb.PermitTopicRequest
+    ) -> pb.PermitTopicResponse:
+        self.model.queue(request.name, 0)
+        self.model.permissions[request.name] = request.permission
+        return pb.PermitTopicResponse(topic=self._topic(request.name))
+
+    async def on_MeasureTopic(
+        self, node: FakeNode, request: pb.MeasureTopicRequest
+    ) -> pb.MeasureTopicResponse:
+        self.model.queue(request.name, request.first_queue)
+        answer = pb.MeasureTopicResponse(topic=self._topic(request.name))
+        for queue_id, queue in enumerate(self.model.topics[request.name]):
+            if queue_id >= request.first_queue:
+                last = decode_records(queue.records[-1])[0].store_time_ms if queue.records else None
+                answer.queues.add(
+                    queue_id=queue_id,
+                    min_offset=queue.min_offset,
+                    max_offset=len(queue.records),
+                    last_stored_ms=last,
+                )
+        return answer
 
     async def on_DeleteTopic(
         self, node: FakeNode, request: pb.DeleteTopicRequest
@@ -437,6 +467,7 @@ class FakeGroup:
             queue_count=len(self.model.topics[name]),
             incarnation=self.model.incarnations.get(name, 0),
             retention_ms=self.model.retention_ms.get(name, 0),
+            permission=self.model.permissions.get(name, 0),
         )
 
 

@@ -190,28 +190,34 @@ class GetMessageResponse(_message.Message):
     def __init__(self, record: _Optional[bytes] = ...) -> None: ...
 
 class Topic(_message.Message):
-    __slots__ = ("name", "queue_count", "created_time_ms", "incarnation", "retention_ms")
+    __slots__ = ("name", "queue_count", "created_time_ms", "incarnation", "retention_ms", "permission")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     CREATED_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     queue_count: int
     created_time_ms: int
     incarnation: int
     retention_ms: int
-    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., created_time_ms: _Optional[int] = ..., incarnation: _Optional[int] = ..., retention_ms: _Optional[int] = ...) -> None: ...
+    permission: int
+    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., created_time_ms: _Optional[int] = ..., incarnation: _Optional[int] = ..., retention_ms: _Optional[int] = ..., permission: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
-    __slots__ = ("name", "queue_count", "if_not_exists")
+    __slots__ = ("name", "queue_count", "if_not_exists", "retention_ms", "permission")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     IF_NOT_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     queue_count: int
     if_not_exists: bool
-    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., if_not_exists: _Optional[bool] = ...) -> None: ...
+    retention_ms: int
+    permission: int
+    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., if_not_exists: _Optional[bool] = ..., retention_ms: _Optional[int] = ..., permission: _Optional[int] = ...) -> None: ...
 
 class CreateTopicResponse(_message.Message):
     __slots__ = ("topic",)
@@ -234,6 +240,54 @@ class RetainTopicResponse(_message.Message):
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     topic: Topic
     def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ...) -> None: ...
+
+class PermitTopicRequest(_message.Message):
+    __slots__ = ("name", "incarnation", "permission")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    permission: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., permission: _Optional[int] = ...) -> None: ...
+
+class PermitTopicResponse(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: Topic
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ...) -> None: ...
+
+class MeasureTopicRequest(_message.Message):
+    __slots__ = ("name", "incarnation", "first_queue")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    first_queue: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., first_queue: _Optional[int] = ...) -> None: ...
+
+class MeasuredQueue(_message.Message):
+    __slots__ = ("queue_id", "min_offset", "max_offset", "last_stored_ms")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_STORED_MS_FIELD_NUMBER: _ClassVar[int]
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_stored_ms: int
+    def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_stored_ms: _Optional[int] = ...) -> None: ...
+
+class MeasureTopicResponse(_message.Message):
+    __slots__ = ("topic", "queues", "next_queue")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    topic: Topic
+    queues: _containers.RepeatedCompositeFieldContainer[MeasuredQueue]
+    next_queue: int
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[MeasuredQueue, _Mapping]]] = ..., next_queue: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("name", "incarnation")

@@ -26,7 +26,7 @@ SETTLING_RETURNED: Settling
 SETTLING_EXTENDED: Settling
 
 class Command(_message.Message):
-    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts", "join_group", "end_sessions", "grant_leases", "commit_leases", "forget_groups", "settle_units", "move_group", "clone_group", "deliver", "send_back", "fire_delayed", "resend")
+    __slots__ = ("create_topic", "delete_topic", "commit_offsets", "raise_level", "register_producer", "forget_producers", "move_log_start", "retain_topic", "move_queue_starts", "join_group", "end_sessions", "grant_leases", "commit_leases", "forget_groups", "settle_units", "move_group", "clone_group", "deliver", "send_back", "fire_delayed", "resend", "permit_topic", "make_topic")
     CREATE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     DELETE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     COMMIT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,8 @@ class Command(_message.Message):
     SEND_BACK_FIELD_NUMBER: _ClassVar[int]
     FIRE_DELAYED_FIELD_NUMBER: _ClassVar[int]
     RESEND_FIELD_NUMBER: _ClassVar[int]
+    PERMIT_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MAKE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     create_topic: CreateTopicCommand
     delete_topic: DeleteTopicCommand
     commit_offsets: CommitOffsetsCommand
@@ -69,7 +71,9 @@ class Command(_message.Message):
     send_back: SendBackCommand
     fire_delayed: FireDelayedCommand
     resend: ResendCommand
-    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ..., join_group: _Optional[_Union[JoinGroupCommand, _Mapping]] = ..., end_sessions: _Optional[_Union[EndSessionsCommand, _Mapping]] = ..., grant_leases: _Optional[_Union[GrantLeasesCommand, _Mapping]] = ..., commit_leases: _Optional[_Union[CommitLeasesCommand, _Mapping]] = ..., forget_groups: _Optional[_Union[ForgetGroupsCommand, _Mapping]] = ..., settle_units: _Optional[_Union[SettleUnitsCommand, _Mapping]] = ..., move_group: _Optional[_Union[MoveGroupCommand, _Mapping]] = ..., clone_group: _Optional[_Union[CloneGroupCommand, _Mapping]] = ..., deliver: _Optional[_Union[DeliverCommand, _Mapping]] = ..., send_back: _Optional[_Union[SendBackCommand, _Mapping]] = ..., fire_delayed: _Optional[_Union[FireDelayedCommand, _Mapping]] = ..., resend: _Optional[_Union[ResendCommand, _Mapping]] = ...) -> None: ...
+    permit_topic: PermitTopicCommand
+    make_topic: MakeTopicCommand
+    def __init__(self, create_topic: _Optional[_Union[CreateTopicCommand, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopicCommand, _Mapping]] = ..., commit_offsets: _Optional[_Union[CommitOffsetsCommand, _Mapping]] = ..., raise_level: _Optional[_Union[RaiseLevelCommand, _Mapping]] = ..., register_producer: _Optional[_Union[RegisterProducerCommand, _Mapping]] = ..., forget_producers: _Optional[_Union[ForgetProducersCommand, _Mapping]] = ..., move_log_start: _Optional[_Union[MoveLogStartCommand, _Mapping]] = ..., retain_topic: _Optional[_Union[RetainTopicCommand, _Mapping]] = ..., move_queue_starts: _Optional[_Union[MoveQueueStartsCommand, _Mapping]] = ..., join_group: _Optional[_Union[JoinGroupCommand, _Mapping]] = ..., end_sessions: _Optional[_Union[EndSessionsCommand, _Mapping]] = ..., grant_leases: _Optional[_Union[GrantLeasesCommand, _Mapping]] = ..., commit_leases: _Optional[_Union[CommitLeasesCommand, _Mapping]] = ..., forget_groups: _Optional[_Union[ForgetGroupsCommand, _Mapping]] = ..., settle_units: _Optional[_Union[SettleUnitsCommand, _Mapping]] = ..., move_group: _Optional[_Union[MoveGroupCommand, _Mapping]] = ..., clone_group: _Optional[_Union[CloneGroupCommand, _Mapping]] = ..., deliver: _Optional[_Union[DeliverCommand, _Mapping]] = ..., send_back: _Optional[_Union[SendBackCommand, _Mapping]] = ..., fire_delayed: _Optional[_Union[FireDelayedCommand, _Mapping]] = ..., resend: _Optional[_Union[ResendCommand, _Mapping]] = ..., permit_topic: _Optional[_Union[PermitTopicCommand, _Mapping]] = ..., make_topic: _Optional[_Union[MakeTopicCommand, _Mapping]] = ...) -> None: ...
 
 class SettleUnitsCommand(_message.Message):
     __slots__ = ("through", "refused")
@@ -96,6 +100,28 @@ class RetainTopicCommand(_message.Message):
     incarnation: int
     retention_ms: int
     def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., retention_ms: _Optional[int] = ...) -> None: ...
+
+class PermitTopicCommand(_message.Message):
+    __slots__ = ("name", "incarnation", "permission")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    permission: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., permission: _Optional[int] = ...) -> None: ...
+
+class MakeTopicCommand(_message.Message):
+    __slots__ = ("name", "queue_count", "retention_ms", "permission")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    queue_count: int
+    retention_ms: int
+    permission: int
+    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., retention_ms: _Optional[int] = ..., permission: _Optional[int] = ...) -> None: ...
 
 class MoveQueueStartsCommand(_message.Message):
     __slots__ = ("name", "incarnation", "starts")

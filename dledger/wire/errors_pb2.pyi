@@ -42,6 +42,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     GROUP_EXISTS: _ClassVar[ErrorCode]
     GROUP_STYLED: _ClassVar[ErrorCode]
     RECEIPT_SUPERSEDED: _ClassVar[ErrorCode]
+    TOPIC_NOT_WRITABLE: _ClassVar[ErrorCode]
+    TOPIC_NOT_READABLE: _ClassVar[ErrorCode]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -82,6 +84,8 @@ GROUP_NOT_FOUND: ErrorCode
 GROUP_EXISTS: ErrorCode
 GROUP_STYLED: ErrorCode
 RECEIPT_SUPERSEDED: ErrorCode
+TOPIC_NOT_WRITABLE: ErrorCode
+TOPIC_NOT_READABLE: ErrorCode
 OUTCOME_UNSPECIFIED: Outcome
 DID_NOT_HAPPEN: Outcome
 MAY_HAVE_HAPPENED: Outcome

@@ -5,9 +5,11 @@
     walked whole, and it is the backup's log ─▶ configuration: this member, on this disk ─▶
     formed ─▶ mark gone
 
-The entry that names the new configuration follows the last one that is wanted, in a term of its
-own, as any leader's would: whoever is taken in later gets it like all others, and no member of the
-old group is one of the new, as none of their disks is named (docs/adr/0022-disk-identities.md).
+The entry that names the new configuration follows the last one that is wanted: whoever is taken in
+later gets it like all others, and no member of the old group is one of the new, as none of their
+disks is named (docs/adr/0022-disk-identities.md). It begins another epoch of the group, as one that
+a recovery by force writes does (`store.starting.recovering`): here, too, the log ends before what
+clients and members of consumer groups were given, and their sessions are over.
 Until it is formed the directory is no member's and no node starts on it. Done again after a crash,
 all is begun anew.
 """
@@ -15,17 +17,31 @@ all is begun anew.
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from dledger.core.types import EntryKind, HardState, Term
+from google.protobuf.message import DecodeError
+
+from dledger.codec import configuration_bytes, decode_configuration
+from dledger.core.group_epoch import (
+    FIRST_EPOCH,
+    MAX_RECOVERIES,
+    RECOVERY_ID_BYTES,
+    GroupEpoch,
+    Recovery,
+)
+from dledger.core.types import Configuration, DiskId, EntryKind, HardState, NodeId, Term
 from dledger.hard_state import HardStateStore
+from dledger.reading.entry import EPOCH_TERM_GAP
 from dledger.reading.files import opened
 from dledger.reading.log_start import FROM_THE_FIRST, NOTE, LogStart
 from dledger.reading.survey import walk_headers
 from dledger.records.layout import file_name
+from dledger.wire import raft_pb2
 from store.backup import COMMITLOG, Backup, read_backup
 from store.commitlog import CommitLog
 from store.directory import DataDirectory, DirectoryState, read_sealed, write_sealed
@@ -34,7 +50,6 @@ from store.files import AtomicFile, FileSystem, make_directory, read_exactly, wr
 from store.log_start import INTENT, Install, StartNote
 from store.snapshot_files import SnapshotFiles, SnapshotHead
 from store.starting.founding import FILE as FOUNDING
-from store.starting.founding import configuration_bytes
 from store.starting.opening import Site, open_directory
 from store.worker import ManualWorker
 
@@ -51,6 +66,7 @@ class Restored:
     last_index: int
     term: int
     disk_id: bytes
+    epoch: GroupEpoch
 
 
 def restore(
@@ -59,6 +75,9 @@ def restore(
     address: str,
     through: int | None = None,
     progress: Callable[[int], None] = lambda size: None,
+    *,
+    epoch_id: Callable[[], bytes] = lambda: os.urandom(RECOVERY_ID_BYTES),
+    now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> Restored:
     """The directory of `site` is a formed member's, and its group has no other.
 
@@ -66,6 +85,7 @@ def restore(
         address: where the member will listen.
         through: the last entry that is wanted; None: all that the backup holds.
         progress: told bytes as they are copied.
+        epoch_id: gives the 16 bytes that name the epoch; random ones.
 
     Raises:
         BackupUnusable: there is no backup in the folder, or not of that; it isn't right; or the
@@ -88,11 +108,12 @@ def restore(
         _copy_base(files, folder, directory, start)
         begin = start.offset(backup.segment_size_bytes)
         _copy(files, folder, site.path, backup.segment_size_bytes, (begin, end), progress)
-        term = _found(site, directory, backup, (end, last_index), address)
+        named = _Named(address, epoch_id(), now_ms())
+        term, epoch = _found(site, directory, backup, (end, last_index), named)
         directory.mark(DirectoryState.FORMED)
         files.unlink(site.path / UNFINISHED)
         files.fsync_directory(site.path)
-        return Restored(backup, last_index, term, directory.disk.disk_id)
+        return Restored(backup, last_index, term, directory.disk.disk_id, epoch)
 
 
 def _wanted(folder: Path, backup: Backup, through: int | None) -> tuple[int, int]:
@@ -239,17 +260,26 @@ def _copy(
 # --- the log ------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What the entry that founds the group says and neither log nor directory knows."""
+
+    address: str
+    epoch_id: bytes
+    time_ms: int
+
+
 def _found(
-    site: Site, directory: DataDirectory, backup: Backup, wanted: tuple[int, int], address: str
-) -> int:
+    site: Site, directory: DataDirectory, backup: Backup, wanted: tuple[int, int], named: _Named
+) -> tuple[Term, GroupEpoch]:
     """The log is that of the backup, entry by entry, and goes on with the new configuration; the
-    term of that.
+    term of that, and the epoch that it begins.
 
     Raises:
         BackupUnusable: the log isn't the backup's.
     """
     end, last_index = wanted
-    path, files, node = site.path, site.files, site.identity.node_id
+    path, files = site.path, site.files
     # Nothing runs beside this: what is submitted is done by `close`.
     try:
         log = CommitLog.open(path, site.options, files, workers=ManualWorker)
@@ -267,16 +297,49 @@ def _found(
                 f"up to byte {found[1]} of {end}. Another one, or `dledger log repair` with what "
                 "members still have, may help"
             )
-        term = Term(log.last_term + 1)
+        disk_id = DiskId(directory.disk.disk_id)
+        founding = _founding(log, NodeId(site.identity.node_id), disk_id, named)
+        term = Term(log.last_term + EPOCH_TERM_GAP)
         make_directory(files, path / "raft")
         file = AtomicFile(files, path / "raft" / "hard_state")
         file.settle()
         HardStateStore(file).save(HardState(term))  # before the entry: no log is ahead of its term
-        body = configuration_bytes({node: directory.disk.disk_id}, {node: address})
+        body = configuration_bytes(founding)
         time_ms = log.last_append_time_ms
         log.append(EntryKind.CONFIGURATION, last_index + 1, term, time_ms, 0, body)
         log.submit(1)
         is_founded = True
     finally:
         log.close(is_clean=is_founded)
-    return term
+    return term, founding.epoch
+
+
+def _founding(log: CommitLog, node: NodeId, disk: DiskId, named: _Named) -> Configuration:
+    """The group's only member, in an epoch that comes from the one that the log ends in.
+
+    Raises:
+        BackupUnusable: what the log says of its members can't be read.
+    """
+    before = Configuration(frozenset())
+    if entries := log.configuration_entries():
+        try:
+            before = decode_configuration(raft_pb2.Configuration.FromString(entries[-1][1]))
+        except (DecodeError, ValueError) as error:
+            raise BackupUnusable(f"the configuration of entry {entries[-1][0]}: {error}") from error
+    recoveries = before.epoch.recoveries
+    if len(recoveries) >= MAX_RECOVERIES:
+        recoveries = FIRST_EPOCH.recoveries  # a lineage of its own, as another group's
+    began = Recovery(
+        survivor=node,
+        time_ms=max(0, named.time_ms),
+        term=log.last_term + EPOCH_TERM_GAP,
+        index=log.last_index + 1,
+        committed_index=log.last_index,
+        given_up=tuple((each, before.disk_of(each)) for each in sorted(before.members())),
+    )
+    return Configuration(
+        voters=frozenset({node}),
+        disks=((node, disk),),
+        addresses=((node, named.address),),
+        epoch=GroupEpoch((*recoveries, named.epoch_id), began),
+    )

@@ -31,12 +31,13 @@ PIECES = 4
 # Of level 3: tests/broker/test_log_start.py; of level 4:
 # tests/broker/test_topic_retention.py; of level 5: tests/broker/test_compound.py; of level 6:
 # tests/broker/test_consuming.py; of level 8: tests/broker/test_moving.py and
-# tests/broker/test_delivering.py.
+# tests/broker/test_delivering.py; of level 9: tests/broker/test_topic_permissions.py.
 IN_LATER_LOGS = {
     *("move_log_start", "retain_topic", "move_queue_starts", "settle_units"),
     *("join_group", "end_sessions", "grant_leases", "commit_leases", "forget_groups"),
     *("deliver", "move_group", "clone_group"),
     *("send_back", "fire_delayed", "resend"),
+    *("permit_topic", "make_topic"),
 }
 # By version of applying: the state after each quarter of the log, by the SHA-256 of its sections.
 STATES = {

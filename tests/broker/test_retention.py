@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,7 +165,12 @@ class NoWishes:
 
 
 def looks(
-    front: Front, rules: Rules, wishes: NoWishes | None = None, *, serves: bool = True
+    front: Front,
+    rules: Rules,
+    wishes: NoWishes | None = None,
+    *,
+    serves: bool = True,
+    needed: int | None = None,
 ) -> tuple[list[int], list[object]]:
     """What is proposed in a few looks, and what ended it."""
     proposed: list[int] = []
@@ -177,7 +183,14 @@ def looks(
 
     async def run() -> None:
         retention = Retention(
-            front, rules, wishes or NoWishes(), propose, lambda: serves, ends.append, 0.001
+            front,
+            rules,
+            wishes or NoWishes(),
+            propose,
+            lambda: needed,
+            lambda: serves,
+            ends.append,
+            0.001,
         )
         retention.start()
         await asyncio.sleep(0.05)
@@ -192,6 +205,15 @@ def test_refusal_is_no_end_and_is_asked_again() -> None:
     assert len(proposed) > 1
     assert set(proposed) == {41}
     assert not ends
+
+
+@pytest.mark.parametrize(
+    ("needed", "kept"), [(45, 41), (41, 41), (40, 31), (11, 11), (10, 41), (0, 41)]
+)
+def test_what_nobody_needs_goes_before_what_somebody_does(needed: int, kept: int) -> None:
+    """Whole segments in front of it; where there is none, who needs it is heard, and told of."""
+    proposed, _ = looks(Front(), Rules(age_ms=5_000), needed=needed)
+    assert set(proposed) == {kept}
 
 
 def test_who_decides_is_told_of_what_was_and_forgets_when_it_leads_no_more() -> None:

@@ -123,11 +123,13 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
     ),
 }
 # These are asked with what another answer gave, or of a later level: see below,
-# tests/broker/test_topic_retention.py, tests/broker/test_keeper.py, tests/broker/test_consumers.py,
+# tests/broker/test_topic_retention.py, tests/broker/test_topic_permissions.py,
+# tests/broker/test_keeper.py, tests/broker/test_consumers.py,
 # tests/integration/test_deliveries.py and tests/integration/test_retries.py.
 ELSEWHERE = {
     *("lookups.by_id", "cluster.replace_disk", "cluster.change_members"),
-    *("topics.retain", "groups.attend", "groups.commit"),
+    *("topics.retain", "topics.permit", "topics.make", "topic_figures.measure"),
+    *("groups.attend", "groups.commit"),
     *("consumers.describe", "consumers.progress", "consumers.move", "consumers.clone"),
     *("deliveries.receive", "deliveries.settle"),
     *("retries.send_back", "retries.dead_letters", "retries.resend"),
@@ -136,7 +138,7 @@ ELSEWHERE = {
 NOT_ASKED = {
     "cluster.heard_epoch",
     *("cluster.notify", "cluster.close", "groups.statistics"),
-    *("pulls.read", "pulls.account", "pulls.hold_s"),
+    *("topics.found", "pulls.read", "pulls.account", "pulls.hold_s"),
 }
 
 

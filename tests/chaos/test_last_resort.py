@@ -34,6 +34,7 @@ def test_the_schedule_reaches_what_it_is_about() -> None:
     assert any(each.tries > 2 for each in outcomes)
     assert any(each.served_by_old for each in outcomes)
     assert {each.out for each in outcomes} >= {1, 2, 4}
+    assert any(each.sessions for each in outcomes)
 
 
 def test_same_seed_same_run() -> None:

@@ -27,8 +27,11 @@ from typer.testing import CliRunner
 from broker.local_group import GROUP_FILE, GroupOptions, LocalGroup
 from broker.local_group.ports import reserve_ports
 from broker.local_group.process import is_running
+from dledger.client import QueueStats, TopicInfo, TopicStats
+from dledger.client.blocking import BlockingClient
 from dledger.terminal.outcome import ExitCode
 from dledger_cli.app import app
+from dledger_cli.topic_stats import rates_of
 
 pytestmark = pytest.mark.slow
 
@@ -278,6 +281,7 @@ def test_every_metric_is_in_the_operations_page(group: LocalGroup) -> None:
     page = Path(__file__).parents[2] / "docs" / "operations.md"
     listed = set(re.findall(r"^\| `(dledger_\w+)` \|", page.read_text(), re.MULTILINE))
     listed = {name for name in listed if not name.startswith("dledger_audit_")}  # not a node's
+    listed -= {"dledger_standing_by"}  # of a node that is no member yet: test_members
     listed -= {"dledger_refilling"}  # of a start that waits: tests/integration/test_refilling.py
     url = f"http://{group.nodes[0].metrics_address}/metrics"
     with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
@@ -304,6 +308,71 @@ def test_topic_is_created_listed_described_and_deleted(group: LocalGroup) -> Non
     assert described == created | {"queues": empty, "groups": {}}
     assert facts(group, "topic", "delete", "life") == {"deleted": "life"}
     assert created not in facts(group, "topic", "list")
+
+
+def test_a_topic_is_closed_and_opened(group: LocalGroup, tmp_path: Path) -> None:
+    """Who sends and who reads is told by name; what was stored is there when it is read again."""
+    created = facts(group, "topic", "create", "gate", "--queues", "1", "--perm", "r")
+    assert created["permission"] == "r"
+    line, out = tmp_path / "line", tmp_path / "out"
+    line.write_text("a\n")
+    send = ("produce", "gate", "--input", str(line))
+    read = ("consume", "gate", "--max", "1", "--output", str(out))
+    code, _, error = invoked(group, *send)
+    assert (code, "takes no messages" in error) == (ExitCode.FAILED, True)
+    both = told(group, "topic", "update", "gate", "--perm", "w", "--retention-hours", "1")
+    assert both == "gate: 1 queue, kept 1 h, only written\n"
+    told(group, *send)
+    code, _, error = invoked(group, *read)
+    assert (code, "gives no messages" in error) == (ExitCode.FAILED, True)
+    assert "gate  1       w" in told(group, "topic", "list")
+    assert facts(group, "topic", "update", "gate", "--perm", "rw")["permission"] == "rw"
+    told(group, *read)
+    assert out.read_text() == "a\n"
+
+
+def test_many_groups_and_long_names_fit_a_terminal(group: LocalGroup) -> None:
+    """A column for each group as long as there is room."""
+    name = "n" * 127
+    told(group, "topic", "create", name, "--queues", "2")
+    client = BlockingClient.connect(group.nodes[0].address)
+    with client:
+        client.commit_offsets("short", name, {0: 0})
+        titles = told(group, "topic", "describe", name).splitlines()[0].split()
+        assert titles == ["QUEUE", "MIN", "MAX", "short"]
+        for number in range(3):
+            client.commit_offsets(f"{number}" + "g" * 118, name, {0: 0})
+    lines = told(group, "topic", "describe", name).splitlines()
+    assert ["GROUP", "BEHIND"] in [line.split() for line in lines]
+    assert max(map(len, lines + told(group, "topic", "list").splitlines())) <= 80
+    told(group, "topic", "delete", name)
+
+
+def test_a_topic_is_measured(group: LocalGroup, topic: str) -> None:
+    """What it holds, within 80 columns; rates only over a time."""
+    found = facts(group, "topic", "stats", topic, "--interval", "0")
+    held = [queue["held"] for queue in found["queues"]]
+    assert found["held"] == sum(held)
+    for queue in found["queues"]:
+        assert queue["rate_per_s"] is None
+        assert (queue["last_stored_ms"] is None) == (queue["held"] == 0)
+    lines = told(group, "topic", "stats", topic, "--interval", "0.05").splitlines()
+    assert lines[0].split() == ["QUEUE", "MIN", "MAX", "HELD", "RATE", "LAST"]
+    assert len(lines) == 2 + len(held), "one a queue, and one for all"
+    assert max(map(len, lines)) <= 80
+    assert invoked(group, "topic", "stats", "absent")[0] == ExitCode.FAILED
+    assert invoked(group, "topic", "stats", topic, "--interval", "nan")[0] == ExitCode.USAGE
+
+
+def test_rates_are_of_one_topic() -> None:
+    """Of one that was made anew, or of a queue that is new, nothing is told."""
+
+    def measured(incarnation: int, *ends: int) -> TopicStats:
+        queues = [QueueStats(at, 0, end, None) for at, end in enumerate(ends)]
+        return TopicStats(TopicInfo("t", len(ends), 0, incarnation), queues)
+
+    assert rates_of(measured(5, 10), measured(5, 30, 7), 2.0) == {0: 10.0}
+    assert rates_of(measured(5, 10), measured(6, 30), 2.0) == {}
 
 
 def test_topic_that_exists_is_refused_unless_that_is_fine(group: LocalGroup, topic: str) -> None:

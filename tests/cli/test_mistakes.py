@@ -68,7 +68,7 @@ ADDRESSES = [
     "a b:1",
 ]
 SIZES = ["", "x", "-1", "1e999GB", "12 parsecs", "9" * 400]
-CHOICES = {"flush", "fault", "name", "engine", "over", "start"}
+CHOICES = {"permission", "flush", "fault", "name", "engine", "over", "start"}
 PATHS = {"source", "output", "out", "transcript", "html", "reports", "folder", "target"}
 
 

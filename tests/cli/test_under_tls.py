@@ -154,6 +154,7 @@ TABLE: dict[str, list[str]] = {
     "group priority": ["n2", "--json"],
     "topic create": ["t", "--queues", "1"],
     "topic update": ["t", "--retention-hours", "5"],
+    "topic stats": ["t", "--interval", "0", "--json"],
     "topic list": ["--json"],
     "group doctor": ["--json"],
     "topic describe": ["t"],

@@ -22,12 +22,16 @@ from dledger.client import (
     MessageNotFound,
     OffsetOutOfRange,
     Outcome,
+    Permission,
     QueueNotFound,
     QueueOffsets,
+    QueueStats,
     RecordCorrupt,
     ServerError,
     TopicExists,
     TopicNotFound,
+    TopicNotReadable,
+    TopicNotWritable,
     Unavailable,
     WrongBrokerGroup,
 )
@@ -560,3 +564,39 @@ async def test_unknown_fields_in_answers_are_ignored() -> None:
 
         group.on_ListTopics = more  # type: ignore[method-assign]
         assert await client.topics() == []
+
+
+@pytest.mark.parametrize("knows_wishes", [True, False])
+@async_test
+async def test_a_topic_is_made_as_it_is_wished_by_whichever_broker(knows_wishes: bool) -> None:
+    """One of a release before makes it without: the rest is asked for."""
+    async with connected() as (group, client):
+        group.model.knows_wishes = knows_wishes
+        made = await client.create_topic("t", retention_hours=6, permission=Permission.READ)
+        assert (made.retention_hours, made.permission) == (6, Permission.READ)
+        for method in ("RetainTopic", "PermitTopic"):
+            assert sum(node.calls[method] for node in group.nodes) == (not knows_wishes)
+        assert (await client.describe_topic("t")).topic == made
+        with pytest.raises(InvalidArgument):
+            await client.permit_topic("t", "r")  # type: ignore[arg-type]
+
+
+@async_test
+async def test_a_closed_topic_is_told_by_name_and_measured() -> None:
+    async with connected() as (_, client), client.producer() as producer:
+        await client.create_topic("t", queues=2)
+        stored = await producer.send("t", b"x", queue_id=1)
+        await client.permit_topic("t", Permission.WRITE)
+        with pytest.raises(TopicNotReadable):
+            await client.pull("t", 1, 0)
+        await client.permit_topic("t", Permission.READ)
+        with pytest.raises(TopicNotWritable) as refused:
+            await producer.send("t", b"y", queue_id=1)
+        assert refused.value.outcome is Outcome.DID_NOT_HAPPEN
+        stats = await client.topic_stats("t")
+        assert stats.topic.permission is Permission.READ
+        assert stats.queues == [
+            QueueStats(0, 0, 0, None),
+            QueueStats(1, 0, 1, stored.store_time_ms),
+        ]
+        assert [each.held for each in stats.queues] == [0, 1]

@@ -8,6 +8,7 @@ from grpc.aio import AioRpcError, Metadata
 
 from dledger.client import errors
 from dledger.client.errors import from_rpc, from_wire
+from dledger.limits import ERROR_METADATA_KEY
 from dledger.outcome import Outcome
 from dledger.wire import errors_pb2 as pb
 
@@ -41,7 +42,7 @@ def test_error_in_the_trailing_metadata_is_the_error() -> None:
         leader=pb.NodeAddress(node_id="n2", address="h:1"),
         term=7,
     )
-    trailing = Metadata((errors.ERROR_METADATA_KEY, told.SerializeToString()))
+    trailing = Metadata((ERROR_METADATA_KEY, told.SerializeToString()))
     error = from_rpc(rpc_error(grpc.StatusCode.INTERNAL, trailing=trailing), "h:0")
     assert isinstance(error, errors.NotLeader)
     assert (error.leader, error.term) == (("n2", "h:1"), 7)

@@ -255,8 +255,18 @@ def test_follower_takes_a_contradiction_for_an_alarm(message: IncomingMessage) -
     ids=describe,
 )
 def test_follower_bears_what_a_genuine_peer_can_say(message: IncomingMessage) -> None:
-    """Late, repeated, of an older leader or of one that is far ahead."""
-    follower().step(message)
+    """Late, repeated, of an older leader or of one that is far ahead. What is committed stays as it
+    is, no term is forgotten, and a later leader that has the same log is followed."""
+    node = follower()
+    committed, log = node.commit_index, list(node.log)
+    node.step(message)
+    assert node.log[:committed] == log[:committed]
+    assert node.commit_index >= committed
+    assert node.term >= 5
+    end = len(node.log)
+    node.step(append(9, end, node.log[-1].term, 9, commit=end + 1))
+    assert (node.core.leader, node.term) == (B, 9)
+    assert (node.last_index, node.commit_index) == (end + 1, end + 1)
 
 
 @pytest.mark.parametrize(

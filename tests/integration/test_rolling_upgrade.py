@@ -1,4 +1,4 @@
-"""Rolling upgrades, on real processes: the programs of levels 1 and 4 as they were, and this one.
+"""Rolling upgrades, on real processes: programs of levels 1, 4 and 8 as they were, and this one.
 
 The older program is the kept one (`tests.integration.older_program`), so this shows what releases
 do together, and not what this one does with its level held down (`tests/node/test_levels.py`).
@@ -22,8 +22,14 @@ from broker.doctor.facts import MemberFacts
 from broker.doctor.finding import Kind
 from broker.doctor.judging import judge
 from broker.local_group.status import GroupStatus
-from dledger.client import Client, ClientOptions, StartFrom
-from dledger.level import COMPOUND_LEVEL, FIRST_LEVEL, KNOWN_LEVEL
+from dledger.client import Client, ClientOptions, Message, PushOptions, StartFrom
+from dledger.level import (
+    COMPOUND_LEVEL,
+    DELIVERY_LEVEL,
+    FIRST_LEVEL,
+    KNOWN_LEVEL,
+    TOPIC_RULES_LEVEL,
+)
 from dledger.outcome import ExitCode
 from dledger.reading.chunks import intact_entries
 from dledger.reading.entry import parse_header
@@ -87,6 +93,34 @@ async def loaded(group: MixedGroup) -> AsyncIterator[Load]:
             load.end()
         async with client.pull_consumer(TOPIC, start=StartFrom.FIRST, idle_timeout_s=3) as reader:
             assert [message.body async for message in reader] == load.sent
+
+
+@asynccontextmanager
+async def working(group: MixedGroup, load: Load, level: int) -> AsyncIterator[None]:
+    """A consumer group that works in order meanwhile, where that level has them; by the end it has
+    handled all that was sent until then, in its order."""
+    if level < DELIVERY_LEVEL:
+        yield
+        return
+    handled: dict[bytes, None] = {}  # in the order of first times
+    options = ClientOptions(deadline_s=WAIT_S)
+    async with Client.connect(",".join(group.local.addresses), options=options) as client:
+        settings = PushOptions(in_order=True, suspend_s=0.05)
+        consumer = client.push_consumer("crew", options=settings)
+
+        @consumer.on(TOPIC)
+        async def handle(message: Message) -> None:
+            if int(message.body) % 10 == 3 and message.attempt == 1:
+                raise RuntimeError("for once")
+            handled[message.body] = None
+
+        task = asyncio.create_task(consumer.run())
+        yield
+        count = len(load.sent)
+        await until(lambda: _true(len(handled) >= count))
+        consumer.stop()
+        await task
+        assert list(handled) == load.sent[: len(handled)]
 
 
 async def members(group: MixedGroup) -> dict[str, MemberFacts]:
@@ -215,16 +249,20 @@ async def check_put_back_too_late(group: MixedGroup, load: Load, node_id: str, o
     await load.goes_on()
 
 
-def test_member_of_level_four_keeps_units_that_it_cannot_read(tmp_path: Path) -> None:
-    """Put back after the raise, it stops in front of it, takes the entries of units, counts for a
-    majority with them, serves its log to who lacks it, and goes on with the newer program."""
+@pytest.mark.parametrize(("level", "next_level"), [(4, COMPOUND_LEVEL), (8, TOPIC_RULES_LEVEL)])
+def test_older_member_keeps_what_it_cannot_read(
+    tmp_path: Path, level: int, next_level: int
+) -> None:
+    """Put back after the raise, it stops in front of it, takes the entries behind, counts for a
+    majority with them, serves its log to who lacks it, and goes on with the newer program. A group
+    that works in order, and fails now and then, goes on from level 8 to this one."""
 
     async def scenario(group: MixedGroup) -> None:
         await group.local.up()
-        async with loaded(group) as load:
-            await until(lambda: _has(group, {4}))
+        async with loaded(group) as load, working(group, load, level):
+            await until(lambda: _has(group, {level}))
             await load.goes_on()
-            assert not units_in(group)
+            assert bool(units_in(group)) == (level >= COMPOUND_LEVEL)
             names = [each.id for each in (await whole(group)).nodes]
             for name in names:
                 await upgrade(group, name)
@@ -233,7 +271,7 @@ def test_member_of_level_four_keeps_units_that_it_cannot_read(tmp_path: Path) ->
             older, other, third = names
             await put_back(group, older)
             reason = (await members(group))[older].apply_stopped
-            assert f"raises the level of formats and commands to {COMPOUND_LEVEL}" in reason
+            assert f"raises the level of formats and commands to {next_level}" in reason
             await group.stop(other)  # no majority without the older one
             await load.goes_on()
             await put_up(group, other)
@@ -247,7 +285,7 @@ def test_member_of_level_four_keeps_units_that_it_cannot_read(tmp_path: Path) ->
         assert units_in(group)
         audit(group)
 
-    run(tmp_path, scenario, level=4)
+    run(tmp_path, scenario, level)
 
 
 def units_in(group: MixedGroup) -> int:

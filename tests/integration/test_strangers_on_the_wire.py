@@ -33,6 +33,7 @@ from tests.integration.strangers import (
     talk,
     with_tls,
 )
+from tests.integration.test_refilling import metrics_at
 
 
 def test_group_under_tls_serves_clients_that_believe_its_authority(tmp_path: Path) -> None:
@@ -138,6 +139,33 @@ def test_node_that_stands_by_offers_what_each_address_is_for(tmp_path: Path) -> 
         finally:
             standby.ask_to_stop()
             await waiting
+
+    asyncio.run(run())
+
+
+def test_node_that_stands_by_says_so_in_its_metrics(tmp_path: Path) -> None:
+    """Whoever watches sees a node that waits, and none that can't be reached; the address is free
+    for the member that it becomes."""
+
+    async def run() -> None:
+        (plain,) = make_configs(tmp_path, 1)
+        (port,) = free_ports(1)
+        config = changed(plain, metrics_listen=f"127.0.0.1:{port}")
+        for _ in range(2):
+            standby = Standby(config, OsFiles(), lambda: entrances(config, None))
+            waiting = asyncio.create_task(standby.until_member())
+            try:
+                while (code := await code_of(config.listen, "Cluster/GetStatus")) is (
+                    grpc.StatusCode.UNAVAILABLE
+                ):
+                    assert not waiting.done(), code
+                    await asyncio.sleep(0.05)
+                told = await asyncio.to_thread(metrics_at, str(config.metrics_listen))
+                labels = f'{{broker_group="{config.broker_group}",node="{config.node_id}"}}'
+                assert f"dledger_standing_by{labels} 1.0" in told
+            finally:
+                standby.ask_to_stop()
+                assert not await waiting
 
     asyncio.run(run())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from dledger.wire.commands_pb2 import Command, MoveLogStartCommand
 from dledger.wire.raft_pb2 import PeerMessage
 from store.snapshot_files import Unfinished
 from tests.broker.leader import batch
-from tests.node.world import Kind, World, WorldNode, padded
+from tests.node.world import MAX_TICKS, Kind, World, WorldNode, padded
 
 SMALL = Kind(segment_bytes=2 << 20)  # a log that is full soon
 SEGMENT_RETRY_TICKS = 101  # from finding no space for a segment to trying again
@@ -32,6 +33,13 @@ def has_no_room(*nodes: WorldNode) -> None:
     """Their disks give no space from now on."""
     for node in nodes:
         node.disk.capacity_bytes = node.disk.used_bytes()
+
+
+def run_by(world: World, node: WorldNode, level: int) -> None:
+    """It is started by a program that knows that level; nothing that was synced is lost."""
+    node._kind = replace(node._kind, known_level=level)
+    world.crash(node.name)
+    world.restart(node.name)
 
 
 def fill(world: World, leader: WorldNode) -> None:
@@ -84,6 +92,50 @@ def test_follower_without_room_neither_acknowledges_nor_fails() -> None:
     full.disk.make_room()
     world.run_for(SEGMENT_RETRY_TICKS + 60)
     assert full.topics() == names
+
+
+def test_level_is_raised_past_a_follower_without_room() -> None:
+    """It has said that it knows the level, so nothing waits for its disk. It comes to the raise
+    when it has room; an older program that was put there meanwhile stands in front of it, and
+    neither fails nor keeps the group from a majority."""
+    world = World(kind=SMALL)
+    leader = world.serving()
+    full = world.others(leader.name)[0]
+    has_no_room(full)
+    while not full.driver.statistics().appends_refused_for_space:
+        leader.propose("fill", 64 << 10)
+        world.settle()
+    for node in world.nodes.values():
+        run_by(world, node, 2)
+    leader = world.serving()
+    for _ in range(MAX_TICKS):
+        if leader.replica.machine.level.current == 2:
+            break
+        world.tick()
+    assert leader.replica.machine.level.current == 2
+    assert full.replica.machine.level.current == 1
+    leader.propose("of-the-next-level")
+    world.settle()
+    assert full.failure is None
+    run_by(world, full, 1)
+    full.disk.make_room()
+    last = leader.log.last_index
+    for _ in range(MAX_TICKS):
+        if full.driver.core.durable_index >= last:
+            break
+        world.tick()
+    assert full.driver.statistics().apply_stopped
+    assert full.failure is None
+    [third] = {each.name for each in world.others(leader.name)} - {full.name}
+    world.crash(third)
+    leader = world.serving()  # with nobody else's disk but that one's
+    assert leader is not full
+    leader.propose("with-the-older-one")
+    world.run_for(10)
+    assert leader.topics()[-1] == "with-the-older-one"
+    run_by(world, full, 2)
+    world.run_for(60)
+    assert full.topics() == leader.topics()
 
 
 def test_full_disks_survive_one_election_after_the_other() -> None:

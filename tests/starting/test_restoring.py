@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dledger.codec import decode_configuration
 from dledger.core.types import NodeId
+from dledger.reading.entry import EPOCH_TERM_GAP
 from dledger.records.layout import file_name
 from dledger.wire import raft_pb2
 from store.backup import Backup, read_backup, write_backup
@@ -108,6 +109,12 @@ def check_member(made: Made, site: Site, done: Restored, last_index: int) -> Non
         assert named.members() == named.voters == {NodeId("m1")}
         assert dict(named.disks) == {NodeId("m1"): opened.directory.disk.disk_id}
         assert dict(named.addresses) == {NodeId("m1"): ADDRESS}
+        assert named.epoch == done.epoch
+        began = done.epoch.last
+        assert began is not None
+        assert (began.index, began.term, began.committed_index) == (index, done.term, last_index)
+        assert done.term - made.headers[last_index - 1].term >= EPOCH_TERM_GAP
+        assert done.epoch.number == 1
 
 
 def test_what_was_restored_starts(made: Made, tmp_path: Path) -> None:
@@ -160,9 +167,11 @@ def test_power_that_fails_leaves_a_member_or_nothing(made: Made, fatal: int) -> 
     backup = made.backup
     opened = open_member(site)
     term, disk_id = opened.log.last_term, opened.directory.disk.disk_id
+    body = opened.log.configuration_entries()[-1][1]
+    epoch = decode_configuration(raft_pb2.Configuration.FromString(body)).epoch
     opened.log.close()
     opened.directory.close()
-    done = Restored(backup, backup.last_index, term, disk_id)
+    done = Restored(backup, backup.last_index, term, disk_id, epoch)
     check_member(made, site, done, backup.last_index)
 
 

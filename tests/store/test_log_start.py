@@ -9,7 +9,8 @@ from dledger.reading.entry import EntryKind
 from dledger.reading.log_start import FROM_THE_FIRST, LogStart
 from dledger.records.layout import file_name
 from store.checkpoint import Checkpoint
-from store.errors import CorruptionFound, OutOfRange
+from store.commitlog import CommitLogOptions
+from store.errors import CorruptionFound, OutOfRange, StorageFull
 from store.files import make_directory
 from store.log_start import Install, StartNote, decode_start
 from store.scrubbing import Scrub
@@ -221,6 +222,27 @@ def test_an_intent_begins_the_log_anew() -> None:
     again.flush()
     again.disk.power_cut()
     assert LogUnderTest(made.disk).log.last_index == 8
+
+
+def test_a_log_begins_anew_on_a_full_disk() -> None:
+    """What is kept free doesn't keep it from beginning in the room of the log that it had; another
+    segment waits for more (found by seed 74018, on whose disk no process began any more)."""
+    made = make_log(BODIES)
+    options = CommitLogOptions(segment_size_bytes=SEGMENT, reserve_bytes=SEGMENT)
+    Install(made.disk, DATA).intend(START)
+    made.disk.kill()
+    installed(made.disk)
+    made.disk.capacity_bytes = made.disk.used_bytes() + SEGMENT + 200
+    again = LogUnderTest(made.disk, options)
+    assert again.append(b"first", term=3) == SEGMENT
+    again.flush()
+    assert not again.log.has_room(SEGMENT)
+    made.disk.kill()
+    made.disk.capacity_bytes -= SEGMENT
+    assert LogUnderTest(made.disk, options).log.last_index == 8
+    fresh = SimulatedDisk(2 * SEGMENT)
+    with pytest.raises(StorageFull):
+        LogUnderTest(fresh, options)
 
 
 def survived(disk: SimulatedDisk) -> bool:

@@ -15,7 +15,7 @@ from broker.leader.batches import Batch, BatchAnswer, StoredBefore
 from broker.reading.progress import QueueOffset
 from broker.services.messages import PullRequest, tags_of_pull
 from broker.services.services import Services
-from broker.services.topics import Topic
+from broker.services.topics import NO_WISHES, Topic, Wishes
 from broker.state.offsets import OffsetCommit
 from broker.state.registration import Registration
 from broker.state.topics import TopicRef
@@ -153,9 +153,12 @@ class BrokerDoor:
     async def create_topic(
         self, request: pb.CreateTopicRequest, context: Context
     ) -> pb.CreateTopicResponse:
-        topic = await self._services.topics.create(
-            request.name, request.queue_count, if_not_exists=request.if_not_exists
-        )
+        wishes, topics = _wishes(request), self._services.topics
+        wanted = request.name, request.queue_count
+        if wishes == NO_WISHES:
+            topic = await topics.create(*wanted, if_not_exists=request.if_not_exists)
+        else:
+            topic = await topics.make(*wanted, wishes, if_not_exists=request.if_not_exists)
         return pb.CreateTopicResponse(topic=_topic(topic))
 
     async def retain_topic(
@@ -164,6 +167,32 @@ class BrokerDoor:
         topic = TopicRef(request.name, request.incarnation)
         retained = await self._services.topics.retain(topic, request.retention_ms)
         return pb.RetainTopicResponse(topic=_topic(retained))
+
+    async def permit_topic(
+        self, request: pb.PermitTopicRequest, context: Context
+    ) -> pb.PermitTopicResponse:
+        topic = TopicRef(request.name, request.incarnation)
+        permitted = await self._services.topics.permit(topic, request.permission)
+        return pb.PermitTopicResponse(topic=_topic(permitted))
+
+    async def measure_topic(
+        self, request: pb.MeasureTopicRequest, context: Context
+    ) -> pb.MeasureTopicResponse:
+        topic = TopicRef(request.name, request.incarnation)
+        found = await self._services.topic_figures.measure(topic, request.first_queue)
+        return pb.MeasureTopicResponse(
+            topic=_topic(found.topic),
+            queues=[
+                pb.MeasuredQueue(
+                    queue_id=each.queue_id,
+                    min_offset=each.min_offset,
+                    max_offset=each.max_offset,
+                    last_stored_ms=each.last_stored_ms,
+                )
+                for each in found.queues
+            ],
+            next_queue=found.next_queue,
+        )
 
     async def delete_topic(
         self, request: pb.DeleteTopicRequest, context: Context
@@ -240,4 +269,12 @@ def _topic(topic: Topic) -> pb.Topic:
         created_time_ms=topic.created_time_ms,
         incarnation=topic.incarnation,
         retention_ms=topic.retention_ms,
+        permission=topic.permission,
+    )
+
+
+def _wishes(request: pb.CreateTopicRequest) -> Wishes:
+    return Wishes(
+        request.retention_ms if request.HasField("retention_ms") else None,
+        request.permission if request.HasField("permission") else None,
     )

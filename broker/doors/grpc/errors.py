@@ -11,10 +11,9 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from broker.errors import BrokerError, ErrorCode, Failure, NodeAddress
+from dledger.limits import ERROR_METADATA_KEY
 from dledger.outcome import Outcome
 from dledger.wire import errors_pb2 as epb
-
-ERROR_METADATA_KEY: Final = "dledger-error-bin"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -52,6 +51,8 @@ STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.GROUP_EXISTS: _S.ALREADY_EXISTS,
     ErrorCode.GROUP_STYLED: _S.FAILED_PRECONDITION,
     ErrorCode.RECEIPT_SUPERSEDED: _S.FAILED_PRECONDITION,
+    ErrorCode.TOPIC_NOT_WRITABLE: _S.PERMISSION_DENIED,
+    ErrorCode.TOPIC_NOT_READABLE: _S.PERMISSION_DENIED,
     ErrorCode.INTERNAL: _S.INTERNAL,
 }
 # Both have the same names on either side; one that the wire lacks fails at import.

@@ -12,8 +12,11 @@ _TESTS = {
 }
 
 
-def _mutant(name: str, file: str, old: str, new: str) -> Mutant:
-    tests = _TESTS.get(file, ("tests/starting/test_restoring.py",))
+_SESSIONS = ("tests/broker/test_old_sessions.py",)
+
+
+def _mutant(name: str, file: str, old: str, new: str, own: tuple[str, ...] = ()) -> Mutant:
+    tests = own or _TESTS.get(file, ("tests/starting/test_restoring.py",))
     return Mutant(name, file, old, new, masked="no run of the simulator is backed up", tests=tests)
 
 
@@ -94,8 +97,42 @@ BACKUPS = (
     _mutant(
         "restored-in-the-old-term",
         _RESTORING,
-        "        term = Term(log.last_term + 1)\n",
+        "        term = Term(log.last_term + EPOCH_TERM_GAP)\n",
         "        term = Term(log.last_term)\n",
+    ),
+    _mutant(
+        "restored-in-the-epoch-of-before",
+        _RESTORING,
+        "        epoch=GroupEpoch((*recoveries, named.epoch_id), began),\n",
+        "        epoch=before.epoch,\n",
+    ),
+    _mutant(
+        "restored-in-a-lineage-that-is-too-long",
+        _RESTORING,
+        "    if len(recoveries) >= MAX_RECOVERIES:\n",
+        "    if len(recoveries) > MAX_RECOVERIES:\n",
+        _SESSIONS,
+    ),
+    _mutant(
+        "sessions-of-before-a-backup-are-served",
+        "broker/leader/leadership.py",
+        "        self._is_held_up = not self._old_sessions.are_over()\n",
+        "        self._is_held_up = False\n",
+        _SESSIONS,
+    ),
+    _mutant(
+        "leader-without-room-waits-for-ever",
+        "broker/leader/leadership.py",
+        "        if self._is_held_up and self._replication is not None:\n",
+        "        if self._replication is None:\n",
+        _SESSIONS,
+    ),
+    _mutant(
+        "sessions-of-this-epoch-end",
+        "broker/leader/old_sessions.py",
+        "[each for each in self._sessions() if each < began.index]",
+        "list(self._sessions())",
+        _SESSIONS,
     ),
     _mutant(
         "restored-log-ahead-of-its-term",

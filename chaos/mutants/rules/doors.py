@@ -13,6 +13,14 @@ NOISE = ("tests/hostile/test_noise.py",)
 
 DOORS = (
     Mutant(
+        "who-stands-by-tells-no-figures",
+        "broker/standby.py",
+        'lambda: (Gauge("standing_by", text, 1),)',
+        "tuple",
+        masked=NO_PROCESS,
+        tests=("tests/integration/test_strangers_on_the_wire.py",),
+    ),
+    Mutant(
         "connections-unbounded",
         "broker/doors/grpc/bounds.py",
         '        ("grpc.max_allowed_incoming_connections", bounds.count),\n',

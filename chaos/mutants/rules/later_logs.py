@@ -37,8 +37,8 @@ LATER_LOGS = (
     Mutant(
         "front-goes-while-logs-are-compared",
         "broker/wiring.py",
-        "            or bool(told.suspected)\n",
-        "",
+        "told.is_silent or bool(told.suspected)\n",
+        "told.is_silent\n",
         masked=_NOT_WITH_MOVES,
         tests=_LATER,
     ),

@@ -9,14 +9,16 @@ _STORE = ("tests/store/test_log_start.py",)
 _CORE = ("tests/core/test_snapshots.py",)
 _STATE = ("tests/broker/test_log_start.py",)
 _ROOM = ("tests/node/test_full_disk.py",)
+_PAST_ROT = ("tests/node/test_past_rot.py",)
+_PASSES = "a log rots where its front moves in few seeds, and it goes with a later move"
 _MOVES = "move-start"
 
 LOG_START = (
     Mutant(
         "front-dropped-before-the-note-says-so",
         "broker/log_start.py",
-        "            await self._hand.run(partial(front.note.replace, start))\n",
-        "            pass\n",
+        "                await self._hand.run(partial(front.note.replace, start))\n",
+        "                pass\n",
         under=_MOVES,
     ),
     Mutant(
@@ -33,6 +35,30 @@ LOG_START = (
         "if start is None:",
         seed=162,
         under=_MOVES,
+    ),
+    Mutant(
+        "front-that-has-rotted-waits-for-ever",
+        "broker/log_start.py",
+        "        elif (start := self.past_rot()) is not None:\n",
+        "        elif (start := self.due()) is not None:\n",
+        masked=_PASSES,
+        tests=_PAST_ROT,
+    ),
+    Mutant(
+        "archive-is-given-what-has-rotted",
+        "broker/log_start.py",
+        "        whole = [path for path in paths if not front.repairs.is_rotten(path)]\n",
+        "        whole = list(paths)\n",
+        masked="no run of the simulator has an archive",
+        tests=_PAST_ROT,
+    ),
+    Mutant(
+        "log-begun-anew-wants-what-is-kept-free",
+        "store/preallocation.py",
+        "        return self.create() if self._next_base == 0 else self._create(0)\n",
+        "        return self.create()\n",
+        masked="one seed in many thousands has a disk that is as full as that",
+        tests=("tests/store/test_log_start.py",),
     ),
     Mutant(
         "front-dropped-before-its-base-is-read-back",
@@ -85,7 +111,7 @@ LOG_START = (
     Mutant(
         "snapshots-of-what-is-gone-kept",
         "broker/log_start.py",
-        "        await front.snapshots.begin_at(head)\n",
+        "        await front.snapshots.begin_at(self._head(start))\n",
         "",
         masked="the next ones replace them",
         tests=_ROOM,
@@ -100,8 +126,8 @@ LOG_START = (
     Mutant(
         "snapshot-of-now-for-the-base",
         "broker/log_start.py",
-        "write_base(head, machine.snapshot(), BaseOf.OWN)",
-        "write_base(head, self._front.machine.snapshot(), BaseOf.OWN)",
+        "write_base(head, chunks(), BaseOf.OWN)",
+        "write_base(head, front.machine.snapshot(), BaseOf.OWN)",
         under=_MOVES,
     ),
     Mutant(

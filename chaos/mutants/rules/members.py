@@ -11,7 +11,25 @@ _CHANGES = ("tests/core/test_changes.py",)
 _LINKS = ("tests/links/test_members.py",)
 _CHURN: Final = "churn"
 
+_PATIENCE = ("tests/forming/test_patience.py",)
+
 MEMBERS = (
+    Mutant(
+        "commands-give-up-on-what-passes",
+        "broker/forming/patience.py",
+        "        retry=retry_if_exception(_passes),\n",
+        "        retry=retry_if_exception(lambda _: False),\n",
+        masked="the simulator has no commands",
+        tests=_PATIENCE,
+    ),
+    Mutant(
+        "commands-ask-again-what-is-refused-for-good",
+        "broker/forming/calls.py",
+        "                refused = RefusedForNow if _passes(error) else FormationRefused\n",
+        "                refused = RefusedForNow\n",
+        masked="the simulator has no commands",
+        tests=_PATIENCE,
+    ),
     Mutant(
         "joint-decided-by-the-new-voters-alone",
         "dledger/core/quorum.py",

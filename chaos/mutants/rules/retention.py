@@ -118,8 +118,8 @@ RETENTION = (
     Mutant(
         "segment-goes-before-it-is-archived",
         "broker/log_start.py",
-        "        if held:\n            self._hold(held)\n            return\n",
-        "        if held:\n            self._hold(held)\n",
+        "        return not held\n",
+        "        return True\n",
         masked=_ARCHIVED,
         tests=("tests/integration/test_archiving.py",),
     ),

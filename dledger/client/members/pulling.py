@@ -24,6 +24,7 @@ from dledger.client.errors import (
     OffsetOutOfRange,
     QueueNotFound,
     TopicNotFound,
+    TopicNotReadable,
     TopicReplaced,
     from_wire,
 )
@@ -99,6 +100,7 @@ class Pulling:
         self._interruption: asyncio.TimerHandle | None = None
         self._served: dict[Place, int] = {}  # the number of the pull that last brought something
         self._pulls = 0
+        self._withheld: set[str] = set()  # topics that aren't read now, by their permission
         # When nothing was there of all that is held: the first pull that found nothing was sent,
         # and the last one answered. What can't be asked isn't empty.
         self._empty_since: float | None = None
@@ -240,6 +242,7 @@ class Pulling:
             self._on_unreadable(queue, error)
         else:
             queue.on_fetched(messages, pulled.next_offset, pulled.max_offset)
+            self._withheld.discard(queue.place.topic)
             self._member.on_pulled(queue)
 
     def _on_unreadable(self, queue: ProcessQueue, error: ClientError) -> None:
@@ -252,6 +255,10 @@ class Pulling:
             self._skip(queue, error)
             return
         queue.rests_until = clock() + REST_S
+        if isinstance(error, TopicNotReadable):
+            if queue.place.topic in self._withheld:
+                return  # that was said, and may last for days
+            self._withheld.add(queue.place.topic)
         _log.warning("group %s: %s: %s", self._group, queue.place, error.message)
 
     def _skip(self, queue: ProcessQueue, error: OffsetOutOfRange) -> None:

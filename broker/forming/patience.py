@@ -1,0 +1,57 @@
+"""Asks again for what only can't be now: a group that has just lost somebody elects for a moment,
+and believes for as long that who is gone is there.
+
+Whoever repeats a change of members finishes what was begun, so each attempt is the whole of it, the
+search for the leader included. What passes says so itself (`FormingError.retriable`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    stop_after_delay,
+    wait_fixed,
+)
+
+from broker.forming.errors import FormingError
+
+PATIENCE_S: Final = 10.0  # elections, and missing who is gone, take a part of it
+AGAIN_S: Final = 0.2
+
+T = TypeVar("T")
+
+
+async def patiently(
+    attempt: Callable[[], Awaitable[T]], wait_s: float, tell: Callable[[str], None]
+) -> T:
+    """What `attempt` gives, as soon as it is no longer refused for now.
+
+    Args:
+        wait_s: how long the caller would wait at most; no more than `PATIENCE_S` are waited.
+        tell: is told once what is waited for.
+
+    Raises:
+        FormingError: the last refusal, or one that doesn't pass; whatever else `attempt` raises.
+    """
+
+    def told(state: RetryCallState) -> None:
+        if state.attempt_number == 1 and state.outcome is not None:
+            tell(f"waits: {state.outcome.exception()}")
+
+    retrying = AsyncRetrying(
+        retry=retry_if_exception(_passes),
+        wait=wait_fixed(AGAIN_S),
+        stop=stop_after_delay(min(wait_s, PATIENCE_S)),
+        before_sleep=told,
+        reraise=True,
+    )
+    return await retrying(attempt)
+
+
+def _passes(error: BaseException) -> bool:
+    return isinstance(error, FormingError) and error.retriable

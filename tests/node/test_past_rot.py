@@ -1,0 +1,118 @@
+"""A member has lost, in front of its log, what all others have let go of: nobody gives it back, and
+it begins its log behind it, with a peer's state (ADR 43)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
+from broker.replica import Replica
+from dledger.core.types import NodeId
+from dledger.wire import raft_pb2 as pb
+from store.errors import CorruptionFound
+from tests.node.members import Members
+from tests.node.test_later_logs import follower, grow, on_a_loop, small_members
+from tests.node.test_repairs import Wiretap
+
+
+async def kept_back(group: Members, victim: Replica) -> None:
+    """All but the victim have let the front go, as the group has decided; the victim's archive
+    command wants more time."""
+
+    async def not_yet(segments: Iterable[Path]) -> str:
+        return "not yet"
+
+    victim.archiver.release = not_yet  # type: ignore[method-assign]
+    leader = await grow(group, 3, "first")
+    await leader.propose_log_start(leader.machine.applied_index)
+    await grow(group, 1, "behind")
+    others = [each for each in group.replicas.values() if each is not victim]
+    await group.until(lambda: all(each.log.first_index > 1 for each in others))
+    await group.until(lambda: victim.machine.log_start.first_index > 1)
+    assert victim.log.first_index == 1
+
+
+async def given(segments: Iterable[Path]) -> str:
+    return ""
+
+
+def rotten(victim: Replica, index: int) -> CorruptionFound:
+    """A byte of that entry is another one on the disk; what a read of it says."""
+    at = victim.log.position_of(index) + 60
+    size = victim.log.options.segment_size_bytes
+    path = victim.config.data_directory / "commitlog" / f"{at - at % size:020}"
+    with path.open("r+b") as file:
+        file.seek(at % size)
+        byte = file.read(1)[0]
+        file.seek(at % size)
+        file.write(bytes([byte ^ 0x40]))
+    return CorruptionFound(str(path), at % size, "what was written", "something else")
+
+
+async def healed(group: Members, victim: Replica, old_first: int) -> None:
+    await group.until(lambda: victim.log.first_index > old_first)
+    await group.until(lambda: not victim.repairs.is_at_work)
+    assert victim.failure is None
+
+
+@on_a_loop
+async def test_the_log_begins_behind_what_nobody_can_give_back(tmp_path: Path) -> None:
+    """It is in doubt no longer, holds every entry that isn't retired, and has the others' state:
+    after a restart, too. What rotted is not for the archive."""
+    with capture_logs() as told:
+        async with small_members(tmp_path) as group:
+            leader = await group.leader()
+            name = follower(group, leader)
+            victim = group.replicas[name]
+            await kept_back(group, victim)
+            archived: list[Path] = []
+
+            async def release(segments: Iterable[Path]) -> str:
+                archived.extend(segments)
+                return ""
+
+            assert victim.repairs.takes(rotten(victim, 20))
+            victim.archiver.release = release  # type: ignore[method-assign]
+            await healed(group, victim, 1)
+            assert f"{0:020}" not in {path.name for path in archived}
+            other = next(each for each in group.replicas.values() if each is not victim)
+            await group.until(lambda: victim.log.first_index == other.log.first_index)
+            last = victim.log.last_index
+            await group.until(lambda: other.log.synced_index >= last)
+            first = victim.log.first_index
+            assert victim.log.read(first, last) == other.log.read(first, last)
+            await group.stop(name)
+            group.start(name)
+            await group.until(lambda: group.replicas[name].machine.applied_index >= last)
+            await grow(group, 1, "after")
+    events = [each["event"] for each in told]
+    assert "log_begins_behind_rot" in events
+    assert "log_repaired" not in events
+
+
+@on_a_loop
+async def test_member_waits_in_doubt_until_a_peer_gives_the_state(tmp_path: Path) -> None:
+    """All of them are asked, and asked again."""
+    async with small_members(tmp_path) as group:
+        leader = await group.leader()
+        victim = group.replicas[follower(group, leader)]
+        await kept_back(group, victim)
+        asked: list[NodeId] = []
+        tap = Wiretap(group)
+
+        def swallow(sender: NodeId, message: pb.PeerMessage) -> pb.PeerMessage | None:
+            if not message.HasField("snapshot_response"):
+                return message
+            asked.append(sender)
+            return None
+
+        tap.change = swallow
+        assert victim.repairs.takes(rotten(victim, 20))
+        victim.archiver.release = given  # type: ignore[method-assign]
+        await group.until(lambda: len(asked) > 2)
+        assert victim.log.first_index == 1
+        assert victim.repairs.is_at_work
+        tap.change = lambda _, message: message
+        await healed(group, victim, 1)
