@@ -19,10 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import ROOT, modules_below, tree_of
-
-pytestmark = pytest.mark.xdist_group("sources")  # each file is read and parsed once
-
+ROOT = Path(__file__).parent.parent
 PACKAGES = ("dledger", "dledger_cli", "store", "broker", "chaos", "audit")
 CHOSEN_TOP_LEVEL_NAMES = {"store", "broker", "chaos", "audit"}
 VAGUE = {"base", "common", "helper", "helpers", "lib", "misc", "shared", "tools", "util", "utils"}
@@ -135,7 +132,7 @@ def unit_of(module: str) -> str:
 def modules() -> Iterator[tuple[str, Path]]:
     """Every module of the project with its file."""
     for package in PACKAGES:
-        for path in modules_below(ROOT / package):
+        for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             yield name, path
@@ -164,7 +161,7 @@ def project_imports() -> dict[str, set[str]]:
     """Module -> modules of the project that it imports."""
     found: dict[str, set[str]] = {}
     for name, path in modules():
-        targets = set(imports_of(tree_of(path)))
+        targets = set(imports_of(ast.parse(path.read_text(encoding="utf-8"))))
         found[name] = {target for target in targets if target in MODULE_NAMES and target != name}
     return found
 
@@ -321,7 +318,7 @@ def test_services_know_no_wire() -> None:
         f"{name} imports {target}"
         for name, path in modules()
         if name.startswith("broker.") and room_of(name) in ("services", "reading", "errors")
-        for target in imports_of(tree_of(path))
+        for target in imports_of(ast.parse(path.read_text(encoding="utf-8")))
         if target.startswith(WIRES)
     ]
     assert not wrong, "\n".join(wrong)
@@ -342,7 +339,7 @@ def test_every_module_opens_with_its_reason(package: str) -> None:
         if name.split(".")[0] == package
         and not re.search(r"_pb2$", name)
         and path.stat().st_size > 0
-        and not ast.get_docstring(tree_of(path))
+        and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert not bare, f"without a docstring: {bare}"
 

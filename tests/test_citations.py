@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import ROOT, nodes_of, text_of
-
-pytestmark = pytest.mark.xdist_group("sources")
-
+ROOT = Path(__file__).parent.parent
 PACKAGES = ("audit", "broker", "chaos", "dledger", "dledger_cli", "store", "tests")
 FOLDERS = "|".join((*PACKAGES, "docs", "examples", "proto"))
 
@@ -34,10 +31,10 @@ def texts() -> Iterator[tuple[Path, str]]:
         for path in sorted((ROOT / folder).rglob("*")):
             is_read = path.suffix in {".py", ".md", ".proto"} and not path.stem.endswith("_pb2")
             if is_read and path != Path(__file__):  # whose examples lead nowhere on purpose
-                yield path, text_of(path)
+                yield path, path.read_text(encoding="utf-8")
     for path in sorted(ROOT.glob("*.md")):
         if path.name != "CHANGELOG.md":  # tells of what was
-            yield path, text_of(path)
+            yield path, path.read_text(encoding="utf-8")
 
 
 def places(pattern: re.Pattern[str]) -> Iterator[tuple[str, Path, str]]:
@@ -98,7 +95,7 @@ def leads(name: str) -> bool:
 
 def defines(path: Path, name: str) -> bool:
     """Whether the module has that name at its top level."""
-    for node in nodes_of(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 names = [node.name]

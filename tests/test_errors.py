@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import ROOT, modules_below, nodes_of, tree_of
-
-pytestmark = pytest.mark.xdist_group("sources")
-
+ROOT = Path(__file__).parent.parent
 PACKAGES = ("audit", "broker", "chaos", "dledger", "dledger_cli", "store")
 
 # Not errors of the world but assertions of ours, or what ends a simulated process: they stand
@@ -51,8 +48,8 @@ BARE = {
 def classes() -> Iterator[tuple[Path, ast.ClassDef, list[str]]]:
     """Every class of the product, its file and its bases' names."""
     for package in PACKAGES:
-        for path in modules_below(ROOT / package):
-            for node in nodes_of(path):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ClassDef):
                     yield path, node, [ast.unparse(base).split(".")[-1] for base in node.bases]
 
@@ -99,7 +96,7 @@ def test_a_family_has_one_root_and_is_drawn(path: Path) -> None:
     family = {name: each for name, each in exceptions().items() if each[0] == path}
     roots = [name for name, (_, _, bases) in family.items() if not family.keys() & set(bases)]
     assert len(roots) == 1
-    drawing = ast.get_docstring(tree_of(path)) or ""
+    drawing = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     assert [name for name in family if name not in drawing] == []
     stated = {
         node.id if isinstance(node, ast.Name) else node.attr

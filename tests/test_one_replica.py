@@ -7,15 +7,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
 from functools import cache
 
-import pytest
-
-from tests.sources import ROOT, modules_below, nodes_of, text_of
-from tests.test_architecture import modules
-
-pytestmark = pytest.mark.xdist_group("sources")
+from tests.test_architecture import ROOT, modules
 
 # What decides behaviour in a member of a group, and the modules that make it.
 PARTS = {
@@ -66,15 +60,15 @@ WORLDS = {
 }
 
 
-def made_in(nodes: Sequence[ast.AST]) -> set[str]:
+def made_in(tree: ast.AST) -> set[str]:
     """What of other modules the code calls, by full names: among it what it makes."""
     homes: dict[str, str] = {}
-    for node in nodes:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             homes |= {alias.asname: alias.name for alias in node.names if alias.asname}
         elif isinstance(node, ast.ImportFrom):
             homes |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
-    calls = (dotted(node.func) for node in nodes if isinstance(node, ast.Call))
+    calls = (dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call))
     names = (call.partition(".") for call in calls)
     return {homes.get(first, first) + dot + rest for first, dot, rest in names}
 
@@ -91,13 +85,14 @@ def dotted(called: ast.expr) -> str:
 @cache
 def makers() -> dict[str, set[str]]:
     """Module, tests included -> what it makes, of those that name a part at all."""
-    tests = modules_below(ROOT / "tests")
+    tests = sorted((ROOT / "tests").rglob("*.py"))
     named = [(".".join(path.relative_to(ROOT).with_suffix("").parts), path) for path in tests]
     words = "|".join(part.rpartition(".")[2] for part in {*PARTS, PORTS})
+    texts = {name: path.read_text(encoding="utf-8") for name, path in (*modules(), *named)}
     return {
-        name: made_in(nodes_of(path))
-        for name, path in (*modules(), *named)
-        if re.search(rf"\b({words})\b", text_of(path))
+        name: made_in(ast.parse(text))
+        for name, text in texts.items()
+        if re.search(rf"\b({words})\b", text)
     }
 
 
@@ -126,4 +121,4 @@ def test_what_is_made_is_found_however_it_is_called() -> None:
         "import broker.housekeeping as kept\nkept.Housekeeping()",
         "import broker.housekeeping\nbroker.housekeeping.Housekeeping()",
     ):
-        assert part in made_in([*ast.walk(ast.parse(code))]), code
+        assert part in made_in(ast.parse(code)), code
