@@ -125,7 +125,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
         queue_pulls=QueuePulls(gate, pulls, reader, parts.held, parts.machine, surrounds.turns),
         lookups=Lookups(gate, reader, committed, soundness),
         offsets=Offsets(gate, reader, commands, parts.machine, soundness),
-        groups=Groups(gate, commands, parts.machine, parts.groups),
+        groups=Groups(gate, commands, parts.machine, parts.groups, surrounds.turns),
         consumers=Consumers(
             gate,
             Held(parts.machine, parts.groups, reader, soundness),

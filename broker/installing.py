@@ -168,7 +168,14 @@ class Installer:
                 except (_OfferGone, *REFUSALS) as error:
                     if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
                         raise
-                    log.info("base_not_given", peer=peer, index=base.index, reason=str(error))
+                    if (unreported := self._sparing.due(("not given", peer))) is not None:
+                        log.info(
+                            "base_not_given",
+                            peer=peer,
+                            index=base.index,
+                            reason=str(error),
+                            unreported=unreported,
+                        )
                 finally:
                     await self._hand.run(self._base.files.drop_received)
             return None
@@ -232,6 +239,7 @@ class Installer:
 
     async def _pull(self, offer: SnapshotOffer) -> None:
         """All of the offered file is in `received.tmp`, as it came."""
+        log.info("snapshot_wanted", peer=offer.sender, index=offer.base.index)
         await self._pull_from(
             offer.sender,
             offer.base.index,
@@ -240,7 +248,6 @@ class Installer:
 
     async def _pull_from(self, peer: NodeId, index: int, is_there: Callable[[], bool]) -> None:
         """The same, as long as `is_there`, of a peer's snapshot as of that entry."""
-        log.info("snapshot_wanted", peer=peer, index=index)
         at, size = 0, 1
         while at < size:
             answer = await self._exchange(peer, index, at, is_there)

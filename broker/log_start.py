@@ -183,26 +183,29 @@ class LogStartKeeper:
         """
         return None if self._front.is_hindered() else self._latest()
 
-    def past_rot(self) -> LogStart | None:
-        """Where the log can begin by now so that something goes that has rotted: nobody who has
-        dropped it, too, can give it back, and without it no state can be computed. A peer's will
-        do (ADR 43). None: there is nothing like that.
-
-        Raises:
-            CorruptionFound: the entry there has rotted.
+    def past_rot(self) -> Iterator[LogStart]:
+        """Where the log could begin so that something goes that has rotted, the latest first:
+        nobody who has dropped it can give it back, and without it no state can be computed. A
+        peer's will do (ADR 43). As far as is noted, and not only as far as the group's decisions
+        are known here: who is in doubt acknowledges nothing, and a new leader sends it no more.
         """
         front = self._front
         rotten = front.repairs.first_rotten
         if rotten is None or front.is_disputed():
-            return None
-        start = self._latest()
-        size = front.log.options.segment_size_bytes
-        return start if start is not None and rotten < start.offset(size) else None
+            return
+        size, behind = front.log.options.segment_size_bytes, self._noted() + 1
+        while (start := front.log.start_before(behind)) is not None and start.offset(size) > rotten:
+            if start.configuration_index and front.log.synced_index > start.index:
+                yield start
+            behind = start.index
+
+    def _noted(self) -> int:
+        return self._front.log.checkpoint.state.consume_queue_index
 
     def _latest(self) -> LogStart | None:
         front = self._front
         wanted = front.machine.log_start.first_index
-        noted = front.log.checkpoint.state.consume_queue_index
+        noted = self._noted()
         last = min(wanted - 1, noted)
         if last < front.log.first_index:
             return None
@@ -234,16 +237,15 @@ class LogStartKeeper:
             machine = await self._computed(start)
             if await self._is_ready(start, machine.snapshot) and not front.is_hindered():
                 await self._move(start, machine, front.is_hindered)
-        elif (start := self.past_rot()) is not None:
-            await self._pass_rot(start)
-
-    async def _pass_rot(self, start: LogStart) -> None:
-        """The log begins behind what has rotted there, if a peer gives the state as of then."""
-        front = self._front
-        chunks = await front.fetched(base_of(start))
-        if chunks is None:
-            self._hold("what may go has rotted, and no peer gives the state that follows it yet")
             return
+        for start in self.past_rot():
+            if (chunks := await front.fetched(base_of(start))) is not None:
+                await self._pass_rot(start, chunks)
+                return
+
+    async def _pass_rot(self, start: LogStart, chunks: list[bytes]) -> None:
+        """The log begins behind what has rotted there, with a peer's state as of then."""
+        front = self._front
         machine = await self._hand.run(partial(front.base.restored, chunks))
         if not await self._is_archived(start) or not await self._is_ready(start, machine.snapshot):
             return

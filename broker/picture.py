@@ -370,6 +370,10 @@ def _group_counters(groups: KeeperStatistics) -> dict[str, tuple[str, float]]:
             "Times that a group's strategy was missing or failed: nothing was moved.",
             groups.failed,
         ),
+        "assignments_dropped": (
+            "Plans of which nothing was used: who was in the group had changed meanwhile.",
+            groups.dropped,
+        ),
     }
 
 

@@ -25,8 +25,9 @@ have the bytes hasn't said that it doesn't (docs/adr/0039-rot-in-the-log-is-repa
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -46,7 +47,7 @@ from store.commitlog import CommitLog
 from store.damage import Damage, Extent, Refill
 from store.doubt import DoubtNote, Place
 from store.errors import BeyondRepair, CorruptionFound, OutOfRange
-from store.files import FULL_ERRNOS, PASSING_ERRNOS, Handle
+from store.files import FULL_ERRNOS, PASSING_ERRNOS, SECTOR_BYTES, Handle
 from store.repair_journal import RepairJournal
 
 GIVEN_BYTES: Final = 64 << 10  # in one answer, but one entry at least: a turn of the loop each
@@ -296,7 +297,8 @@ class Repairs:
             OSError, CorruptionFound: the disk doesn't keep what is written to it.
         """
         refused, negative = None, 0
-        while (damage := self._damage_in(place)) is not None:
+        front = place
+        while (damage := self._damage_in(front) or self._damage_in(place)) is not None:
             if damage.is_filler:
                 await self._fill(place, damage)
                 return
@@ -309,7 +311,14 @@ class Repairs:
             if self._is_gone(damage):
                 return
             if isinstance(verdicts, Given):
-                await self._put_back(damage, verdicts)
+                try:
+                    await self._put_back(damage, verdicts)
+                except OSError as error:
+                    # Part of a sector that was lost meanwhile can't be written: what it begins
+                    # with is put right as well. A disk that refuses the same again has failed.
+                    front = _sector_of(damage.extents[0])
+                    if error.errno != errno.EIO or self._damage_in(front) in (None, damage):
+                        raise
                 refused = None
                 continue
             refused, negative = damage, negative + 1 if are_final(verdicts) else 0
@@ -504,3 +513,8 @@ def _verify(frames: bytes, digest: int | None) -> None:
             raise InvalidFrame(at, "digest", "one that follows", f"{header.digest:016x}")
         digest = parse_header(frames, at).digest
         at += header.total_size
+
+
+def _sector_of(extent: Extent) -> Extent:
+    """From where the sector begins that the extent begins in."""
+    return replace(extent, start=extent.start - extent.start % SECTOR_BYTES)

@@ -300,6 +300,7 @@ class Wiring:
             self._led_term,
             member.repairs.takes,
             config.broker_group,
+            self._ports.turns,
             pace,
         )
 

@@ -19,7 +19,7 @@ under every later leader.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -94,7 +94,7 @@ class InFlight:
         """The producer's batches on the way; None if there are none, or they aren't numbered."""
         return self._sequences.get(lane)
 
-    def lanes(self) -> Iterable[Lane]:
+    def lanes(self) -> Collection[Lane]:
         """Those in which numbered batches are on their way."""
         return self._sequences.keys()
 

@@ -122,6 +122,9 @@ def room_for(producers: Producers, flight: InFlight, numbers: Numbers) -> TooMan
     """Why the producer can't begin to send to one queue more; None if it can, or has begun."""
     if numbers.stored is not None or numbers.flight is not None:
         return None
+    most = len(flight.lanes())
+    if producers.room_for(numbers.producer, pairs=most, queues=most) is None:
+        return None  # whichever of them are new; looking at each costs a turn for a Send of many
     begun = [lane for lane in flight.lanes() if _is_new(producers, lane)]
     own = sum(lane.producer == numbers.producer.producer_id for lane in begun)
     return producers.room_for(numbers.producer, pairs=len(begun), queues=own)

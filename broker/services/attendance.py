@@ -2,8 +2,10 @@
 
 What a member was told last is kept, and what is so now is read from the state when the client takes
 the next update: only the difference goes out, and of several changes of a queue only the last.
-Nothing is queued, so a slow reader costs no more than a fast one. Who is a member and who holds
-what it never decides; it asks the log, and tells `broker.leader.groups.keeper` whom it hears.
+Nothing is queued but which queues may be other than they were told, so a slow reader costs no more
+than a fast one, and many changes as much as they are, whatever else the member holds. Who is a
+member and who holds what it never decides; it asks the log, and tells
+`broker.leader.groups.keeper` whom it hears.
 
     a slot is   on                           becomes
     free        join                         joining
@@ -19,26 +21,28 @@ what it never decides; it asks the log, and tells `broker.leader.groups.keeper` 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final, NamedTuple
 
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.commands import Commands
 from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.groups.planning import all_topics
-from broker.reading.progress import committed_offsets
 from broker.services.gate import Gate
 from broker.services.refused import refused, session_ended
 from broker.state.groups import JoinWish, Session, Settings, malformed
 from broker.state.leases import Place, Ranges, runs_of
 from broker.state.machine import StateMachine
 from dledger.level import DELIVERY_LEVEL, GROUPS_LEVEL
+from dledger.ports import Turns
 from dledger.records.record import TOPIC_PATTERN
 
 MAX_MEMBERS: Final = 1_024  # of one stream
 MAX_JOINING: Final = 64  # at once; the next one is read when one of them is done
 CHANGES_AT_ONCE: Final = 256  # queues in one update
+LOOKED_AT_ONCE: Final = 1_024  # for it, in one turn
 
 
 # --- what is told ------------------------------------------------------------------------------
@@ -117,7 +121,17 @@ class _Slot:
     session: Session | None = None
     is_leaving: bool = False
     is_whole: bool = False
-    told: dict[QueueOf, _Told] = field(default_factory=dict)
+    told: dict[Place, _Told] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)  # of topics that were told, by incarnation
+    doubted: dict[Place, None] = field(default_factory=dict)  # may be other than it was told
+    doubts_all: bool = True
+
+    def doubt(self, places: Sequence[Place] | None) -> None:
+        """These, or (None) any, may be other than they were told."""
+        if places is None:
+            self.doubts_all = True
+        elif not self.doubts_all:
+            self.doubted.update(dict.fromkeys(places))
 
 
 # --- the stream --------------------------------------------------------------------------------
@@ -127,7 +141,12 @@ class Attendance:
     """One stream: `updates` is taken by one reader, the calls come from another."""
 
     def __init__(
-        self, gate: Gate, commands: Commands, state: StateMachine, keeper: GroupKeeper
+        self,
+        gate: Gate,
+        commands: Commands,
+        state: StateMachine,
+        keeper: GroupKeeper,
+        turns: Turns,
     ) -> None:
         """Begins.
 
@@ -140,6 +159,7 @@ class Attendance:
         self._commands = commands
         self._state = state
         self._keeper = keeper
+        self._turns = turns
         self._slots: dict[int, _Slot] = {}
         self._by_session: dict[int, int] = {}
         self._news: list[Joined | Ended] = []
@@ -264,10 +284,21 @@ class Attendance:
     def heartbeat(self, number: int) -> None:
         """All members on the stream are there."""
         self._hear()
-        for session in self._by_session:
+        for session, slot in self._by_session.items():
             self._keeper.heard(session)
+            if self._is_behind(slot):
+                self.look(session)
         self._heartbeat = number
         self._wake.set()
+
+    def _is_behind(self, slot: int) -> bool:
+        """Whether the member holds more queues, or fewer, than it was told, and nobody has said so:
+        as when it has gone away from a commit that was to give some back."""
+        mine = self._slots[slot]
+        if mine.session is None or mine.doubted or mine.doubts_all:
+            return False
+        held = self._state.leases.held_count(mine.session.session)
+        return held != len(mine.told) and not self._is_broadcast(mine.session)
 
     def leave(self, slot: int) -> None:
         """The member says goodbye. One that isn't there has gone meanwhile."""
@@ -300,10 +331,11 @@ class Attendance:
 
     # --- what the keeper says -----------------------------------------------------------------
 
-    def look(self, session: int) -> None:
+    def look(self, session: int, places: Sequence[Place] | None = None) -> None:
         """See `broker.leader.groups.keeper.Attendee`."""
         slot = self._by_session.get(session)
         if slot is not None:
+            self._slots[slot].doubt(places)
             self._changed[slot] = None
             self._wake.set()
 
@@ -336,10 +368,12 @@ class Attendance:
                 self._gate.check_writable()
                 raise BrokerError(ErrorCode.TIMED_OUT, "nothing was heard on the stream")
             update = self._next()
-            if update is None:
-                await self._wake.wait()
-            else:
+            if update is not None:
                 yield update
+            elif self._changed:
+                await self._turns.pause()  # some were looked at, and nothing is new of them
+            else:
+                await self._wake.wait()
 
     def _next(self) -> Update | None:
         if self._news:
@@ -350,12 +384,17 @@ class Attendance:
         if self._heartbeat is not None:
             number, self._heartbeat = self._heartbeat, None
             return HeartbeatAnswered(number, self._keeper.return_within_ms)
+        is_enough = self._turns.share()
         while self._changed:
             slot = next(iter(self._changed))
             update = self._about(slot)
             if update is not None:
                 return update
-            self._changed.pop(slot, None)
+            mine = self._slots.get(slot)
+            if mine is None or not (mine.doubts_all or mine.doubted):
+                self._changed.pop(slot, None)
+            if is_enough():
+                break
         return None
 
     def _tell(self, news: Joined | Ended) -> None:
@@ -382,67 +421,93 @@ class Attendance:
             groups = self._state.groups
             error = session_ended(groups, session.group, session.member, session.session)
             return Ended(slot, error.failure)
-        held = self._held(session)
-        lost = [queue for queue in mine.told if queue not in held][:CHANGES_AT_ONCE]
-        gained = list(self._gained(session, mine.told, held))
-        now_asked = [
-            queue
-            for queue, (epoch, is_asked) in held.items()
-            if is_asked and mine.told.get(queue) == _Told(epoch, is_asked=False)
-        ][:CHANGES_AT_ONCE]
-        for queue in lost:
-            del mine.told[queue]
-        mine.told |= {each.queue: _Told(each.epoch, is_asked=False) for each in gained}
-        mine.told |= {queue: held[queue] for queue in now_asked}
-        is_whole = not mine.is_whole and mine.told == held
+        if mine.doubts_all:
+            self._doubt_all(session, mine)
+        gained, asked, lost = list[Gained](), list[QueueOf](), list[QueueOf]()
+        for place in list(islice(mine.doubted, LOOKED_AT_ONCE)):
+            del mine.doubted[place]
+            self._compare(session, mine, place, (gained, asked, lost))
+            if len(gained) + len(asked) + len(lost) == CHANGES_AT_ONCE:
+                break
+        is_whole = not mine.is_whole and not mine.doubted
         mine.is_whole = mine.is_whole or is_whole
-        if not (gained or now_asked or lost or is_whole):
+        if not (gained or asked or lost or is_whole):
             return None
-        return Assignment(slot, tuple(gained), tuple(now_asked), tuple(lost), is_whole)
+        return Assignment(slot, tuple(gained), tuple(asked), tuple(lost), is_whole)
 
-    def _held(self, session: Session) -> Mapping[QueueOf, _Told]:
-        """What the member holds now; of a broadcast group every queue."""
+    def _doubt_all(self, session: Session, mine: _Slot) -> None:
+        """Whatever it holds and was told of; in a broadcast group every queue."""
+        mine.doubts_all = False
+        mine.doubted.update(dict.fromkeys(mine.told))
+        mine.doubted.update(dict.fromkeys(self._state.leases.held_by(session.session)))
+        self._learn_names(session, mine)
+        for name in mine.names.values() if self._is_broadcast(session) else ():
+            topic = self._state.topics.get(name)
+            for queue_id in range(0 if topic is None else len(topic.next_offsets)):
+                assert topic is not None
+                mine.doubted[Place(session.group, topic.incarnation, queue_id)] = None
+
+    def _learn_names(self, session: Session, mine: _Slot) -> None:
         group = self._state.groups.get(session.group)
         assert group is not None
-        settings, found = group.versions[session.version], dict[QueueOf, _Told]()
-        names: dict[int, str] = {}
-        for name in dict.fromkeys((*settings.topics, *all_topics(group))):
+        for name in (*group.versions[session.version].topics, *all_topics(group)):
             topic = self._state.topics.get(name)
-            if topic is None:
-                continue
-            names[topic.incarnation] = name
-            if settings.is_broadcast:
-                for queue_id in range(len(topic.next_offsets)):
-                    found[QueueOf(name, topic.incarnation, queue_id)] = _Told(0, is_asked=False)
-        for place in self._state.leases.held_by(session.session):
-            epoch = self._state.leases.of(place).epoch
-            queue = QueueOf(names[place.incarnation], place.incarnation, place.queue_id)
-            found[queue] = _Told(epoch, self._keeper.is_asked(place, epoch))
-        return found
+            if topic is not None:
+                mine.names[topic.incarnation] = name
 
-    def _gained(
-        self, session: Session, told: Mapping[QueueOf, _Told], held: Mapping[QueueOf, _Told]
-    ) -> Iterator[Gained]:
-        """Those that are new, and those that are no longer asked for; some of them."""
-        left = CHANGES_AT_ONCE
-        offsets: dict[str, dict[int, int]] = {}
-        for queue, now in held.items():
-            before = told.get(queue)
-            if before is not None and before.epoch == now.epoch and before.is_asked <= now.is_asked:
-                continue
-            if queue.topic not in offsets:
-                known = committed_offsets(self._state.offsets, session.group, queue.topic)
-                offsets[queue.topic] = dict(known)
-            finished: Ranges = ()
-            frontier = 0
-            if now.epoch:
-                place = Place(session.group, queue.incarnation, queue.queue_id)
-                finished = self._state.leases.of(place).finished
-                frontier = offsets[queue.topic][queue.queue_id]
-            yield Gained(queue, now.epoch, frontier, tuple(runs_of(frontier, finished)))
-            left -= 1
-            if not left:
-                return
+    def _is_broadcast(self, session: Session) -> bool:
+        group = self._state.groups.get(session.group)
+        return group is not None and group.settings.is_broadcast
+
+    def _compare(
+        self,
+        session: Session,
+        mine: _Slot,
+        place: Place,
+        found: tuple[list[Gained], list[QueueOf], list[QueueOf]],
+    ) -> None:
+        """What is new of one queue, as it is now."""
+        gained, asked, lost = found
+        before, now = mine.told.get(place), self._now(session, mine, place)
+        if before == now:
+            return
+        if place.incarnation not in mine.names:
+            self._learn_names(session, mine)
+        queue = QueueOf(mine.names[place.incarnation], place.incarnation, place.queue_id)
+        if now is None:
+            del mine.told[place]
+            lost.append(queue)
+        elif before is not None and before.epoch == now.epoch and now.is_asked:
+            mine.told[place] = now
+            asked.append(queue)
+        else:
+            gained.append(self._gained(session, queue, now.epoch))
+            mine.told[place] = _Told(now.epoch, is_asked=False)
+            if now.is_asked:  # said by itself, of what is held
+                mine.doubted[place] = None
+
+    def _now(self, session: Session, mine: _Slot, place: Place) -> _Told | None:
+        """How the member holds the queue now; None: it doesn't."""
+        lease = self._state.leases.of(place)
+        if lease.session == session.session:
+            return _Told(lease.epoch, self._keeper.is_asked(place, lease.epoch))
+        topic = self._state.topics.get(mine.names.get(place.incarnation, ""))
+        if (
+            topic is not None
+            and (topic.incarnation, self._is_broadcast(session)) == (place.incarnation, True)
+            and place.queue_id < len(topic.next_offsets)
+        ):
+            return _Told(0, is_asked=False)
+        return None
+
+    def _gained(self, session: Session, queue: QueueOf, epoch: int) -> Gained:
+        finished: Ranges = ()
+        frontier = 0
+        if epoch:
+            place = Place(session.group, queue.incarnation, queue.queue_id)
+            finished = self._state.leases.of(place).finished
+            frontier = self._state.offsets.of(session.group, queue.topic)[queue.queue_id]
+        return Gained(queue, epoch, frontier, tuple(runs_of(frontier, finished)))
 
 
 def _as_of(level: int, wish: JoinWish) -> JoinWish:

@@ -12,9 +12,10 @@ from broker.leader.groups.keeper import GroupKeeper, KeeperStatistics
 from broker.services.attendance import Attendance, QueueOf
 from broker.services.gate import Gate
 from broker.services.refused import queue_refused, refused, session_ended
-from broker.state.leases import MAX_RANGES
+from broker.state.leases import MAX_RANGES, Place
 from broker.state.machine import StateMachine
 from broker.state.refusals import PartlyRefused, SessionUnknown
+from dledger.ports import Turns
 
 MAX_QUEUES_IN_COMMIT: Final = 1_024
 MAX_RUNS_IN_COMMIT: Final = 32_768  # numbers, over all queues: some 100 KiB of one entry
@@ -41,12 +42,18 @@ class Groups:
     """What members of consumer groups ask for, messages apart."""
 
     def __init__(
-        self, gate: Gate, commands: Commands, state: StateMachine, keeper: GroupKeeper
+        self,
+        gate: Gate,
+        commands: Commands,
+        state: StateMachine,
+        keeper: GroupKeeper,
+        turns: Turns,
     ) -> None:
         self._gate = gate
         self._commands = commands
         self._state = state
         self._keeper = keeper
+        self._turns = turns
 
     def attend(self) -> Attendance:
         """A stream for members; it is to be closed.
@@ -54,7 +61,7 @@ class Groups:
         Raises:
             BrokerError: NOT_LEADER, NOT_READY, BUSY.
         """
-        return Attendance(self._gate, self._commands, self._state, self._keeper)
+        return Attendance(self._gate, self._commands, self._state, self._keeper, self._turns)
 
     async def commit(self, commit: LeaseCommit) -> tuple[NotCommitted, ...]:
         """The queues in which nothing was committed; in all others everything was.
@@ -67,7 +74,7 @@ class Groups:
         _check_size(commit.topics)
         await self._gate.surely(lambda: self._check_session(commit))
         refusal = await self._commands.commit_leases(commit.group, commit.session, commit.topics)
-        self._keeper.tell(commit.session)  # what it gave back it has lost
+        self._keeper.tell(commit.session, _released(commit))  # what it gave back it has lost
         match refusal:
             case None:
                 return ()
@@ -100,6 +107,18 @@ class Groups:
     def statistics(self) -> KeeperStatistics:
         """A frozen picture, as of now."""
         return self._keeper.statistics()
+
+
+def _released(commit: LeaseCommit) -> list[Place] | None:
+    """The queues that it gives back; None: whichever have the names."""
+    if not all(topic.incarnation for topic in commit.topics):
+        return None
+    return [
+        Place(commit.group, topic.incarnation, each.queue_id)
+        for topic in commit.topics
+        for each in topic.queues
+        if each.is_released
+    ]
 
 
 def _check_size(topics: Sequence[TopicDone]) -> None:

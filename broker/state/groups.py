@@ -323,7 +323,9 @@ class Groups:
             group = self._own(found.group)
             self._remove(group, found)
             group.used_ms = lived_ms
-            self._drop_versions(group)
+            # The older ones of a version come first, so another one of it is found at once.
+            if all(each.version != found.version for each in group.members.values()):
+                self._drop_versions(group)
         return found
 
     def _remove(self, group: Group, session: Session) -> None:
@@ -332,6 +334,8 @@ class Groups:
 
     def _drop_versions(self, group: Group) -> None:
         """Settings go that nobody has, and that don't hold."""
+        if len(group.versions) == 1:
+            return  # those that hold
         wanted = {each.version for each in group.members.values()} | {group.version}
         if len(group.versions) > len(wanted):
             group.versions = {v: each for v, each in group.versions.items() if v in wanted}

@@ -26,7 +26,7 @@ A queue is (group, the topic's incarnation, queue id).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
@@ -80,7 +80,9 @@ class TopicLeases:
 
 
 FREE: Final = Lease()
+KEPT: Final = -1  # of who is copied before its next change, though no snapshot shows it
 NO_QUEUES: Final[Mapping[int, Lease]] = MappingProxyType({})
+NOTHING: Final[Set[Place]] = frozenset()
 
 
 @dataclass(slots=True)
@@ -106,10 +108,22 @@ class Leases:
         topic = self._topics.get(incarnation, {}).get(group)
         return NO_QUEUES if topic is None else MappingProxyType(topic.queues)
 
+    def kept(self, group: str, incarnation: int) -> Mapping[int, Lease]:
+        """As `in_topic`, and as it is now, whatever is applied while anybody looks at it."""
+        topic = self._topics.get(incarnation, {}).get(group)
+        if topic is None:
+            return NO_QUEUES
+        topic.snapshots = KEPT
+        return MappingProxyType(topic.queues)
+
     def started(self, group: str, incarnation: int) -> int:
         """In how many of the topic's queues, from the first on, the group has a start."""
         topic = self._topics.get(incarnation, {}).get(group)
         return 0 if topic is None else topic.started
+
+    def held(self, session: int) -> Set[Place]:
+        """What the session holds, in no order."""
+        return self._held.get(session, NOTHING)
 
     def held_by(self, session: int) -> list[Place]:
         """What the session holds, in order."""
@@ -194,9 +208,17 @@ class Leases:
             self._put(place, Lease(finished=finished))
 
     def on_session_ended(self, session: int) -> None:
-        """What it held is free."""
-        for place in self.held_by(session):
-            self.release(place)
+        """What it held is free. That may be 65,536 queues, all in one turn: so each costs no
+        more than it must."""
+        queues: dict[int, dict[int, Lease]] = {}  # by incarnation: a session is of one group
+        for group, incarnation, queue_id in self._held.pop(session, ()):
+            if incarnation not in queues:
+                queues[incarnation] = self._own(group, incarnation).queues
+            finished = queues[incarnation][queue_id].finished
+            if finished:
+                queues[incarnation][queue_id] = Lease(finished=finished)
+            else:
+                del queues[incarnation][queue_id]
 
     def on_committed(self, group: str, incarnation: int, queues: Iterable[int]) -> None:
         """The group has said without a lease where it is."""
@@ -223,7 +245,7 @@ class Leases:
             del self._topics[incarnation]
 
     def _put(self, place: Place, lease: Lease) -> None:
-        """The one place where a lease changes."""
+        """The one place where a lease changes, but for those that end with their session."""
         before, queues = self.of(place), self._own(place.group, place.incarnation).queues
         self._ranges += len(lease.finished) - len(before.finished)
         if before.session != lease.session:

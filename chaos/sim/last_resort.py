@@ -173,6 +173,7 @@ class _Watches:
         return self._after if node.name == self._survivor else self._before
 
     def after_event(self, node: SimNode) -> None:
+        _check_sessions(node)
         self._of(node).after_event(node)
 
     def on_stopped(self, node: SimNode) -> None:
@@ -402,13 +403,7 @@ class LastResort:
         self.out = len(others)
 
     def _is_serving(self, node: SimNode) -> bool:
-        if node.life is None or not node.life.replica.leadership.serving:
-            return False
-        began = node.life.core.configuration.epoch.last
-        sessions = node.life.replica.machine.groups.sessions()
-        if began is not None and any(each < began.index for each in sessions):
-            raise Defect("session of before", f"{node.name} serves, and {sessions} aren't over")
-        return True
+        return node.life is not None and node.life.replica.leadership.serving
 
     def _is_out(self, node: SimNode) -> bool:
         return node.life is None and node.disk.exists(DATA / OUT_OF_SERVICE)
@@ -480,6 +475,16 @@ class LastResort:
                 for node in world.nodes.values()
             )
             raise Defect("no progress", f"{what}; {states}")
+
+
+def _check_sessions(node: SimNode) -> None:
+    """Whoever serves in an epoch has no session from before it."""
+    if node.life is None or not node.life.replica.leadership.serving:
+        return
+    began = node.life.core.configuration.epoch.last
+    sessions = node.life.replica.machine.groups.sessions()
+    if began is not None and any(each < began.index for each in sessions):
+        raise Defect("session of before", f"{node.name} serves, and {sessions} aren't over")
 
 
 def _join(leader: SimNode, member: bytes) -> None:

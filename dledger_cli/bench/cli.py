@@ -20,7 +20,7 @@ from dledger.terminal.loops import sigterm_interrupts
 from dledger.terminal.options import JsonOption, parse_size
 from dledger.terminal.outcome import errors_told
 from dledger.terminal.program import new_program
-from dledger_cli.bench import lasting
+from dledger_cli.bench import delivery, lasting
 from dledger_cli.bench.arena import Arena
 from dledger_cli.bench.command import (
     TEMPORARY,
@@ -56,6 +56,7 @@ from dledger_cli.bench.turns import measure_turns
 app = new_program(
     "Figures beside yardsticks of the same run: a bare gRPC echo, a bare write + fdatasync."
 )
+delivery.register(app)
 lasting.register(app)
 
 

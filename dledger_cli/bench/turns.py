@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import gc
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from broker.node import Node, tune_interpreter
 from broker.picture import node_facts
 from broker.raft_options import parse_frames
 from broker.replica import Replica
+from broker.state.groups import JoinWish, Settings
+from broker.state.level import COMMAND_LEVELS
 from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
 from dledger.reading.entry import EntryKind
@@ -40,6 +42,10 @@ TARGET = Target(Comparison.AT_MOST, MOST_MS)
 LOG_SEGMENT_BYTES = 16 << 20
 AT_ONCE = 100  # calls that arrive in one turn
 RECHECK_MS = 4_000  # less than after which a held pull looks again, more than asking all takes
+
+BIG_TOPICS = 40  # of 1,024 queues each
+BIG_MEMBERS = 100
+LEVEL = COMMAND_LEVELS["join_group"]
 
 Found = dict[str, list[float]]
 
@@ -160,6 +166,52 @@ class Loads:
         await self._measure("DescribeTopic, 1,024 queues, 100 groups", describe())
         await self._measure("delete a topic of 1,024 queues", self._delete("wide"))
 
+    async def big_group(self) -> None:
+        """A consumer group of many members and more queues than anybody has: what it is given at
+        first, and what is asked back and taken when one more joins."""
+        names = [f"big{number:02}" for number in range(BIG_TOPICS)]
+        for name in names:
+            await self._services.topics.create(name, 1_024, if_not_exists=True)
+        while self._replica.machine.level.current < LEVEL:  # noqa: ASYNC110  for a bench
+            await asyncio.sleep(0.05)
+        stream = self._services.groups.attend()
+        reading = asyncio.create_task(_read(stream.updates()))
+        settings, text = Settings(topics=tuple(names)), f"a group of {BIG_TOPICS * 1_024:,} queues"
+        try:
+
+            async def join(number: int) -> None:
+                token = number.to_bytes(8, "big")
+                wish = JoinWish("big", f"m{number:04}", token, settings)
+                await stream.join(number, wish, 0)
+
+            async def begin() -> None:
+                for number in range(BIG_MEMBERS):
+                    await join(number)
+                while self._replica.machine.leases.lease_count < BIG_TOPICS * 1_024:
+                    stream.heartbeat(1)
+                    await asyncio.sleep(0.05)
+
+            async def one_more() -> None:
+                await join(BIG_MEMBERS)
+                machine = self._replica.machine
+                while machine.groups.session_count <= BIG_MEMBERS or not machine.leases.held_count(
+                    max(machine.groups.sessions())
+                ):
+                    stream.heartbeat(1)
+                    await asyncio.sleep(0.05)
+
+            await self._measure(f"{text}, {BIG_MEMBERS} members join", begin())
+            await self._measure(f"{text}, one more joins", one_more())
+        finally:
+            stream.hang_up(None)
+            await reading
+            stream.close()
+
+
+async def _read(updates: AsyncIterator[object]) -> None:
+    async for _ in updates:
+        pass
+
 
 async def in_groups(names: list[str], call: Callable[[str], Awaitable[None]]) -> None:
     """`call` for each name, some at a time, as they would arrive."""
@@ -237,6 +289,8 @@ def measure_turns(directory: Path, topics: int, rounds: int, tell: Tell) -> Repo
             await loads.messages()
             tell("consumer groups")
             await loads.groups()
+            tell("a consumer group of many queues")
+            await loads.big_group()
             tell("topics")
             await loads.topics(topics)
             tell("held pulls")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from broker.leader.groups import strategies
 from broker.leader.groups.planning import HandOver, Plan, When, plan
 from broker.leader.groups.presence import SETTLE_TICKS, Presence
+from broker.leader.groups.steps import at_once
 from broker.leader.groups.strategies import (
     BUILT_IN,
     Member,
@@ -36,6 +37,12 @@ def queues(count: int, topic: str = "t") -> list[QueueName]:
     return [QueueName(topic, number) for number in range(count)]
 
 
+def shared(name: str, share: Share) -> Mapping[QueueName, int]:
+    """What the strategy says, in one turn."""
+    given = BUILT_IN[name](share)
+    return given if isinstance(given, Mapping) else at_once(given)
+
+
 SHARES = st.builds(
     lambda count, number, held, salt: Share(
         members(count),
@@ -57,7 +64,7 @@ SHARES = st.builds(
 @given(SHARES, st.sampled_from(["STICKY", "AVG", "AVG_BY_CIRCLE"]))
 def test_even_strategies_are_even(share: Share, name: str) -> None:
     """Each queue has a holder, and nobody two more than another."""
-    found = share_out(BUILT_IN[name], share)
+    found = at_once(share_out(BUILT_IN[name], share))
     assert set(found) == set(share.queues)
     counts = Counter(found.values())
     sizes = [counts[member.session] for member in share.members]
@@ -67,7 +74,7 @@ def test_even_strategies_are_even(share: Share, name: str) -> None:
 @given(SHARES)
 def test_sticky_moves_as_few_as_being_even_takes(share: Share) -> None:
     """What is over each one's share, and nothing else."""
-    found = sticky(share)
+    found = shared("STICKY", share)
     sessions = {member.session for member in share.members}
     held = Counter(session for session in share.held.values() if session in sessions)
     least, more = divmod(len(share.queues), len(share.members))
@@ -76,14 +83,14 @@ def test_sticky_moves_as_few_as_being_even_takes(share: Share) -> None:
     moved = sum(found[q] != session for q, session in share.held.items() if session in sessions)
     assert moved == needed
     kept = Share(share.members, share.queues, found, share.salt + 1)
-    assert sticky(kept) == found  # nothing moves that doesn't have to
+    assert shared("STICKY", kept) == found  # nothing moves that doesn't have to
 
 
 def test_one_joining_a_hundred_moves_little() -> None:
     """Their hundredth part, and one."""
     share = Share(members(100), queues(1_000), {})
-    before = sticky(share)
-    after = sticky(Share(members(101), queues(1_000), before))
+    before = shared("STICKY", share)
+    after = shared("STICKY", Share(members(101), queues(1_000), before))
     assert sum(before[each] != after[each] for each in before) <= 11
 
 
@@ -91,7 +98,7 @@ def test_the_remainder_goes_to_another_one_by_the_salt() -> None:
     """So that of many small groups not always the same member has most."""
     for name in ("STICKY", "AVG", "AVG_BY_CIRCLE"):
         chosen = {
-            next(iter(BUILT_IN[name](Share(members(4), queues(1), {}, salt)).values()))
+            next(iter(shared(name, Share(members(4), queues(1), {}, salt)).values()))
             for salt in range(4)
         }
         assert chosen == {1, 2, 3, 4}
@@ -101,10 +108,10 @@ def test_averagely_gives_neighbours_and_the_circle_deals_out() -> None:
     """As RocketMQ's do, but for who is first."""
     share = Share(members(2), queues(5), {})
     by_member: dict[int, list[int]] = {}
-    for queue, session in BUILT_IN["AVG"](share).items():
+    for queue, session in shared("AVG", share).items():
         by_member.setdefault(session, []).append(queue.queue_id)
     assert sorted(by_member.values()) == [[0, 1, 2], [3, 4]]
-    circle = BUILT_IN["AVG_BY_CIRCLE"](share)
+    circle = shared("AVG_BY_CIRCLE", share)
     assert [circle[each] == circle[queues(5)[0]] for each in queues(5)] == [
         True,
         False,
@@ -120,14 +127,14 @@ def test_configuration_gives_what_is_named() -> None:
         Member(1, "a", frozenset("t"), frozenset({QueueName("t", 0), QueueName("t", 1)})),
         Member(2, "b", frozenset("t"), frozenset({QueueName("t", 1), QueueName("t", 2)})),
     ]
-    found = BUILT_IN["CONFIG"](Share(some, queues(4), {}))
+    found = shared("CONFIG", Share(some, queues(4), {}))
     assert found == {QueueName("t", 0): 1, QueueName("t", 1): 1, QueueName("t", 2): 2}
 
 
 def test_a_ring_moves_only_what_the_newcomer_gets() -> None:
     """And when it goes, only that again."""
-    before = BUILT_IN["CONSISTENT_HASH"](Share(members(5), queues(200), {}))
-    after = BUILT_IN["CONSISTENT_HASH"](Share(members(6), queues(200), {}))
+    before = shared("CONSISTENT_HASH", Share(members(5), queues(200), {}))
+    after = shared("CONSISTENT_HASH", Share(members(6), queues(200), {}))
     assert {after[each] for each in before if before[each] != after[each]} == {6}
     assert len(set(before.values())) == 5
 
@@ -135,7 +142,8 @@ def test_a_ring_moves_only_what_the_newcomer_gets() -> None:
 def test_members_get_queues_of_topics_that_they_want() -> None:
     """Of others they get none, whatever the strategy."""
     some = [Member(1, "a", frozenset({"t"})), Member(2, "b", frozenset({"t", "u"}))]
-    found = share_out(sticky, Share(some, queues(4) + queues(3, "u") + queues(2, "v"), {}))
+    everything = queues(4) + queues(3, "u") + queues(2, "v")
+    found = at_once(share_out(sticky, Share(some, everything, {})))
     assert {found[each] for each in queues(3, "u")} == {2}
     assert not found.keys() & set(queues(2, "v"))
     assert Counter(found[each] for each in queues(4)) == {1: 2, 2: 2}
@@ -155,7 +163,7 @@ def test_a_strategy_may_come_from_another_package(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(strategies, "entry_points", entry_points)
     strategies._installed.cache_clear()
-    assert share_out(strategy_of("MINE"), Share(members(2), queues(2), {})) == {
+    assert at_once(share_out(strategy_of("MINE"), Share(members(2), queues(2), {}))) == {
         QueueName("t", 0): 1,
         QueueName("t", 1): 1,
     }
@@ -175,9 +183,9 @@ def test_what_a_strategy_may_not_say_is_found() -> None:
     """A session that isn't there, a queue that isn't."""
     share = Share(members(1), queues(1), {})
     with pytest.raises(ValueError, match="session 9"):
-        share_out(lambda _: {QueueName("t", 0): 9}, share)
+        at_once(share_out(lambda _: {QueueName("t", 0): 9}, share))
     with pytest.raises(ValueError, match="nowhere"):
-        share_out(lambda _: {QueueName("nowhere", 0): 1}, share)
+        at_once(share_out(lambda _: {QueueName("nowhere", 0): 1}, share))
 
 
 # --- presence ---------------------------------------------------------------------------------
@@ -244,18 +252,32 @@ def test_presence_is_what_a_simple_table_says(steps: list[tuple[str, int]]) -> N
 # --- plans ------------------------------------------------------------------------------------
 
 
-def planned(owners: Owners, hand_over: HandOver, now: int, *, may_move: bool = True) -> Plan:
-    group = owners.groups.joined("g")
-    assert isinstance(group, Group)
-    return plan(owners, group, hand_over, sticky, When(now, 30, may_move), 0)
+RELEASE = 30  # ticks
+
+
+class Looks:
+    """One look after the other at group g, each in one turn."""
+
+    def __init__(self, owners: Owners) -> None:
+        self.owners = owners
+        self.hand_over = HandOver()
+
+    def at(self, now: int, *, may_move: bool = True) -> Plan:
+        group = self.owners.groups.joined("g")
+        assert isinstance(group, Group)
+        _, steps = plan(self.owners, group, self.hand_over, sticky, When(now, may_move), 0)
+        found = at_once(steps)
+        found.begin(now + RELEASE)
+        self.hand_over = found.hand_over
+        return found
 
 
 def test_a_plan_grants_what_is_free_and_asks_for_what_is_not() -> None:
     """Once; when the time is over it is granted over the holder's head."""
-    owners, hand_over = Owners(), HandOver()
-    owners.topic(queues=2)
+    owners = Owners()
+    looks, incarnation = Looks(owners), owners.topic(queues=2)
     first = owners.session("a")
-    found = planned(owners, hand_over, 1)
+    found = looks.at(1)
     assert [(each.queue_id, each.session, each.former) for each in found.grants] == [
         (0, first, 0),
         (1, first, 0),
@@ -263,24 +285,27 @@ def test_a_plan_grants_what_is_free_and_asks_for_what_is_not() -> None:
     for queue_id in range(2):
         owners.grant(first, queue_id, starts=(0, 0))
     second = owners.session("b")
-    still = planned(owners, hand_over, 2, may_move=False)
-    assert (still.grants, still.asked) == ([], set())
-    found = planned(owners, hand_over, 2)
-    assert (found.grants, found.asked, found.wake) == ([], {first}, 32)
-    ((place, _),) = hand_over.asked.items()
-    again = planned(owners, hand_over, 31)
-    assert (again.grants, again.asked) == ([], set())
-    (grant,) = planned(owners, hand_over, 32).grants
+    still = looks.at(2, may_move=False)
+    assert (still.grants, still.asked) == ([], {})
+    found = looks.at(2)
+    ((queue_id, asked),) = looks.hand_over.asked[incarnation].items()
+    place = Place("g", incarnation, queue_id)
+    assert (found.grants, found.asked, found.wake) == ([], {first: [place]}, 32)
+    again = looks.at(31)
+    assert (again.grants, again.asked, again.wake) == ([], {}, 32)
+    assert looks.hand_over.asked == {incarnation: {queue_id: asked}}
+    (grant,) = looks.at(32).grants
     epoch = owners.leases.of(place).epoch
     assert (grant.queue_id, grant.session, grant.former) == (place.queue_id, second, epoch)
     owners.end(second)
-    found = planned(owners, hand_over, 33)
-    assert (found.grants, found.asked, hand_over.asked) == ([], {first}, {})
+    found = looks.at(33)
+    assert (found.grants, found.asked, looks.hand_over.asked) == ([], {first: [place]}, {})
 
 
 def test_a_plan_takes_back_what_is_wanted_no_more() -> None:
     """For nobody."""
-    owners, hand_over = Owners(), HandOver()
+    owners = Owners()
+    looks = Looks(owners)
     owners.topic()
     owners.topic("u", 1)
     owners.join(settings=wanted("t", "u"))
@@ -288,8 +313,8 @@ def test_a_plan_takes_back_what_is_wanted_no_more() -> None:
     owners.grant(session, 0, topic="u", starts=(0,))
     epoch = owners.index
     owners.join("n", settings=wanted("t", version=1))
-    planned(owners, hand_over, 0)
+    looks.at(0)
     incarnation = owners.topics["u"].incarnation
-    assert hand_over.is_asked(Place("g", incarnation, 0), epoch)
-    taken = [each for each in planned(owners, hand_over, 99).grants if each.former]
-    assert [(each.topic.name, each.session) for each in taken] == [("u", 0)]
+    assert looks.hand_over.is_asked(Place("g", incarnation, 0), epoch)
+    taken = [each for each in looks.at(99).grants if each.former]
+    assert [(each.topic, each.session) for each in taken] == [("u", 0)]

@@ -187,7 +187,8 @@ CHANGES = {
 LAST_RESORT = "member recover"
 # There are no dead letters; `dlq list` is asked the same way.
 DEAD = {"dlq show": ["g", "0"], "dlq resend": ["g", "0"]}
-ALIKE = ("bench produce", "bench consume", "bench push", "bench e2e", *DEAD, *CHANGES)
+BENCHES = [f"bench {name}" for name in ("produce", "consume", "push", "pop", "rebalance", "e2e")]
+ALIKE = (*BENCHES, *DEAD, *CHANGES)
 
 
 def test_table_has_every_command_that_dials() -> None:

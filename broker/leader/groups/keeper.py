@@ -1,11 +1,11 @@
 """Looks after consumer groups while this node leads: ends sessions, hands out leases, forgets.
 
-This owns what is in nobody's log: who is attached (a member's stream), who was heard of when, which
-queues were asked back. All of it goes with the leadership, and a new leader begins by counting
-everybody as present. Whatever is decided is proposed as a command, and told to members only once it
-is applied; whether it still holds then, the state says. One grant of a group is under way at a
-time. It must never take a clock for time (`broker.leader.groups.presence`), nor end a session that
-only can't be told apart from one that is on its way back.
+This owns what is in nobody's log: who is attached (a member's stream), and who was heard of when;
+which queues were asked back is `broker.leader.groups.assigning`. All of it goes with the
+leadership, and a new leader begins by counting everybody as present. Whatever is decided is
+proposed as a command, and told to members only once it is applied; whether it still holds then, the
+state says. It must never take a clock for time (`broker.leader.groups.presence`), nor end a session
+that only can't be told apart from one that is on its way back.
 
 A tick looks at few groups, those that have changed, each once in `LOOK_TICKS` at most: of a
 thousand members that join at once, the first is not assigned everything.
@@ -14,33 +14,28 @@ thousand members that join at once, the first is not assigned everything.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import structlog
-from crc32c import crc32c
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.commands import Commands, TopicGrant
+from broker.leader.commands import Commands
+from broker.leader.groups.assigning import Assigning, Counts
 from broker.leader.groups.ending import Ends
 from broker.leader.groups.pace import USUAL_PACE, Pace
-from broker.leader.groups.planning import Grant, HandOver, State, When, all_topics, plan
+from broker.leader.groups.planning import State, all_topics
 from broker.leader.groups.presence import Presence
-from broker.leader.groups.starting import Queues, starts
+from broker.leader.groups.starting import Queues
 from broker.leader.groups.strategies import StrategyUnknown, strategy_of
-from broker.state.groups import Group
 from broker.state.leases import Place
 from broker.state.lived_time import LivedTime
-from broker.state.refusals import PartlyRefused, Refusal
-from broker.state.topics import TopicState
-from dledger.sparing import Sparing
+from broker.state.refusals import Refusal
+from dledger.ports import Turns
 
 GROUPS_A_TICK: Final = 8
 MAX_STREAMS: Final = 2_048
-GRANTS_AT_ONCE: Final = 1_024  # by one command
-MAX_DOUBLINGS: Final = 9  # of the time to the next look at a group whose grants are refused
-STARTS_AT_ONCE: Final = 256  # or those of one topic
 FORGOTTEN_AT_ONCE: Final = 16
 RETURNS_A_SECOND: Final = 2_000  # members that come back to a new leader
 
@@ -59,8 +54,9 @@ class Attendee(Protocol):
 
     heard_at: int
 
-    def look(self, session: int) -> None:
-        """Something may have changed for the session: the state says what."""
+    def look(self, session: int, places: Sequence[Place] | None = None) -> None:
+        """Something may have changed for the session, of those queues or (None) any: the state
+        says what."""
         ...
 
     def let_go(self, session: int) -> None:
@@ -74,7 +70,8 @@ class Attendee(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeeperStatistics:
-    """`ended`: sessions by silence; `taken`: queues that weren't given back in time."""
+    """`ended`: sessions by silence; `taken`: queues that weren't given back in time; `dropped`:
+    plans that were old when they were made."""
 
     streams: int = 0
     attached: int = 0
@@ -84,20 +81,17 @@ class KeeperStatistics:
     ended: int = 0
     forgotten: int = 0
     failed: int = 0
+    dropped: int = 0
 
 
 @dataclass(slots=True)
 class _Kept:
     """What a leader knows of a group."""
 
-    hand_over: HandOver = field(default_factory=HandOver)
     attached: set[int] = field(default_factory=set)
     topics: tuple[str, ...] = ()
-    granting: bool = False
     tells_all: bool = False  # a topic of it has gone, or come
     looked_at: int = 0  # the tick
-    look_again_at: int = 0  # not before that tick: its grants were refused lately
-    refusals: int = 0  # one after the other
 
 
 class GroupKeeper:
@@ -111,6 +105,7 @@ class GroupKeeper:
         leads: Callable[[], int],
         is_mended: Callable[[BaseException], bool],
         broker_group: str,
+        turns: Turns,
         pace: Pace = USUAL_PACE,
     ) -> None:
         """Args:
@@ -123,6 +118,7 @@ class GroupKeeper:
         self._leads = leads
         self._is_mended = is_mended
         self._broker_group = broker_group
+        self._turns = turns
         self.pace = pace
         self._term = 0
         self._kept: dict[str, _Kept] = {}
@@ -133,10 +129,11 @@ class GroupKeeper:
         self._streams: dict[Attendee, None] = {}
         self._returning_until = 0
         self._last_tick_s = 0.0
-        self._sparing = Sparing()
         self._presence = self._silent()
         self._ends = self._no_ends()
-        self._granted = self._taken = self._ended = self._forgotten = self._failed = 0
+        self._counts = Counts()
+        self._assigning = self._nothing_assigned()
+        self._ended = self._forgotten = 0
 
     def _silent(self) -> Presence:
         pace = self.pace
@@ -144,6 +141,12 @@ class GroupKeeper:
 
     def _no_ends(self) -> Ends:
         return Ends(self._state, self._commands, self._presence, self.pace, self.tell)
+
+    def _nothing_assigned(self) -> Assigning:
+        return Assigning(
+            *(self._state, self._commands, self._reader, self._is_mended, self._broker_group),
+            *(self._turns, self, self._counts),
+        )
 
     # --- leadership ---------------------------------------------------------------------------
 
@@ -153,9 +156,9 @@ class GroupKeeper:
         return self._presence.now
 
     @property
-    def is_returning(self) -> bool:
-        """Whether members may still be on their way to this leader."""
-        return self.now < self._returning_until
+    def returning_until(self) -> int:
+        """The tick before which members may still be on their way to this leader."""
+        return self._returning_until
 
     @property
     def return_within_ms(self) -> int:
@@ -178,6 +181,8 @@ class GroupKeeper:
         self._kept, self._dirty, self._wakes, self._subscribers = {}, {}, {}, {}
         self._ended += self._ends.silent
         self._ends = self._no_ends()
+        self._assigning.close()
+        self._assigning = self._nothing_assigned()
         for attendee in streams:
             attendee.end()
 
@@ -280,10 +285,14 @@ class GroupKeeper:
         """Whether a stream of it is here."""
         return session in self._attached
 
+    @property
+    def looks_under_way(self) -> int:
+        """That have begun and aren't over."""
+        return self._assigning.under_way
+
     def is_asked(self, place: Place, epoch: int) -> bool:
         """Whether the holder by that epoch is to give the queue back."""
-        kept = self._kept.get(place.group)
-        return kept is not None and kept.hand_over.is_asked(place, epoch)
+        return self._assigning.is_asked(place, epoch)
 
     # --- what has changed ---------------------------------------------------------------------
 
@@ -308,6 +317,13 @@ class GroupKeeper:
 
     def _of(self, name: str) -> _Kept:
         return self._kept.setdefault(name, _Kept())
+
+    def look_again(self, name: str, tick: int = 0) -> None:
+        """See `broker.leader.groups.assigning.Owner`."""
+        if tick:
+            self._wakes[name] = tick
+        else:
+            self._mark(name)
 
     def _mark(self, name: str) -> None:
         self._dirty[name] = None
@@ -335,20 +351,22 @@ class GroupKeeper:
 
     def _look(self) -> None:
         """At some of the groups that have changed."""
-        left, look_ticks = GROUPS_A_TICK, self.pace.ticks(self.pace.look_ms)
+        self._assigning.go_on()
+        left = GROUPS_A_TICK - self._assigning.under_way
+        look_ticks, is_enough = self.pace.ticks(self.pace.look_ms), self._turns.share()
         for name in list(self._dirty):
+            if left <= 0:
+                return
             kept = self._of(name)
-            due = max(kept.looked_at + look_ticks if kept.looked_at else 0, kept.look_again_at)
-            if kept.granting or self.now < due:
+            due = kept.looked_at + look_ticks if kept.looked_at else 0
+            if self.now < due or not self._assigning.is_ready(name):
                 continue
             del self._dirty[name]
             kept.looked_at = self.now
-            self._look_at(name, kept)
-            left -= 1
-            if not left:
-                return
+            self._look_at(name, kept, is_enough)
+            left = 0 if is_enough() else left - 1
 
-    def _look_at(self, name: str, kept: _Kept) -> None:
+    def _look_at(self, name: str, kept: _Kept, is_enough: Callable[[], bool]) -> None:
         group = self._state.groups.joined(name)
         gone = [each for each in kept.attached if self._state.groups.session(each) is None]
         for session in gone:
@@ -367,7 +385,7 @@ class GroupKeeper:
             for session in kept.attached:
                 self.tell(session)
         if not group.settings.is_broadcast:
-            self._assign(group, kept)
+            self._assigning.look_at(group, is_enough)
 
     def _drop(self, name: str, kept: _Kept) -> None:
         for topic in kept.topics:
@@ -375,130 +393,15 @@ class GroupKeeper:
             if not self._subscribers.get(topic):
                 self._subscribers.pop(topic, None)
         self._kept.pop(name, None)
+        self._assigning.drop(name)
 
-    # --- leases -------------------------------------------------------------------------------
+    # --- what members are told ----------------------------------------------------------------
 
-    def _assign(self, group: Group, kept: _Kept) -> None:
-        settings = group.settings
-        release_ms = self.pace.release_of(is_orderly=settings.is_orderly)
-        when = When(self.now, self.pace.ticks(release_ms), may_move=not self.is_returning)
-        salt = crc32c(f"{group.name}@{self._broker_group}".encode())
-        try:
-            strategy = strategy_of(settings.strategy)
-            found = plan(self._state, group, kept.hand_over, strategy, when, salt)
-        except StrategyUnknown:
-            self._fail(group.name, f"no strategy {settings.strategy!r} is installed")
-            return
-        except Exception as error:  # noqa: BLE001  somebody else's strategy may do anything
-            self._fail(group.name, repr(error))
-            return
-        for session in found.asked:
-            self.tell(session)
-        wake = found.wake
-        if self.is_returning:
-            wake = min(wake or self._returning_until, self._returning_until)
-        if wake:
-            self._wakes[group.name] = max(wake, self.now + 1)
-        if found.grants:
-            self._grant(group, kept, found.grants[:GRANTS_AT_ONCE])
-
-    def _grant(self, group: Group, kept: _Kept, grants: list[Grant]) -> None:
-        by_topic: dict[int, list[Grant]] = {}
-        for grant in grants:
-            by_topic.setdefault(grant.topic.incarnation, []).append(grant)
-        told: list[TopicGrant] = []
-        asked = 0  # where the group starts: that reads the log
-        try:
-            for part in by_topic.values():
-                told.append(self._topic_grant(group, part[0].topic, part))
-                asked += len(told[-1].starts)
-                if asked >= STARTS_AT_ONCE:
-                    break  # the others are looked at when these are there
-            answer = self._commands.grant_leases(group.name, told)
-        except BrokerError as error:
-            self._again(group.name, error)
-            return
-        except Exception as error:
-            if not self._is_mended(error):
-                raise
-            self._again(group.name, error)
-            return
-        kept.granting = True
-        concerned = {session for each in told for _, session, _ in each.queues}
-        concerned |= self._holders(group, told)
-        count = sum(len(each.queues) for each in told)
-        term = self._term
-
-        def done(future: asyncio.Future[Refusal | None]) -> None:
-            self._granted_by(term, group.name, kept, concerned, count, future)
-
-        asyncio.ensure_future(answer).add_done_callback(done)
-
-    def _holders(self, group: Group, told: list[TopicGrant]) -> set[int]:
-        """Who is to lose something by it."""
-        found: set[int] = set()
-        for each in told:
-            for queue_id, _, former in each.queues:
-                if former:
-                    place = Place(group.name, each.incarnation, queue_id)
-                    found.add(self._state.leases.of(place).session)
-                    self._taken += 1
-        return found
-
-    def _topic_grant(self, group: Group, topic: TopicState, grants: list[Grant]) -> TopicGrant:
-        started = self._state.leases.started(group.name, topic.incarnation)
-        offsets = starts(self._reader, group, topic, started)
-        queues = tuple((each.queue_id, each.session, each.former) for each in grants)
-        return TopicGrant(topic.name, topic.incarnation, started, tuple(offsets), queues)
-
-    def _granted_by(
-        self,
-        term: int,
-        name: str,
-        kept: _Kept,
-        concerned: set[int],
-        count: int,
-        future: asyncio.Future[Refusal | None],
-    ) -> None:
-        """A grant was applied, or never will be."""
-        kept.granting = False
-        if future.cancelled() or term != self._term:
-            return
-        error = future.exception()
-        if error is not None:
-            self._again(name, error)
-            return
-        refusal = future.result()
-        refused = len(refusal.queues) if isinstance(refusal, PartlyRefused) else 0
-        self._granted += count - refused
-        # What is refused again and again must not fill the log.
-        kept.refusals = min(kept.refusals + 1, MAX_DOUBLINGS) if refused else 0
-        if refused:
-            pace = self.pace
-            kept.look_again_at = self.now + pace.ticks(pace.look_ms) * (1 << kept.refusals)
-            if (unreported := self._sparing.due("refused")) is not None:
-                log.warning("grants_refused", group=name, why=str(refusal), unreported=unreported)
-        for session in concerned:
-            self.tell(session)
-        self._mark(name)
-
-    def _again(self, name: str, error: BaseException) -> None:
-        """The group is looked at again in a while."""
-        if (unreported := self._sparing.due("grant")) is not None:
-            log.warning("leases_not_granted", group=name, reason=str(error), unreported=unreported)
-        self._wakes[name] = self.now + self.pace.ticks(self.pace.retry_ms)
-
-    def _fail(self, name: str, reason: str) -> None:
-        self._failed += 1
-        self._wakes[name] = self.now + self.pace.ticks(self.pace.retry_ms)
-        if (unreported := self._sparing.due(("assignment", name))) is not None:
-            log.error("assignment_failed", group=name, reason=reason, unreported=unreported)
-
-    def tell(self, session: int) -> None:
-        """Something may have changed for the session."""
+    def tell(self, session: int, places: list[Place] | None = None) -> None:
+        """See `broker.leader.groups.assigning.Owner`."""
         attendee = self._attached.get(session)
         if attendee is not None:
-            attendee.look(session)
+            attendee.look(session, places)
 
     def tell_all(self, name: str) -> None:
         """Something may have changed for each member of the group."""
@@ -527,11 +430,12 @@ class GroupKeeper:
             len(self._streams),
             len(self._attached),
             len(self._kept),
-            self._granted,
-            self._taken,
+            self._counts.granted,
+            self._counts.taken,
             self._ended + self._ends.silent,
             self._forgotten,
-            self._failed,
+            self._counts.failed,
+            self._counts.dropped,
         )
 
 

@@ -12,20 +12,27 @@ with the leadership. It proposes nothing.
 
 While members may still be on their way back to a new leader nothing is asked for: a change of
 leader alone moves nothing.
+
+A group may have 65,536 queues, so a plan is made in steps (ADR 64): of the state as it was when the
+look began, which is kept for it, whatever is applied between two steps. It changes nothing before
+it is whole. `is_of_now` says whether it still is what a look would find, `still_holds` the same of
+one grant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
+from broker.leader.groups.steps import STEP, Steps
 from broker.leader.groups.strategies import Member, QueueName, Share, Strategy, share_out
 from broker.leader.retries.own_topics import QUEUES
-from broker.state.groups import Group, Groups
-from broker.state.leases import Lease, Leases, Place
+from broker.state.groups import Group, Groups, Session
+from broker.state.leases import FREE, Lease, Leases, Place
 from broker.state.level import Level
-from broker.state.topics import Topics, TopicState
+from broker.state.topics import Topics
 from dledger.level import DELIVERY_LEVEL
 from dledger.records.reserved import retry_topic
 
@@ -47,10 +54,18 @@ class State(Protocol):
 class Grant:
     """A queue that is to be somebody's (0: nobody's) in the place of the epoch `former`."""
 
-    topic: TopicState
+    topic: str
+    incarnation: int
     queue_id: int
     session: int
     former: int
+
+
+@dataclass(slots=True)
+class Call:
+    """The asking of one look: whoever was asked in it has the same time, from its end on."""
+
+    until: int = 0  # the tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,96 +73,210 @@ class Asked:
     """A holder was asked to give a queue back."""
 
     epoch: int
-    until: int  # the tick
-
-
-@dataclass(slots=True)
-class Plan:
-    """What one look at a group gave. `asked`: sessions of which anything new is asked, or no
-    longer is; `wake`: the tick at which to look again, 0: none."""
-
-    grants: list[Grant] = field(default_factory=list)
-    asked: set[int] = field(default_factory=set)
-    wake: int = 0
+    call: Call
 
 
 @dataclass(slots=True)
 class HandOver:
-    """Queues of one group that were asked back."""
+    """Queues of one group that were asked back, by incarnation and queue."""
 
-    asked: dict[Place, Asked] = field(default_factory=dict)
+    asked: dict[int, dict[int, Asked]] = field(default_factory=dict)
 
     def is_asked(self, place: Place, epoch: int) -> bool:
         """Whether the holder by that epoch was asked for the queue."""
-        found = self.asked.get(place)
+        found = self.asked.get(place.incarnation, NOBODY).get(place.queue_id)
         return found is not None and found.epoch == epoch
+
+    def ask(self, place: Place, asked: Asked) -> None:
+        """The holder by that epoch is to give it back."""
+        self.asked.setdefault(place.incarnation, {})[place.queue_id] = asked
+
+
+NOBODY: Final[Mapping[int, Asked]] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one look at a group gave.
+
+    Attributes:
+        hand_over: which queues are asked back from now on.
+        asked: by session the queues of which anything new is asked, or no longer is.
+        wake: the tick at which to look again, 0: none.
+    """
+
+    grants: list[Grant] = field(default_factory=list)
+    hand_over: HandOver = field(default_factory=HandOver)
+    asked: dict[int, list[Place]] = field(default_factory=dict)
+    wake: int = 0
+    _call: Call = field(default_factory=Call)
+    _asks: bool = False
+
+    def ask(self, place: Place, lease: Lease) -> None:
+        """The queue is to be given back, within the time that `begin` says."""
+        self.hand_over.ask(place, Asked(lease.epoch, self._call))
+        self.tell(place, lease)
+        self._asks = True
+
+    def tell(self, place: Place, lease: Lease) -> None:
+        """Its holder is told something of the queue."""
+        self.asked.setdefault(lease.session, []).append(place)
+
+    def begin(self, until: int) -> None:
+        """It is carried out now: who was asked in it has time until that tick."""
+        self._call.until = until
+        if self._asks:
+            self.wake = min(self.wake or until, until)
 
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """The tick that it is, how many a hand-over may take, and whether anybody is asked for
-    anything yet."""
+    """The tick that it is, and whether anybody is asked for anything yet."""
 
     now: int
-    release_ticks: int
     may_move: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """A topic's queues: how many there are, and who holds which."""
+
+    topic: str
+    incarnation: int
+    count: int
+    leases: Mapping[int, Lease] = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a plan rests on, and doesn't change while it is made. Two are equal if who is there, who
+    may hold what, and the queues are the same: who holds which is not compared.
+
+    Attributes:
+        takes: by version of the settings, topics of which members that joined with it may hold
+            queues.
+    """
+
+    sessions: tuple[Session, ...]
+    takes: Mapping[int, frozenset[str]]
+    seats: tuple[Seats, ...]
+
+
+def facts_of(state: State, group: Group) -> Facts:
+    """As it is now; members by name."""
+    sessions = tuple(session for _, session in sorted(group.members.items()))
+    wanted = wanted_topics(state, group)
+    takes = {
+        version: frozenset(t for t in wanted if state.groups.takes(session, t))
+        for version, session in {each.version: each for each in sessions}.items()
+    }
+    seats = tuple(
+        Seats(
+            topic.name,
+            topic.incarnation,
+            len(topic.next_offsets),
+            state.leases.kept(group.name, topic.incarnation),
+        )
+        for topic in map(state.topics.get, wanted)
+        if topic is not None
+    )
+    return Facts(sessions, takes, seats)
+
+
+def is_of_now(facts: Facts, state: State, name: str) -> bool:
+    """Whether a plan that rests on these is what a look would find now, leases aside."""
+    group = state.groups.joined(name)
+    return group is not None and facts_of(state, group) == facts
+
+
+def still_holds(grant: Grant, state: State, name: str) -> bool:
+    """Whether the grant is one that takes effect now: its member is there and may have the queue,
+    which is there, and nobody has it who hadn't it before."""
+    place = Place(name, grant.incarnation, grant.queue_id)
+    topic, session = state.topics.get(grant.topic), state.groups.session(grant.session)
+    return (
+        topic is not None
+        and topic.incarnation == grant.incarnation
+        and state.leases.of(place).epoch == grant.former
+        and (not grant.session or (session is not None and state.groups.takes(session, topic.name)))
+    )
 
 
 def plan(
     state: State, group: Group, hand_over: HandOver, strategy: Strategy, when: When, salt: int
-) -> Plan:
-    """What is to be done now; `hand_over` is as it says.
+) -> tuple[Facts, Steps[Plan]]:
+    """What is to be done, and what that rests on: the state at the call.
 
     Raises:
-        ValueError: see `share_out`.
+        ValueError: in a step; see `share_out`.
     """
-    seats = {
-        QueueName(topic.name, queue_id): (topic, state.leases.of(_place(group, topic, queue_id)))
-        for topic in _topics(state, group)
-        for queue_id in range(len(topic.next_offsets))
-    }
-    members = _members(state, group)
-    held = {name: lease.session for name, (_, lease) in seats.items() if lease.session}
-    targets = share_out(strategy, Share(members, list(seats), held, salt)) if members else {}
-    found, mentioned = Plan(), set[Place]()
-    for name, (topic, lease) in seats.items():
-        mentioned.add(_place(group, topic, name.queue_id))
-        _one(found, hand_over, group, topic, name.queue_id, lease, targets.get(name, 0), when)
-    for topic, queue_id, lease in _unwanted(state, group, mentioned):
-        mentioned.add(_place(group, topic, queue_id))
-        _one(found, hand_over, group, topic, queue_id, lease, 0, when)
-    for place in [each for each in hand_over.asked if each not in mentioned]:
-        del hand_over.asked[place]
-    return found
+    facts = facts_of(state, group)
+    return facts, _plan(state, group.name, facts, hand_over, strategy, when, salt)
 
 
-def _one(
-    found: Plan,
+def _plan(
+    state: State,
+    group: str,
+    facts: Facts,
     hand_over: HandOver,
-    group: Group,
-    topic: TopicState,
-    queue_id: int,
-    lease: Lease,
-    target: int,
+    strategy: Strategy,
     when: When,
-) -> None:
-    place = _place(group, topic, queue_id)
-    asked = hand_over.asked.get(place)
-    if asked is not None and (asked.epoch != lease.epoch or target == lease.session):
-        del hand_over.asked[place]
-        found.asked.add(lease.session)
-        asked = None
-    if target == lease.session:
-        return
-    if not lease.session:
-        found.grants.append(Grant(topic, queue_id, target, 0))
-    elif asked is not None and when.now >= asked.until:
-        found.grants.append(Grant(topic, queue_id, target, lease.epoch))
-    elif when.may_move:
-        if asked is None:
-            asked = hand_over.asked[place] = Asked(lease.epoch, when.now + when.release_ticks)
-            found.asked.add(lease.session)
-        found.wake = min(found.wake or asked.until, asked.until)
+    salt: int,
+) -> Steps[Plan]:
+    queues, held = list[QueueName](), dict[QueueName, int]()
+    for seats in facts.seats:
+        for queue_id in range(seats.count):
+            queues.append(QueueName(seats.topic, queue_id))
+        held |= {
+            QueueName(seats.topic, queue_id): lease.session
+            for queue_id, lease in seats.leases.items()
+            if lease.session and queue_id < seats.count
+        }
+        yield
+    members = yield from _members(group, facts)
+    targets: Mapping[QueueName, int] = {}
+    if members:
+        targets = yield from share_out(strategy, Share(members, queues, held, salt))
+    look, found = _Look(Plan(), hand_over, when), iter(queues)
+    for seats in facts.seats:
+        for queue_id, name in zip(range(seats.count), found, strict=False):
+            lease, target = seats.leases.get(queue_id, FREE), targets.get(name, 0)
+            if target != lease.session or hand_over.asked:
+                place = Place(group, seats.incarnation, queue_id)
+                look.at(place, seats.topic, lease, target)
+            if not queue_id % STEP:
+                yield
+    yield from _unwanted(state, facts, look)
+    return look.plan
+
+
+class _Look:
+    """One queue after the other."""
+
+    def __init__(self, plan: Plan, before: HandOver, when: When) -> None:
+        self.plan = plan
+        self._before = before.asked
+        self._when = when
+
+    def at(self, place: Place, topic: str, lease: Lease, target: int) -> None:
+        """A queue: whose it is, and whose it is to be."""
+        plan, asked = self.plan, self._before.get(place.incarnation, NOBODY).get(place.queue_id)
+        if asked is not None and (asked.epoch != lease.epoch or target == lease.session):
+            plan.tell(place, lease)
+            asked = None
+        if target == lease.session:
+            return
+        if not lease.session:
+            plan.grants.append(Grant(topic, place.incarnation, place.queue_id, target, 0))
+        elif asked is not None:
+            plan.hand_over.ask(place, asked)
+            if self._when.now >= asked.call.until:
+                grant = Grant(topic, place.incarnation, place.queue_id, target, lease.epoch)
+                plan.grants.append(grant)
+            else:
+                plan.wake = min(plan.wake or asked.call.until, asked.call.until)
+        elif self._when.may_move:
+            plan.ask(place, lease)
 
 
 def wanted_topics(state: State, group: Group) -> tuple[str, ...]:
@@ -163,41 +292,32 @@ def all_topics(group: Group) -> tuple[str, ...]:
     return (*group.settings.topics, *own)
 
 
-def _place(group: Group, topic: TopicState, queue_id: int) -> Place:
-    return Place(group.name, topic.incarnation, queue_id)
-
-
-def _topics(state: State, group: Group) -> Iterator[TopicState]:
-    for name in wanted_topics(state, group):
-        topic = state.topics.get(name)
-        if topic is not None:
-            yield topic
-
-
-def _members(state: State, group: Group) -> list[Member]:
-    """By name; each with the topics of which it may hold queues."""
+def _members(group: str, facts: Facts) -> Steps[list[Member]]:
+    """Each with the topics of which it may hold queues."""
     found: list[Member] = []
-    for _, session in sorted(group.members.items()):
-        wanted = wanted_topics(state, group)
-        topics = frozenset(t for t in wanted if state.groups.takes(session, t))
+    for at, session in enumerate(facts.sessions):
         choices = frozenset(
             QueueName(topic, queue_id) for topic, ids in session.choices for queue_id in ids
         )
         if choices and not found:  # who chooses doesn't name what the brokers make
-            choices |= {QueueName(retry_topic(group.name), queue_id) for queue_id in range(QUEUES)}
+            choices |= {QueueName(retry_topic(group), queue_id) for queue_id in range(QUEUES)}
+        topics = facts.takes[session.version]
         found.append(Member(session.session, session.member, topics, choices))
+        if choices or not at % STEP:
+            yield
     return found
 
 
-def _unwanted(
-    state: State, group: Group, wanted: set[Place]
-) -> Iterator[tuple[TopicState, int, Lease]]:
-    """What members hold of topics that the group doesn't want any more."""
-    topics: dict[int, TopicState] = {}
-    for session in group.members.values():
-        for place in state.leases.held_by(session.session):
-            if place in wanted:
-                continue
+def _unwanted(state: State, facts: Facts, look: _Look) -> Steps[None]:
+    """What members hold of topics that the group doesn't want any more: as it is by now, and no
+    more than may change before the plan is carried out."""
+    counts = {each.incarnation: each.count for each in facts.seats}
+    topics: dict[int, str] = {}
+    for at, session in enumerate(facts.sessions):
+        held = state.leases.held(session.session)
+        for place in sorted(p for p in held if p.queue_id >= counts.get(p.incarnation, 0)):
             if not topics:
-                topics = {each.incarnation: each for each in state.topics.values()}
-            yield topics[place.incarnation], place.queue_id, state.leases.of(place)
+                topics = {each.incarnation: each.name for each in state.topics.values()}
+            look.at(place, topics[place.incarnation], state.leases.of(place), 0)
+        if held or not at % STEP:
+            yield

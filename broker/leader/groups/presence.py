@@ -75,7 +75,7 @@ class Presence:
         """Those whose time is over, longest ago first; the same again until they are forgotten."""
         if self.now < self._settled_at:
             return []
-        found: list[int] = []
+        found: dict[int, None] = {}
         while self._heap and self._heap[0][0] <= self.now:
             _, session = heapq.heappop(self._heap)
             until = self._until.get(session)
@@ -84,10 +84,10 @@ class Presence:
             if until > self.now:
                 heapq.heappush(self._heap, (until, session))
             else:
-                found.append(session)
+                found[session] = None
         for session in found:
             heapq.heappush(self._heap, (self._until[session], session))
-        return found
+        return list(found)
 
     def _put(self, session: int, until: int) -> None:
         self._until[session] = until

@@ -6,6 +6,10 @@ leader's, is what RocketMQ's lack, which choose for themselves. Names are Rocket
 `STICKY`. Others come from the entry points of `ENTRY_POINTS`: the same on all nodes, as any may
 lead.
 
+A group may have 65,536 queues and 10,000 members, so each works in steps
+(`broker.leader.groups.steps`). So may one from another package; one that answers at once is asked
+in one turn, however long it takes, and the leader says so where that is long.
+
 Even ones give at most one more to one than to another, per topic (`STICKY`: over all topics that
 the same members want). Who gets more is rotated by `Share.salt`, so that of many groups not always
 the same member does.
@@ -17,17 +21,21 @@ Source: RocketMQ `AllocateMessageQueueAveragely`, `…AveragelyByCircle`, `…By
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
+from itertools import chain, repeat
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from broker.leader.groups.steps import STEP, Steps
+
 ENTRY_POINTS: Final = "dledger.strategies"
 STICKY: Final = "STICKY"
 VIRTUAL_NODES: Final = 10  # of one member on the ring
+ARCS: Final = 256  # of the ring, each put in order by itself
 
 
 class QueueName(NamedTuple):
@@ -62,39 +70,56 @@ class Share:
     salt: int = 0
 
 
-Strategy = Callable[[Share], Mapping[QueueName, int]]
+Given = Mapping[QueueName, int]
+Strategy = Callable[[Share], Given | Steps[Given]]
 
 
 class StrategyUnknown(LookupError):
     """This program has no strategy of that name."""
 
 
-def share_out(strategy: Strategy, share: Share) -> dict[QueueName, int]:
+def share_out(strategy: Strategy, share: Share) -> Steps[dict[QueueName, int]]:
     """The session of each queue that is to have one; each wants its topic.
 
     Raises:
         ValueError: the strategy names a session or a queue that isn't there.
     """
-    wanting: dict[str, tuple[Member, ...]] = {}
-    for topic in dict.fromkeys(queue.topic for queue in share.queues):
-        wanting[topic] = tuple(each for each in share.members if topic in each.topics)
-    alike: dict[tuple[Member, ...], list[QueueName]] = {}
-    for queue in share.queues:
-        alike.setdefault(wanting[queue.topic], []).append(queue)
+    kinds = list(dict.fromkeys(each.topics for each in share.members))
+    alike: dict[tuple[frozenset[str], ...], list[QueueName]] = {}  # by who wants them
+    wanting: dict[str, list[QueueName]] = {}
+    for at, queue in enumerate(share.queues):
+        if queue.topic not in wanting:
+            takers = tuple(kind for kind in kinds if queue.topic in kind)
+            wanting[queue.topic] = alike.setdefault(takers, [])
+        wanting[queue.topic].append(queue)
+        if not at % STEP:
+            yield
     found: dict[QueueName, int] = {}
-    for members, queues in alike.items():
+    for takers, queues in alike.items():
+        members = [each for each in share.members if each.topics in takers]
+        yield
         if members:
             part = Share(members, queues, share.held, share.salt)
-            found |= _checked(strategy(part), part)
+            yield from _add(found, (yield from _given(strategy, part)), part)
     return found
 
 
-def _checked(found: Mapping[QueueName, int], share: Share) -> Mapping[QueueName, int]:
+def _given(strategy: Strategy, share: Share) -> Steps[Given]:
+    given = strategy(share)
+    if isinstance(given, Generator):
+        return (yield from given)
+    yield
+    return given
+
+
+def _add(found: dict[QueueName, int], given: Given, share: Share) -> Steps[None]:
     sessions, queues = {each.session for each in share.members}, set(share.queues)
-    for queue, session in found.items():
+    for at, (queue, session) in enumerate(given.items()):
         if queue not in queues or session not in sessions:
             raise ValueError(f"the strategy gives {queue} to session {session}")
-    return found
+        found[queue] = session
+        if not at % STEP:
+            yield
 
 
 def strategy_of(name: str) -> Strategy:
@@ -120,72 +145,83 @@ def _installed(name: str) -> Strategy:
 # --- the strategies ----------------------------------------------------------------------------
 
 
-def sticky(share: Share) -> dict[QueueName, int]:
+def sticky(share: Share) -> Steps[Given]:
     """Even, and as few queues move as that takes."""
     held: dict[int, list[QueueName]] = {each.session: [] for each in share.members}
-    for queue in share.queues:
+    for at, queue in enumerate(share.queues):
         if share.held.get(queue) in held:
             held[share.held[queue]].append(queue)
+        if not at % STEP:
+            yield
     least, more = divmod(len(share.queues), len(share.members))
     # Who has more than others keeps more; after that it goes round.
     rotated = _rotated([each.session for each in share.members], share.salt)
     rotated.sort(key=lambda session: -len(held[session]))
     quota = {session: least + (at < more) for at, session in enumerate(rotated)}
-    found = {queue: s for s, queues in held.items() for queue in queues[: quota[s]]}
-    free = iter([queue for queue in share.queues if queue not in found])
-    for session in rotated:
-        for _ in range(quota[session] - min(len(held[session]), quota[session])):
-            found[next(free)] = session
+    yield
+    kept = ((queue, s) for s, queues in held.items() for queue in queues[: quota[s]])
+    found = yield from _gathered(kept)
+    free = (queue for queue in share.queues if queue not in found)
+    missing = ((s, quota[s] - min(len(held[s]), quota[s])) for s in rotated)
+    for at, (queue, session) in enumerate(zip(free, _dealt(missing), strict=False)):
+        found[queue] = session
+        if not at % STEP:
+            yield
     return found
 
 
-def averagely(share: Share) -> dict[QueueName, int]:
+def averagely(share: Share) -> Steps[Given]:
     """Each gets neighbouring queues of a topic."""
-    found: dict[QueueName, int] = {}
-    for queues, sessions in _by_topic(share):
-        least, more = divmod(len(queues), len(sessions))
-        at = 0
-        for position, session in enumerate(sessions):
-            count = least + (position < more)
-            found |= dict.fromkeys(queues[at : at + count], session)
-            at += count
-    return found
+    return _gathered(
+        each
+        for queues, sessions in _by_topic(share)
+        for each in zip(queues, _dealt(_evenly(len(queues), sessions)), strict=True)
+    )
 
 
-def by_circle(share: Share) -> dict[QueueName, int]:
+def by_circle(share: Share) -> Steps[Given]:
     """Queues of a topic are dealt out like cards."""
-    return {
-        queue: sessions[at % len(sessions)]
+    return _gathered(
+        (queue, sessions[at % len(sessions)])
         for queues, sessions in _by_topic(share)
         for at, queue in enumerate(queues)
-    }
+    )
 
 
-def by_configuration(share: Share) -> dict[QueueName, int]:
+def by_configuration(share: Share) -> Steps[Given]:
     """Each gets the queues that it names; of two that name the same one, the first by name. What
     nobody names nobody has."""
-    found: dict[QueueName, int] = {}
-    for queue in share.queues:
-        wanting = (each.session for each in share.members if queue in each.choices)
-        session = next(wanting, None)
-        if session is not None:
-            found[queue] = session
-    return found
+    named: dict[QueueName, int] = {}
+    for member in share.members:
+        for queue in member.choices:
+            named.setdefault(queue, member.session)
+        if member.choices:
+            yield
+    return (yield from _gathered((queue, named[queue]) for queue in share.queues if queue in named))
 
 
-def consistent_hash(share: Share) -> dict[QueueName, int]:
+def consistent_hash(share: Share) -> Steps[Given]:
     """The member that comes first on a ring of hashes, from the queue's on: who comes and goes
     moves only queues of its own; not even."""
-    ring = sorted(
-        (_hashed(f"{each.name}-{node}"), each.name, each.session)
-        for each in share.members
-        for node in range(VIRTUAL_NODES)
-    )
+    arcs: list[list[tuple[int, str, int]]] = [[] for _ in range(ARCS)]
+    for at, each in enumerate(share.members):
+        for node in range(VIRTUAL_NODES):
+            point = _hashed(f"{each.name}-{node}")
+            arcs[point * ARCS >> 32].append((point, each.name, each.session))
+        if not at * VIRTUAL_NODES % STEP:
+            yield
+    ring: list[tuple[int, str, int]] = []
+    for arc in arcs:
+        ring += sorted(arc)
+        yield
     points = [point for point, *_ in ring]
-    return {
-        queue: ring[bisect_right(points, _hashed(f"{queue.topic}-{queue.queue_id}")) % len(ring)][2]
-        for queue in share.queues
-    }
+    yield
+    return (
+        yield from _gathered(
+            (queue, ring[bisect_right(points, _point(queue)) % len(ring)][2])
+            for queue in share.queues
+        )
+    )
 
 
 BUILT_IN: Final[Mapping[str, Strategy]] = {
@@ -195,6 +231,26 @@ BUILT_IN: Final[Mapping[str, Strategy]] = {
     "CONFIG": by_configuration,
     "CONSISTENT_HASH": consistent_hash,
 }
+
+
+def _gathered(each: Iterable[tuple[QueueName, int]]) -> Steps[dict[QueueName, int]]:
+    found: dict[QueueName, int] = {}
+    for at, (queue, session) in enumerate(each):
+        found[queue] = session
+        if not at % STEP:
+            yield
+    return found
+
+
+def _evenly(count: int, sessions: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """How many of `count` each gets: those in front one more, where it can't be the same."""
+    least, more = divmod(count, len(sessions))
+    return ((session, least + (at < more)) for at, session in enumerate(sessions[:count]))
+
+
+def _dealt(counts: Iterable[tuple[int, int]]) -> Iterator[int]:
+    """Each session so many times."""
+    return chain.from_iterable(repeat(session, count) for session, count in counts)
 
 
 def _by_topic(share: Share) -> Iterable[tuple[list[QueueName], list[int]]]:
@@ -212,6 +268,10 @@ def _by_topic(share: Share) -> Iterable[tuple[list[QueueName], list[int]]]:
 def _rotated(sessions: list[int], salt: int) -> list[int]:
     at = salt % len(sessions)
     return sessions[at:] + sessions[:at]
+
+
+def _point(queue: QueueName) -> int:
+    return _hashed(f"{queue.topic}-{queue.queue_id}")
 
 
 def _hashed(text: str) -> int:

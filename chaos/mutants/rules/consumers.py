@@ -74,6 +74,21 @@ CONSUMERS = (
         ("tests/client/members/test_attendance.py",),
     ),
     _mutant(
+        "cancelled-stream-ends-all-members",
+        _ATTENDANCE,
+        "            if task is not None and task.cancelling():\n                raise\n\n"
+        "    async def _write_on",
+        "            raise\n\n    async def _write_on",
+        ("tests/client/members/test_attendance.py",),
+    ),
+    _mutant(
+        "only-the-first-of-many-queues-pulled",
+        "dledger/client/members/pulling.py",
+        "            queues = sorted(queues, key=lambda queue: self._asked.get(queue.place, 0))\n",
+        "",
+        _PUSH,
+    ),
+    _mutant(
         "handed-out-without-a-stream",
         _MEMBER,
         "            self.standing = Standing.OUT\n",

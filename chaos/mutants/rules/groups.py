@@ -8,6 +8,7 @@ from chaos.mutants.mutant import Mutant
 _STATE = ("tests/broker/test_consuming.py",)
 _KEEPER = ("tests/broker/test_keeper.py",)
 _PARTS = ("tests/broker/test_strategies.py",)
+_LOOKS = ("tests/broker/test_looks.py",)
 _FENCED = "whoever is too early or too late is refused by its epoch"
 _FAIR = "whoever has which queue, each is worked on"
 _AGREED = "all members of a simulated group agree"
@@ -193,8 +194,8 @@ GROUPS = (
     ),
     Mutant(
         "change-of-leader-moves-leases",
-        "broker/leader/groups/keeper.py",
-        "may_move=not self.is_returning)",
+        "broker/leader/groups/assigning.py",
+        "may_move=owner.now >= owner.returning_until)",
         "may_move=True)",
         masked=_FENCED,
         tests=_KEEPER,
@@ -248,25 +249,24 @@ GROUPS = (
     Mutant(
         "hand-over-without-an-end",
         "broker/leader/groups/planning.py",
-        "    elif asked is not None and when.now >= asked.until:\n",
-        "    elif False:\n",
+        "            if self._when.now >= asked.call.until:\n",
+        "            if False:\n",
         masked="simulated members give back what they are asked for in the end",
         tests=_KEEPER,
     ),
     Mutant(
         "hand-over-without-asking",
-        "broker/leader/groups/planning.py",
-        "Asked(lease.epoch, when.now + when.release_ticks)",
-        "Asked(lease.epoch, when.now)",
+        "broker/leader/groups/assigning.py",
+        "        found.begin(owner.now + owner.pace.ticks(release_ms))\n",
+        "        found.begin(owner.now)\n",
         masked=_FENCED,
         tests=_KEEPER,
     ),
     Mutant(
         "nobody-told-of-what-is-kept",
         "broker/leader/groups/planning.py",
-        "        del hand_over.asked[place]\n        found.asked.add(lease.session)\n"
-        "        asked = None\n",
-        "        del hand_over.asked[place]\n        asked = None\n",
+        "            plan.tell(place, lease)\n            asked = None\n",
+        "            asked = None\n",
         masked=_FENCED,
         tests=_KEEPER,
     ),
@@ -296,9 +296,9 @@ GROUPS = (
     ),
     Mutant(
         "refused-grants-proposed-for-ever",
-        "broker/leader/groups/keeper.py",
-        "        if refused:\n            pace = self.pace\n",
-        "        if False:\n            pace = self.pace\n",
+        "broker/leader/groups/assigning.py",
+        "        if refused:\n            pace = owner.pace\n",
+        "        if False:\n            pace = owner.pace\n",
         masked="no grant of a simulated leader is refused for long",
         tests=_KEEPER,
     ),
@@ -318,11 +318,76 @@ GROUPS = (
         masked=_FAIR,
         tests=_PARTS,
     ),
+    # --- looks that take many turns ---
+    Mutant(
+        "plan-made-of-leases-that-change",
+        "broker/state/leases.py",
+        "        topic.snapshots = KEPT\n",
+        "",
+        masked=_FENCED,
+        tests=_LOOKS,
+    ),
+    Mutant(
+        "plan-used-of-who-is-not-alone-any-more",
+        "broker/leader/groups/assigning.py",
+        "        if not is_of_now(look.facts, self._state, name) and part.dropped < DROPPED:\n",
+        "        if False:\n",
+        masked=_FENCED,
+        tests=_LOOKS,
+    ),
+    Mutant(
+        "plans-dropped-for-ever",
+        "broker/leader/groups/assigning.py",
+        " and part.dropped < DROPPED:\n",
+        ":\n",
+        masked="no simulated member comes and goes all the time",
+        tests=_LOOKS,
+    ),
+    Mutant(
+        "grant-proposed-over-the-head-of-a-new-holder",
+        "broker/leader/groups/planning.py",
+        "        and state.leases.of(place).epoch == grant.former\n",
+        "",
+        masked=_FENCED,
+        tests=_LOOKS,
+    ),
+    Mutant(
+        "grant-proposed-to-who-has-gone",
+        "broker/leader/groups/planning.py",
+        "(session is not None and state.groups.takes(session, topic.name))",
+        "session is not None",
+        masked=_FENCED,
+        tests=_LOOKS,
+    ),
+    Mutant(
+        "time-to-give-back-counted-from-the-beginning-of-a-look",
+        "broker/leader/groups/assigning.py",
+        "        found.begin(owner.now + owner.pace.ticks(release_ms))\n",
+        "        found.begin(look.begun + owner.pace.ticks(release_ms))\n",
+        masked=_FENCED,
+        tests=_LOOKS,
+    ),
+    Mutant(
+        "look-of-a-leadership-that-is-over-goes-on",
+        "broker/leader/groups/keeper.py",
+        "        self._assigning.close()\n        self._assigning = self._nothing_assigned()\n",
+        "",
+        masked=_FENCED,
+        tests=_LOOKS,
+    ),
     # --- what members are told ---
+    Mutant(
+        "member-never-told-of-what-nobody-said",
+        "broker/services/attendance.py",
+        "            if self._is_behind(slot):\n",
+        "            if False:\n",
+        masked=_FENCED,
+        tests=_LOOKS,
+    ),
     Mutant(
         "member-told-whole-too-early",
         "broker/services/attendance.py",
-        "        is_whole = not mine.is_whole and mine.told == held\n",
+        "        is_whole = not mine.is_whole and not mine.doubted\n",
         "        is_whole = not mine.is_whole\n",
         masked="simulated members hold few queues: one update names them all",
         tests=("tests/broker/test_attendance.py",),

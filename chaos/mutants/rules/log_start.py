@@ -39,8 +39,8 @@ LOG_START = (
     Mutant(
         "front-that-has-rotted-waits-for-ever",
         "broker/log_start.py",
-        "        elif (start := self.past_rot()) is not None:\n",
-        "        elif (start := self.due()) is not None:\n",
+        "        for start in self.past_rot():\n",
+        "        for start in ():\n",
         masked=_PASSES,
         tests=_PAST_ROT,
     ),

@@ -456,4 +456,11 @@ REPAIRS = (
         masked="it takes a process that is stopped in the midst of a step, and rot after it",
         tests=("tests/node/test_repairs.py",),
     ),
+    Mutant(
+        "sector-lost-in-front-is-not-looked-for",
+        "broker/repairs.py",
+        "if error.errno != errno.EIO or self._damage_in(front) in (None, damage):",
+        "if front:",
+        seed=3014,
+    ),
 )

@@ -275,8 +275,15 @@ class Attendance:
 
     async def _write(self, stream: Stream, call: Any) -> None:
         """Returns when the stream has ended, which its reader tells of."""
-        with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
-            await self._write_on(stream, call)
+        try:
+            with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                await self._write_on(stream, call)
+        except asyncio.CancelledError:
+            # So a write ends, too, on a stream that the other side or the transport has cancelled;
+            # taken for a cancellation of this task it would end all members for good.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
 
     async def _write_on(self, stream: Stream, call: Any) -> None:
         """The only writer; ends with an error when the leader has been silent for a session."""

@@ -41,6 +41,7 @@ CALL_S: Final = 10.0  # for an answer, retries included, besides the time that i
 REST_S: Final = 0.5  # before a queue is pulled again that couldn't be
 INTERRUPT_S: Final = 0.005  # for a pull to bring something before one with more queues replaces it
 LOOK_S: Final = 0.25  # between looks at what no event tells
+ROUND_MS: Final = 1_000  # in which each of more queues than one call takes is asked for
 MAX_PULL_MESSAGES: Final = 32_768
 
 GONE: Final = (LeaseLost, TopicNotFound, TopicReplaced, QueueNotFound)  # nobody's, or another's
@@ -99,6 +100,8 @@ class Pulling:
         self._pulling: asyncio.Task[gpb.PullQueuesResponse] | None = None
         self._interruption: asyncio.TimerHandle | None = None
         self._served: dict[Place, int] = {}  # the number of the pull that last brought something
+        self._asked: dict[Place, int] = {}  # of the call that last asked, where one doesn't do
+        self._asks = 0
         self._pulls = 0
         self._withheld: set[str] = set()  # topics that aren't read now, by their permission
         # When nothing was there of all that is held: the first pull that found nothing was sent,
@@ -115,6 +118,8 @@ class Pulling:
     def _interrupt(self) -> None:
         self._interruption = None
         wanted = self._member.to_pull(clock())
+        if len(wanted) > MAX_QUEUES_A_CALL:
+            return  # it is a short one, and the next asks for others
         if self._pulling is not None and any(not queue.is_pulled for queue in wanted):
             self._pulling.cancel()
 
@@ -133,7 +138,9 @@ class Pulling:
             self._wants_pull.clear()
             queues = self._member.to_pull(clock())
             if queues:
-                self._note_empty(all_of=len(queues) == len(self._member.queues))
+                # Whether more queues than one call takes are all empty isn't known.
+                is_one_call = len(queues) <= MAX_QUEUES_A_CALL
+                self._note_empty(all_of=is_one_call and len(queues) == len(self._member.queues))
                 await self._pull(queues)
             else:
                 is_idle = not self._member.queues and self._member.may_start(clock())
@@ -159,9 +166,28 @@ class Pulling:
         return self._empty_until - since
 
     async def _pull(self, queues: list[ProcessQueue]) -> None:
-        queues.sort(key=lambda queue: self._served.get(queue.place, 0))
-        del queues[MAX_QUEUES_A_CALL:]
-        request = self._pull_request(queues)
+        chosen, hold_ms = self._chosen(queues)
+        await self._pull_these(chosen, hold_ms)
+
+    def _chosen(self, queues: list[ProcessQueue]) -> tuple[list[ProcessQueue], int]:
+        """Those that one call asks for, and how long it may be held. Of more than it takes, those
+        that were asked for longest ago: each has its turn within `ROUND_MS`, whatever others
+        bring."""
+        hold_ms = self._pace.hold_ms
+        calls = -(-len(queues) // MAX_QUEUES_A_CALL)
+        if calls > 1:
+            hold_ms = min(hold_ms, ROUND_MS // calls)
+            queues = sorted(queues, key=lambda queue: self._asked.get(queue.place, 0))
+            queues = queues[:MAX_QUEUES_A_CALL]
+            self._asks += 1
+            # Who has gone isn't remembered for ever.
+            if len(self._asked) > 2 * len(self._member.queues):
+                self._asked = {p: at for p, at in self._asked.items() if p in self._member.queues}
+            self._asked.update(dict.fromkeys((queue.place for queue in queues), self._asks))
+        return sorted(queues, key=lambda queue: self._served.get(queue.place, 0)), hold_ms
+
+    async def _pull_these(self, queues: list[ProcessQueue], hold_ms: int) -> None:
+        request = self._pull_request(queues, hold_ms)
         for queue in queues:
             queue.is_pulled = True
         call = self._broker_group.call(
@@ -181,11 +207,11 @@ class Pulling:
         if not pulling.cancelled():
             await self._on_pulled(queues, request, pulling)
 
-    def _pull_request(self, queues: Sequence[ProcessQueue]) -> gpb.PullQueuesRequest:
+    def _pull_request(self, queues: Sequence[ProcessQueue], hold_ms: int) -> gpb.PullQueuesRequest:
         request = gpb.PullQueuesRequest(
             max_messages=MAX_PULL_MESSAGES,
             max_bytes=self._pace.pull_bytes,
-            hold_ms=self._pace.hold_ms,
+            hold_ms=hold_ms,
             group=self._group,
             by_filter=True,
         )

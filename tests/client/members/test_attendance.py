@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from dledger.client import Client, ClientError, GroupDiffers, InvalidArgument
+from dledger.client.connection import NodeLink
 from dledger.client.members import attendance as attending
 from dledger.client.members.attendance import Attendance
 from dledger.client.members.clock import clock
@@ -191,3 +194,40 @@ async def test_who_comes_as_the_last_one_goes_has_a_stream() -> None:
             await until(joined(listener))
             assert not listener.ended
         await attendance.leave(slot, 5.0)
+
+
+class CutOff:
+    """A stream whose next write finds it cancelled, as grpc says it."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    async def read(self) -> Any:
+        return await self._call.read()
+
+    async def write(self, _request: object) -> None:
+        await asyncio.sleep(0)
+        raise asyncio.CancelledError
+
+
+@async_test
+async def test_a_stream_that_is_cancelled_on_the_way_is_a_broken_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not the end of all members: they are on the next one, which is as good."""
+    async with stocked(1) as (group, client):
+        real, cut = NodeLink.attending, [3]
+
+        @contextmanager
+        def attending_of(link: NodeLink) -> Iterator[Any]:
+            with real(link) as call:
+                cut[0] -= 1
+                yield CutOff(call) if cut[0] >= 0 else call
+
+        monkeypatch.setattr(NodeLink, "attending", attending_of)
+        monkeypatch.setattr(attending, "LAST_WORD_S", 0.01)
+        listener = Listener("g", "a")
+        slot = attendance_of(client).attend(listener)
+        await until(lambda: bool(listener.session or listener.ended))
+        assert (listener.ended, listener.broken, streams(group)) == ([], 3, 4)
+        await attendance_of(client).forget(slot)

@@ -28,6 +28,7 @@ from dledger.client import (
     StartFrom,
     WhenGone,
 )
+from dledger.client.members import pulling
 from dledger.testing.fake_nodes import FakeGroup
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import errors_pb2 as epb
@@ -758,3 +759,25 @@ async def test_handlers_may_send_while_the_client_closes() -> None:
             await until(lambda: service.statistics().running == 3)
         await run
         assert sorted(group.model.bodies("u", 0)) == [b"0", b"1", b"2"]
+
+
+@async_test
+async def test_of_more_queues_than_a_call_takes_each_has_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though those that were asked first never bring anything, and no call has all of them."""
+    monkeypatch.setattr(pulling, "MAX_QUEUES_A_CALL", 2)
+    async with stocked(7) as (_, client):
+        handled: list[int] = []
+        service = client.push_consumer("g", PUSH)
+
+        @service.on("t")
+        async def look(message: Message) -> None:
+            handled.append(message.queue_id)
+
+        async with running(service):
+            await until(lambda: service.statistics().queues == 7)
+            async with client.producer() as producer:
+                for queue_id in (6, 5, 0, 6):
+                    await producer.send("t", b"x", queue_id=queue_id)
+            await until(lambda: sorted(handled) == [0, 5, 6, 6])
