@@ -7,8 +7,10 @@ which it came to light, which may be a later one than the one that caused it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import importlib
 import logging
 import signal
 import sys
@@ -102,6 +104,25 @@ def _complaints() -> Iterator[Complaints]:
 def _nothing_fails_in_the_dark(_complaints: Complaints) -> Iterator[None]:
     yield
     _complaints.check()
+
+
+@pytest.hookimpl(tryfirst=True)  # where warnings are errors already, as for all that is collected
+def pytest_collection(session: pytest.Session) -> None:
+    """Where several processes share all tests, each begins with its share of the test modules: on
+    a clean checkout these are compiled, asserts rewritten, which takes longer than all that is
+    left of collecting. By the time it comes to the others' shares, they are there."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args != session.config.getini("testpaths"):
+        return
+    folder = session.config.rootpath
+    names = sorted(
+        ".".join(path.relative_to(folder).with_suffix("").parts)
+        for path in folder.joinpath("tests").rglob("test_*.py")
+    )
+    number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for name in names[number::count]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # told where it is collected
+            importlib.import_module(name)
 
 
 @pytest.hookimpl(tryfirst=True)

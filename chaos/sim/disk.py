@@ -25,6 +25,7 @@ from store.files import Buffer, Handle
 
 UNLIMITED = 1 << 50
 LATENT_OPERATIONS = frozenset({"fdatasync", "fsync", "fsync_directory"})
+READ_OPERATIONS = frozenset({"open", "pread", "pin", "unpin"})
 
 
 class MachineDied(ActorDied):
@@ -44,6 +45,7 @@ class SimulatedDisk:
         self.keeps_cache = False  # what turned it off was the death of the process
         self.is_observed = False  # a check reads through the store: nothing may come of that
         self.operations = 0
+        self.changes = 0  # operations after which something may be there that wasn't
         self.failures: list[str] = []
         self.latency_us = latency_us
         self._cut_at: int | None = None
@@ -364,6 +366,7 @@ class SimulatedDisk:
         if self.is_off:
             raise MachineDied
         self.operations += 1
+        self.changes += operation not in READ_OPERATIONS
         if self._cut_at is not None and self.operations >= self._cut_at:
             self.is_off = True
             raise MachineDied

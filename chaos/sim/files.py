@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from random import Random
 
 PAGE_BYTES = 4096
@@ -33,6 +34,18 @@ class SimulatedFile:
         self.durable_size = 0
         self.unsynced: list[tuple[int, bytes | int]] = []
         self.lost: set[int] = set()  # sectors that can't be read until they are written, whole
+
+    def __deepcopy__(self, memo: dict[int, object]) -> SimulatedFile:
+        """Written out: disks are copied by the thousand, and most bytes of a file are one piece."""
+        other = SimulatedFile()
+        other.content = bytearray(self.content)
+        is_one = self.durable is self.content
+        other.durable = other.content if is_one else bytearray(self.durable)
+        other.size, other.allocated = self.size, self.allocated
+        other.durable_size = self.durable_size
+        other.unsynced = list(self.unsynced)
+        other.lost = set(self.lost)
+        return other
 
     def used_bytes(self) -> int:
         """What the file takes of the disk."""
@@ -109,6 +122,16 @@ class Directory:
         self.children: dict[str, Directory | SimulatedFile] = {}
         self.durable: dict[str, Directory | SimulatedFile] = {}
         self.changes: list[Mapping[str, Directory | SimulatedFile | None]] = []
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Directory:
+        """`memo` keeps what has several names one."""
+        other = Directory()
+        other.children = {name: deepcopy(each, memo) for name, each in self.children.items()}
+        other.durable = {name: deepcopy(each, memo) for name, each in self.durable.items()}
+        other.changes = [
+            {name: deepcopy(each, memo) for name, each in change.items()} for change in self.changes
+        ]
+        return other
 
     def change(self, names: Mapping[str, Directory | SimulatedFile | None]) -> None:
         """These names change at once."""

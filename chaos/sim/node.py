@@ -264,7 +264,7 @@ class SimNode:
         self.installs = 0  # of a state that a peer gave
         self.restored_starts = 0  # which began with a snapshot
         self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was, and isn't
-        self._rot_looked_at: tuple[int, int] | None = None  # the disk's operations, rotten bytes
+        self._rot_looked_at: tuple[int, int] | None = None  # the disk's changes, rotten bytes
         self.altered_from = 0  # from this entry on its log is another one; 0: it isn't
         self.lost_altered: list[tuple[SimulatedDisk, int]] = []  # disks of which that was so
         self.passing_rot: set[tuple[Path, int]] = set()  # of that, what ends with the process
@@ -351,24 +351,26 @@ class SimNode:
         """Bytes that are what they were, on the platter too, are no rot any more."""
         if self.life is None or self.is_swapped:
             return
-        looked_at = (self.disk.operations, len(self.rot))
+        looked_at = (self.disk.changes, len(self.rot))
         if looked_at == self._rot_looked_at:  # after each event: most leave the disk alone
             return
-        files: dict[Path, tuple[bytearray, bytearray] | None] = {}  # of one thousands of bytes rot
-        for (path, at), before in list(self.rot.items()):
-            if path not in files:
-                files[path] = self.disk.copies(path) if self.disk.has(path) else None
-            copies = files[path]
-            if copies is None:  # what was in it was retired
-                del self.rot[path, at]
-                self.passing_rot.discard((path, at))
-                continue
-            read, held = copies
-            if read[at : at + 1] == held[at : at + 1] == bytes((before,)):
-                del self.rot[path, at]
-                self.passing_rot.discard((path, at))
+        gone: list[tuple[Path, int]] = []
+        file, is_there, read, held = None, False, bytearray(), bytearray()
+        for place, before in self.rot.items():  # of one file thousands of bytes rot
+            if place[0] is not file:
+                file = place[0]
+                is_there = self.disk.has(file)
+                read, held = self.disk.copies(file)
+            at = place[1]
+            if not is_there:  # what was in it was retired
+                gone.append(place)
+            elif at < len(read) and at < len(held) and read[at] == held[at] == before:
+                gone.append(place)
                 self.repaired_bytes += 1
-        self._rot_looked_at = (self.disk.operations, len(self.rot))
+        for place in gone:
+            del self.rot[place]
+            self.passing_rot.discard(place)
+        self._rot_looked_at = (self.disk.changes, len(self.rot))
 
     @property
     def is_foreign(self) -> bool:

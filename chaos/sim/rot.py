@@ -9,8 +9,9 @@ to repair die over it, at a drawn operation of the disk, with their page cache o
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -19,6 +20,7 @@ from chaos.sim.copies import may_harm, voters_for_now
 from chaos.sim.files import SECTOR_BYTES
 from chaos.sim.node import DATA, SimNode
 from chaos.sim.world import World
+from dledger.core.types import NodeId
 from dledger.reading.checkpoint import decode_checkpoint
 from dledger.records.layout import file_name
 from store.errors import StoreError
@@ -44,6 +46,7 @@ class LogRot:
         self._later = later
         self._power_on = power_on
         self._sectors = world.plan.random("lost-sectors")
+        self._rotten: dict[tuple[NodeId, Path], list[int]] = {}  # of others, during one stroke
 
     def strike(self, chance: Random) -> None:
         """Some bytes of one member rot, in one place or in three."""
@@ -55,6 +58,7 @@ class LogRot:
         if not fit:
             return
         node = chance.choice(fit)
+        self._rotten.clear()
         limit = cold_bytes(node)
         # Who only learns has to get to its end: a disk that is ruined would be in the way of that.
         is_lasting = may_harm(node, self._world) and node.name in voters_for_now(self._world)
@@ -64,7 +68,7 @@ class LogRot:
         for _ in range(chance.choice((1, 1, 3)) if limit > front_of(node) else 0):
             first = chance.randrange(front_of(node), limit)
             for at in range(first, min(limit, first + chance.choice(RUNS))):
-                path, within = DATA / "commitlog" / file_name(at - at % size), at % size
+                path, within = _segment(at - at % size), at % size
                 if self._is_elsewhere(node, path, within):
                     node.flip(path, within, chance)
                     if not is_lasting:
@@ -104,8 +108,18 @@ class LogRot:
         return any(
             other.disk.bytes_between(path, at, at + 1, on_platter=True) == byte
             for other in self._nodes
-            if other is not node and other.name in staying and _is_sound_at(other, path, at)
+            if other is not node and other.name in staying and self._is_sound_at(other, path, at)
         )
+
+    def _is_sound_at(self, other: SimNode, path: Path, at: int) -> bool:
+        if other.is_foreign or other.is_swapped or other.is_ruined or other.altered_from:
+            return False
+        rotten = self._rotten.get((other.name, path))
+        if rotten is None:
+            rotten = sorted(within for file, within in other.rot if file == path)
+            self._rotten[other.name, path] = rotten
+        next_one = bisect_right(rotten, at - NEAR_BYTES)  # the first that is near, or beyond
+        return next_one == len(rotten) or rotten[next_one] >= at + NEAR_BYTES
 
     def _die_of_it(self, node: SimNode, operations: int, *, keeps_cache: bool) -> None:
         """So many disk operations after a repair has begun, of a member or of a start."""
@@ -135,10 +149,10 @@ def _are_entries(node: SimNode, path: Path, first: int, last: int) -> bool:
     return True
 
 
-def _is_sound_at(node: SimNode, path: Path, at: int) -> bool:
-    if node.is_foreign or node.is_swapped or node.is_ruined or node.altered_from:
-        return False
-    return not any(abs(at - rotten) < NEAR_BYTES and file == path for file, rotten in node.rot)
+@cache
+def _segment(first: int) -> Path:
+    """The file that begins with that byte of the log; one object, as many bytes of it may rot."""
+    return DATA / "commitlog" / file_name(first)
 
 
 def front_of(node: SimNode) -> int:

@@ -91,6 +91,7 @@ class Node:
         self.reads: list[ReadReady | ReadAborted] = []
         self.offers: list[SnapshotOffer] = []  # that it wants
         self.boots = 0
+        self.log_changes = 0
         self.start()
 
     def start(self, commit_index: Index = NO_INDEX) -> None:
@@ -141,12 +142,14 @@ class Node:
         """Propose and append the frame; the append to peers is made by `pump`."""
         placed = self.core.propose(size, kind)
         self.log.append(EntryMeta(placed.index, placed.term, size, kind))
+        self.log_changes += 1
         return placed
 
     def change(self, wanted: Configuration, size: int = 100) -> Proposed:
         """The same with a configuration."""
         placed = self.core.propose(size, EntryKind.CONFIGURATION, wanted)
         self.log.append(EntryMeta(placed.index, placed.term, size, EntryKind.CONFIGURATION, wanted))
+        self.log_changes += 1
         return placed
 
     def change_what_is_due(self, size: int = 100) -> bool:
@@ -229,6 +232,12 @@ class Node:
     def applied_index(self) -> int:
         return len(self.applied)
 
+    def fingerprint(self) -> tuple[object, ...]:
+        """Another one once anything is that invariants are about."""
+        core = self.core
+        known = core.term, core.vote, core.role, core.commit_index, core.last_index
+        return self.boots, self.log_changes, len(self.applied), *known
+
     def term_at(self, index: int) -> int:
         return self.core.term_at(Index(index))
 
@@ -263,6 +272,7 @@ class Node:
         if effects.noop is not None:
             size = self.options.noop_size
             self.log.append(EntryMeta(effects.noop.index, effects.noop.term, size, EntryKind.NOOP))
+            self.log_changes += 1
         if effects.persist is not None:
             self._start_write(effects.persist)
         assert len(self.log) == self.core.last_index
@@ -278,6 +288,7 @@ class Node:
     def _start_write(self, persist: Persist) -> None:
         if persist.truncate_from is not None:
             del self.log[persist.truncate_from - 1 :]
+            self.log_changes += 1
         if persist.append_first is None or persist.append_last is None:
             self.outstanding.append((persist, []))
             return
@@ -285,6 +296,7 @@ class Node:
             for entry in self._request.entries:
                 if len(self.log) < entry.index <= persist.append_last:
                     self.log.append(entry)
+                    self.log_changes += 1
         entries = self.log[persist.append_first - 1 : persist.append_last]
         assert entries[0].index == persist.append_first
         assert entries[-1].index == persist.append_last

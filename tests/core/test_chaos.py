@@ -59,6 +59,7 @@ class Storm:
         self.contexts = count(1)
         self.reads: dict[tuple[NodeId, int], int] = {}  # what was committed when it began
         self.reads_done = 0
+        self.checked: dict[str, tuple[object, ...]] = {}  # each node's fingerprint, when it was
 
     def run(self, rng: random.Random, steps: int) -> None:
         """Do `steps` random things."""
@@ -102,7 +103,11 @@ class Storm:
             if isinstance(message, VoteRequest):
                 self.checker.on_vote_sent(message.term, message.sender, message.sender)
         nodes = list(self.cluster.nodes.values())
-        self.checker.check(nodes)
+        prints = {node.name: node.fingerprint() for node in nodes if node.is_running}
+        self.checker.check(
+            nodes, {name for name in prints if prints[name] == self.checked.get(name)}
+        )
+        self.checked = prints
         for node in nodes:
             self._check_reads(node)
             if node.is_running and node.leads:

@@ -313,7 +313,7 @@ REPAIRS = (
     Mutant(
         "damage-bounded-once",
         "broker/repairs.py",
-        "        while (damage := self._damage_in(place)) is not None:\n",
+        "        while (damage := self._damage_in(front) or self._damage_in(place)) is not None:\n",
         "        damage = self._damage_in(place)\n        while damage is not None:\n",
         under="log-rot",
     ),
