@@ -87,6 +87,6 @@ def is_nearly_level(state: RaftState, progress: Progress) -> bool:
     if match >= log.last_index:
         return True
     size, count = state.options.max_append_bytes, state.options.max_append_entries
-    if log.last_index - match > count:
+    if log.last_index - match > count or match < log.base.index:
         return False
     return state.view.last_that_fits(Index(match + 1), log.last_index, size) == log.last_index

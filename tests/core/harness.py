@@ -188,6 +188,7 @@ class Node:
 
     def last_that_fits(self, first: int, last: int, max_bytes: int) -> int:
         """As `LogView` wants it."""
+        assert first > self.core._state.log.base.index, "that entry is gone"
         total, fits = 0, first
         for index in range(first, last + 1):
             total += self.log[index - 1].size

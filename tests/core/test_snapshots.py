@@ -20,9 +20,11 @@ from dledger.core import (
     Role,
     SnapshotOffer,
     Term,
+    TimeoutNow,
     UnknownEntry,
 )
 from dledger.core.errors import Contradiction
+from dledger.core.progress import PeerState
 from dledger.core.types import ConfigurationPlace
 from tests.core.harness import A, B, C, Node, entries_of
 from tests.core.test_replication import THREE, connected
@@ -197,6 +199,20 @@ def test_what_is_before_the_base_is_nobodys_business() -> None:
         node.core.term_at(Index(3))
     assert node.core.configuration == THREE
     assert node.core.configuration_place == PLACE
+
+
+def test_leader_that_stops_asks_for_nothing_that_its_log_has_let_go_of() -> None:
+    """C is streamed to, and lacks what is gone: B is handed over to."""
+    node = connected(Node(A, THREE))
+    for _ in range(5):
+        node.propose()
+    node.pump()
+    node.step(AppendResponse(B, A, Term(1), True, Index(6)))
+    node.step(AppendResponse(C, A, Term(1), True, Index(2)))
+    assert state_of(node) == PeerState.REPLICATE.value
+    node.core.begin_at(base_at(4))
+    node.core.transfer_leadership(None)
+    assert [each.to for each in node.pump() if isinstance(each, TimeoutNow)] == [B]
 
 
 def test_a_follower_that_begins_later_takes_appends_from_before() -> None:

@@ -214,6 +214,14 @@ CORE = (
         tests=("tests/core/test_overtaking.py",),
     ),
     Mutant(
+        "goodbye-asks-for-what-is-gone",
+        "dledger/core/transfer.py",
+        "    if log.last_index - match > count or match < log.base.index:\n",
+        "    if log.last_index - match > count:\n",
+        masked="a member must be streamed to, lack what is gone, and its leader be asked to stop",
+        tests=("tests/core/test_snapshots.py",),
+    ),
+    Mutant(
         "goodbye-to-a-member-that-cannot-serve",
         "dledger/core/transfer.py",
         "        is_fit and is_nearly_level(state, progress),\n",
