@@ -212,7 +212,7 @@ async def test_deadline_holds_while_the_topic_is_looked_for() -> None:
 @async_test
 async def test_longer_deadline_outlasts_the_producers() -> None:
     """It overrides it in either direction; what is behind it has the producer's."""
-    async with producing(ProducerOptions(delivery_timeout_ms=100)) as (group, _, producer):
+    async with producing(ProducerOptions(delivery_timeout_ms=1_000)) as (group, _, producer):
         await producer.send("t", b"0")
         group.elect(None)
         longer = producer.send("t", b"longer", deadline_s=25)
