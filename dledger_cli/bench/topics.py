@@ -150,7 +150,8 @@ async def _restarted(group: LocalGroup, victim: LocalNode) -> float:
     try:
         while time.monotonic() < began + START_S:
             status = await probe(victim.address)
-            if status and status.role == "follower" and status.applied_index >= wanted:
+            is_member = status is not None and status.role in ("follower", "leader")
+            if status is not None and is_member and status.applied_index >= wanted:
                 took = time.monotonic() - began
                 await starting
                 return took
