@@ -51,7 +51,7 @@ async def is_whole(group: Members, name: NodeId, before: bytes) -> None:
     await group.until(lambda: replica.machine.applied_index >= last)
 
 
-@pytest.mark.parametrize("indexes", [(1,), (20,), (20, 21, 22), (10, 30)], ids=str)
+@pytest.mark.parametrize("indexes", [(1,), (20,), (20, 21, 22), (15, 30)], ids=str)
 @on_a_loop
 async def test_what_has_rotted_is_got_back_before_the_member_is_one(
     tmp_path: Path, indexes: tuple[int, ...]

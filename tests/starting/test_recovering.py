@@ -14,7 +14,7 @@ import pytest
 from broker.config import NodeConfig
 from chaos.forming import form_disks
 from dledger.codec import configuration_bytes
-from dledger.core.group_epoch import FIRST_EPOCH, MAX_RECOVERIES, GroupEpoch, Recovery
+from dledger.core.group_epoch import MAX_RECOVERIES, GroupEpoch, Recovery
 from dledger.core.types import (
     Configuration,
     DiskId,
@@ -384,8 +384,8 @@ def backup_of(site: Site, folder: Path) -> Backup:
 
 @pytest.mark.parametrize("with_it", [True, False], ids=["all of it", "before the recovery"])
 def test_a_recovered_groups_backup_is_restored(tmp_path: Path, with_it: bool) -> None:
-    """To the byte, with the forced entry in it or without; what is made of it is another group in
-    its first epoch, which can be recovered in its turn."""
+    """To the byte, with the forced entry in it or without; what is made of it is another group, in
+    an epoch of its own behind those of the backup, which can be recovered in its turn."""
     site = formed(tmp_path, OsFiles())
     done = recovered(site, examine(site.path, site.identity, site.files))
     backup = backup_of(site, tmp_path / "backup")
@@ -405,10 +405,14 @@ def test_a_recovered_groups_backup_is_restored(tmp_path: Path, with_it: bool) ->
         log = opened.log
         assert log.last_index == through + 1
         assert log.read(1, through) == old.log.read(1, through)
-        assert log.last_term == old.log.header_at(through).term + 1
+        assert log.last_term == old.log.header_at(through).term + EPOCH_TERM_GAP
         *before, (index, made) = opened.summary.configurations
         assert (done.epoch in [each.epoch for _, each in before]) is with_it
-        assert (index, made.epoch) == (through + 1, FIRST_EPOCH)
+        assert index == through + 1
+        of_backup = done.epoch.recoveries if with_it else ()
+        assert made.epoch.recoveries[:-1] == of_backup
+        own = made.epoch.recoveries[-1]
+        assert own not in of_backup
         assert made.members() == {NodeId("m1")}
         two = replace(
             made,
@@ -418,5 +422,5 @@ def test_a_recovered_groups_backup_is_restored(tmp_path: Path, with_it: bool) ->
     append(new, two, restored.term)
     shown = examine(new.path, new.identity, new.files)
     again = recovered(new, shown)
-    assert again.epoch.recoveries == (RECOVERY_ID,)
+    assert again.epoch.recoveries == (*of_backup, own, RECOVERY_ID)
     assert again.term == shown.term + EPOCH_TERM_GAP
