@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from broker.forming.calls import GrpcCalls
-from broker.forming.replacing import Replacement
+from broker.forming.patience import patiently
+from broker.forming.replacing import Replaced, Replacement
 from broker.forming.replacing import replace as replace_disk
 from broker.local_group import LocalGroup, LocalGroupError, LocalNode
 from dledger.client import Client
@@ -137,11 +138,17 @@ async def _replaced(group: LocalGroup) -> tuple[float, int]:
         LocalGroupError: it doesn't, in time.
         FormationRefused, MemberUnreachable: the group doesn't take it.
     """
-    victim, leader = await group.resolve("follower"), await group.resolve("leader")
+    victim = await group.resolve("follower")
     await _wiped(group, victim)
     began = time.monotonic()
-    wanted = Replacement(victim.id, victim.address, leader.address)
-    done = await replace_disk(GrpcCalls(), wanted, REPLACE_S)
+
+    async def attempt() -> Replaced:
+        """By whoever leads now."""
+        leader = await group.resolve("leader")
+        wanted = Replacement(victim.id, victim.address, leader.address)
+        return await replace_disk(GrpcCalls(), wanted, REPLACE_S)
+
+    done = await patiently(attempt, REPLACE_S, lambda _: None)
     if not done.votes:
         raise LocalGroupError(f"{victim.id} doesn't vote after {REPLACE_S:g} s")
     seconds = time.monotonic() - began
