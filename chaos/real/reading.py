@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Final
 
 from chaos.checkers.anomalies import polled_by
-from chaos.checkers.history import End, History, Poll, Send
+from chaos.checkers.history import End, History, Operation, Poll, Send
 from chaos.errors import TimeFarOff, TimesGoBack
 from chaos.real.retired import READER, first_kept
 from chaos.real.workload import DELIVERY_TIMEOUT_MS, READ_DEADLINE_S, TOPIC, value_of
@@ -79,8 +79,8 @@ async def read_start(
     return f"a reader was refused {', '.join(refused)}" if refused else "a reader had no trouble"
 
 
-def missing_at_the_end(history: History) -> list[tuple[str, int]]:
-    """Values that were acknowledged, each with the time at which, and that the last reading
+def missing_at_the_end(history: History) -> list[tuple[str, Operation]]:
+    """Values that were acknowledged, each with its send, and that the last reading
     didn't find, of queues which it read to their end, from where they begin by then. This counts
     also what a consumer had seen before it was lost."""
     first = first_kept(history)
@@ -93,7 +93,7 @@ def missing_at_the_end(history: History) -> list[tuple[str, int]]:
             if action.final:
                 read.add(action.queue_id)
     return [
-        (value, operation.completed_us or 0)
+        (value, operation)
         for operation in history.operations
         if isinstance(operation.action, Send)
         and operation.is_ok

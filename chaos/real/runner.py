@@ -193,7 +193,7 @@ def check(finished: Finished) -> None:
     history, cuts = finished.history, finished.power_cuts
     missing = missing_at_the_end(history)
     finished.lost = len(missing)
-    missing = [(value, at_us) for value, at_us in missing if not may_be_lost(at_us, cuts)]
+    missing = [(value, sent) for value, sent in missing if not may_be_lost(sent, cuts)]
     if missing:
         shown = ", ".join(value for value, _ in missing[:3])
         finished.problems.append(

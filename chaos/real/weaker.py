@@ -20,6 +20,7 @@ from chaos.checkers.history import History, Operation, Send
 # `store.flusher.THOROUGH_FLUSH_S` after the write everything is synced; the rest is what a busy
 # machine's flusher may be late.
 WINDOW_US: Final = 12_000_000
+HEARD_US: Final = 1_000_000  # after the last node is dead, what it had said by then
 LOSSES: Final = frozenset({"lost-write", "unseen"})
 CONSEQUENCES: Final = frozenset(
     {
@@ -37,9 +38,15 @@ class PowerCut:
     struck_us: int
 
 
-def may_be_lost(acknowledged_us: int, cuts: Iterable[PowerCut]) -> bool:
-    """Whether a message that was acknowledged then may be gone."""
-    return any(cut.start_us - WINDOW_US <= acknowledged_us <= cut.struck_us for cut in cuts)
+def may_be_lost(sent: Operation, cuts: Iterable[PowerCut]) -> bool:
+    """Whether a message that was acknowledged may be gone. What a node has said before it died is
+    heard after that, where the client has much to do."""
+    heard_us = sent.completed_us or 0
+    return any(
+        cut.start_us - WINDOW_US <= heard_us
+        and (sent.invoked_us if heard_us <= cut.struck_us + HEARD_US else heard_us) <= cut.struck_us
+        for cut in cuts
+    )
 
 
 def permitted(
@@ -58,7 +65,7 @@ def permitted(
 def _is_permitted(name: str, shown: Sequence[Operation], cuts: Sequence[PowerCut]) -> bool:
     if name in LOSSES:
         sends = [each for each in shown if isinstance(each.action, Send)]
-        return bool(sends) and all(may_be_lost(each.completed_us or 0, cuts) for each in sends)
+        return bool(sends) and all(may_be_lost(each, cuts) for each in sends)
     if name not in CONSEQUENCES:
         return False
     ended_us = max((each.completed_us or each.invoked_us for each in shown), default=None)
