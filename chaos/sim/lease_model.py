@@ -304,6 +304,8 @@ class LeaseModel:
             finished = {*range(frontier)}
             for each in () if lease is None else lease.finished:
                 finished.update(range(*each))
+            if seat.failed[0] != seat.frontier:
+                seat.failed = (0, 0)  # forgotten, though the group be moved back there
             known = self._machine.attempts.of(Place(*key), frontier)
             if known != seat.failures:
                 raise Defect(
