@@ -15,7 +15,10 @@ from typing import Final
 
 from chaos.altering import alter
 from chaos.sim.copies import may_harm, voters_for_now
-from chaos.sim.node import DATA, Defect, SimNode
+from chaos.sim.defect import Defect
+from chaos.sim.disk_swaps import lose_disk
+from chaos.sim.machine_config import DATA
+from chaos.sim.node import SimNode
 from chaos.sim.operator import Operator
 from chaos.sim.world import NOBODY, World
 from dledger.reading.entry import EntryHeader
@@ -130,7 +133,7 @@ class AlteredLogs:
         if changed := [str(path) for path in kept if kept[path] != now.get(path)]:
             raise Defect("written out of service", f"{node.name}: {', '.join(changed)}")
         self._world.log("operator", f"keeps the disk of {node.name}, whose log differs")
-        node.lose_disk()
+        lose_disk(node)
         self._world.timeline.after(LOOK_US, NOBODY, node.boot)
         self._operator.replace(node)
 

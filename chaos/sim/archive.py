@@ -14,7 +14,10 @@ from broker.state.compound import Judged
 from broker.state.listening import Nobody, QueueKey
 from broker.state.machine import MachineOptions, StateMachine
 from chaos.checkers.history import History, Poll
-from chaos.sim.node import NEWER_LEVEL, Defect, Life, SimNode
+from chaos.sim.defect import Defect
+from chaos.sim.machine import Life
+from chaos.sim.machine_config import NEWER_LEVEL
+from chaos.sim.node import SimNode
 from chaos.sim.snapshots import NoQueues
 from dledger.history import Outcome
 from dledger.reading.compound import data_in

@@ -19,7 +19,10 @@ from typing import Final
 from broker.errors import BrokerError
 from broker.leader.changes import Change, NewMember
 from chaos.forming import describe_disk, join_disk
-from chaos.sim.node import Defect, Life, SimNode
+from chaos.sim.defect import Defect
+from chaos.sim.disk_swaps import stand_by
+from chaos.sim.machine import Life
+from chaos.sim.node import SimNode
 from chaos.sim.operator import TROUBLE
 from chaos.sim.world import NOBODY, World
 from dledger.core.types import Configuration, ConfigurationPlace, DiskId, NodeId
@@ -161,7 +164,7 @@ class Churn:
         if not self.is_over and now_us < self._leaving.setdefault(node.name, lingers):
             return
         self._leaving.pop(node.name, None)
-        node.stand_by()
+        stand_by(node)
 
 
 def _told(wanted: Change) -> str:

@@ -29,8 +29,8 @@ from chaos.checkers.history import (
     Result,
 )
 from chaos.errors import CallFailed
+from chaos.sim.defect import Defect
 from chaos.sim.gates import Gates
-from chaos.sim.node import Defect
 from dledger.core.types import NodeId
 from dledger.history import Outcome
 from dledger.records.errors import InvalidRecord

@@ -16,8 +16,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from chaos.sim.defect import Defect
 from chaos.sim.loop import WALL_START_MS
-from chaos.sim.node import Defect, Life, SimNode
+from chaos.sim.machine import Life, Machine
 from dledger.core.types import Index, NodeId, Role
 from dledger.reading.entry import EntryHeader
 
@@ -45,7 +46,7 @@ class _Place(NamedTuple):
 class ClockWatch:
     """The clocks of one run."""
 
-    def __init__(self, nodes: Sequence[SimNode]) -> None:
+    def __init__(self, nodes: Sequence[Machine]) -> None:
         self._nodes = nodes
         self._liars: set[NodeId] = set()
         # Of each node: how far its clock was ahead of true time, and when that was seen.
@@ -74,7 +75,7 @@ class ClockWatch:
         self._reached_ms = max(agreed_ms, self._reached_ms + waited_ms)
         self._at_us = now_us
 
-    def after_event(self, node: SimNode, life: Life) -> None:
+    def after_event(self, node: Machine, life: Life) -> None:
         """Looks at what `node` has appended as a leader.
 
         Raises:
@@ -100,7 +101,7 @@ class ClockWatch:
             self._led[node.name] = place
 
     def _check(
-        self, node: SimNode, life: Life, header: EntryHeader, before: _Place | None
+        self, node: Machine, life: Life, header: EntryHeader, before: _Place | None
     ) -> _Place:
         now_s, time_ms = life.loop.time(), header.append_time_ms
         what = f"entry {header.index} of {node.name} at {time_ms} ms"
@@ -135,7 +136,7 @@ class ClockWatch:
             raise Defect("the log's time is behind", f"{what}, {behind:.0f} ms behind all clocks")
 
 
-def _ahead_ms(node: SimNode, now_us: int) -> int:
+def _ahead_ms(node: Machine, now_us: int) -> int:
     """How far the node's clock is ahead of true time; of one that is down, how far it will be."""
     if node.life is None:
         return node.wall_offset_ms

@@ -19,8 +19,11 @@ from random import Random
 from typing import Final
 
 from broker.memory import FILE_NAME, promises_in
+from chaos.sim.defect import Defect
 from chaos.sim.disk import SimulatedDisk
-from chaos.sim.node import DATA, Defect, SimNode
+from chaos.sim.disk_swaps import lose_disk, put_back
+from chaos.sim.machine_config import DATA
+from chaos.sim.node import SimNode
 from chaos.sim.operator import Operator
 from chaos.sim.world import NOBODY, World
 from dledger.core.types import NO_DISK, DiskId, NodeId
@@ -101,7 +104,7 @@ class Copies:
             f"{start.last_index}, start {start.number}",
         )
         copy.then()
-        node.put_back(image)
+        put_back(node, image)
         node.is_taken_away = partial(self._take_away, node)
         node.boot()
 
@@ -114,7 +117,7 @@ class Copies:
         if start is None or all(self._can_tell(each, node, start) for each in others):
             return False
         self._world.log("operator", f"takes the older copy of {node.name} away before its start")
-        node.lose_disk()
+        lose_disk(node)
         self._operator.replace(node)
         return True
 
@@ -186,7 +189,7 @@ class Copies:
         if node.identity.disk != disk or node.is_lost or node.is_swapped:
             return
         self._world.log("operator", f"is told by {observer.name} of an older copy: {name}")
-        node.lose_disk()
+        lose_disk(node)
         self._operator.replace(node)
 
     def _check_not_heard(self, observer: SimNode, known: dict[NodeId, Promises]) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from broker.state.compound import Judged
 from broker.state.machine import StateMachine
-from chaos.sim.node import Defect
+from chaos.sim.defect import Defect
 from dledger.reading.entry import EntryHeader
 from dledger.wire import commands_pb2 as pb
 

@@ -16,8 +16,8 @@ from zlib import crc32
 from broker.state.machine import StateMachine
 from broker.state.retries import Queue as Level
 from chaos.errors import CallFailed
+from chaos.sim.defect import Defect
 from chaos.sim.members import Crew, Held, Member, Queue
-from chaos.sim.node import Defect
 from chaos.sim.retry_model import ATTEMPTS, Chain, RetryModel
 from dledger.records.record import DecodedRecord
 from dledger.records.reserved import (

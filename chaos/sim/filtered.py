@@ -16,7 +16,7 @@ from zlib import crc32
 
 from broker.errors import BrokerError
 from broker.state.topics import TopicRef
-from chaos.sim.node import Defect
+from chaos.sim.defect import Defect
 from dledger.records.properties import encode_properties
 from dledger.records.record import DecodedRecord, decode_records
 from dledger.wire import commands_pb2 as cpb

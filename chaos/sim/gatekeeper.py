@@ -15,7 +15,7 @@ from random import Random
 
 from chaos.errors import CallFailed
 from chaos.sim.clients import BORN, Client, Shared
-from chaos.sim.node import Defect
+from chaos.sim.defect import Defect
 from chaos.sim.racers import NAMES
 from dledger.records.record import RecordTemplate
 from dledger.wire import broker_pb2 as pb

@@ -15,8 +15,9 @@ no delay and no drift of clocks excuses it (`MARGIN`, `ARRIVAL_US`).
 
 from __future__ import annotations
 
+from chaos.sim.defect import Defect
 from chaos.sim.members import Crew
-from chaos.sim.node import Defect, SimNode
+from chaos.sim.node import SimNode
 from chaos.sim.plan import MEMBER_PACE
 
 MARGIN = 0.45  # of each time: clocks drift, ticks are counted in whole ones

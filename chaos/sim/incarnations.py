@@ -24,7 +24,8 @@ from broker.state.refusals import (
     Refusal,
 )
 from broker.state.topics import TopicState
-from chaos.sim.node import Defect, Life, SimNode
+from chaos.sim.defect import Defect
+from chaos.sim.machine import Life, Machine
 from dledger.reading.entry import EntryHeader
 
 # What a leader proposes no batch or unit for.
@@ -39,7 +40,7 @@ class Incarnations:
         self.meant: dict[EntryKey, int] = {}  # incarnation that a leader proposed a batch for
         self._seen: dict[str, tuple[object, ...]] = {}  # of each node, what was looked at last
 
-    def after_event(self, node: SimNode, life: Life) -> None:
+    def after_event(self, node: Machine, life: Life) -> None:
         """Looks at what has changed in the node."""
         replica = life.replica
         if replica.leadership.serving:
@@ -52,7 +53,7 @@ class Incarnations:
             self._seen[node.name] = topics
             self.check_files(node, life)
 
-    def check_files(self, node: SimNode, life: Life) -> None:
+    def check_files(self, node: Machine, life: Life) -> None:
         """The node's ConsumeQueues are its topics', and hold nothing older than those.
 
         Raises:

@@ -22,8 +22,9 @@ from broker.state.queue_numbers import Numbers
 from broker.state.topics import TopicRef
 from chaos.errors import CallFailed
 from chaos.sim.clients import BORN, Client, Shared
+from chaos.sim.defect import Defect
 from chaos.sim.members import Crew, Held, Member, Queue
-from chaos.sim.node import Defect, SimNode
+from chaos.sim.node import SimNode
 from dledger.client.routing import queue_of_key
 from dledger.records.properties import encode_properties
 from dledger.records.record import DecodedRecord, RecordTemplate, decode_records

@@ -28,9 +28,12 @@ from typing import Any, Final
 from broker.errors import BrokerError
 from broker.state.topics import TopicRef
 from chaos.errors import CallFailed
+from chaos.sim.defect import Defect
 from chaos.sim.disk import MachineDied
+from chaos.sim.machine import Machine, Told
+from chaos.sim.machine_config import DATA, GROUP
 from chaos.sim.network import between
-from chaos.sim.node import DATA, GROUP, Defect, SimNode, Told
+from chaos.sim.node import SimNode
 from chaos.sim.plan import Plan, draw_plan
 from chaos.sim.run import quiet_logs
 from chaos.sim.snapshots import Snapshots
@@ -169,23 +172,23 @@ class _Watches:
         before.on_stopped(next(n for n in _nodes_of(before) if n.name == survivor))
         self.checker = after.checker
 
-    def _of(self, node: SimNode) -> Watch:
+    def _of(self, node: Machine) -> Watch:
         return self._after if node.name == self._survivor else self._before
 
-    def after_event(self, node: SimNode) -> None:
+    def after_event(self, node: Machine) -> None:
         _check_sessions(node)
         self._of(node).after_event(node)
 
-    def on_stopped(self, node: SimNode) -> None:
+    def on_stopped(self, node: Machine) -> None:
         self._of(node).on_stopped(node)
 
-    def on_boot(self, node: SimNode) -> None:
+    def on_boot(self, node: Machine) -> None:
         self._of(node).on_boot(node)
 
-    def on_sent(self, node: SimNode, to: str, message: PeerMessage) -> None:
+    def on_sent(self, node: Machine, to: str, message: PeerMessage) -> None:
         self._of(node).on_sent(node, to, message)
 
-    def on_answered(self, node: SimNode, physical_offset: int) -> None:
+    def on_answered(self, node: Machine, physical_offset: int) -> None:
         self._of(node).on_answered(node, physical_offset)
 
 
@@ -199,7 +202,7 @@ class _SnapshotLooks:
         (self._after if node.name == self._survivor else self._before).after_event(node)
 
 
-def _nodes_of(watch: Watch) -> list[SimNode]:
+def _nodes_of(watch: Watch) -> list[Machine]:
     return [picture._node for picture in watch.pictures.values()]
 
 
@@ -477,7 +480,7 @@ class LastResort:
             raise Defect("no progress", f"{what}; {states}")
 
 
-def _check_sessions(node: SimNode) -> None:
+def _check_sessions(node: Machine) -> None:
     """Whoever serves in an epoch has no session from before it."""
     if node.life is None or not node.life.replica.leadership.serving:
         return

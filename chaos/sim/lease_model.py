@@ -23,7 +23,7 @@ from broker.state.compound import Judged
 from broker.state.leases import Place
 from broker.state.machine import StateMachine
 from broker.state.topics import TopicState
-from chaos.sim.node import Defect
+from chaos.sim.defect import Defect
 from dledger.codec import decode_configuration
 from dledger.core.types import EntryKind
 from dledger.level import DELIVERY_LEVEL, TOPIC_RULES_LEVEL

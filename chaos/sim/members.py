@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from chaos.errors import CallFailed
 from chaos.sim.clients import Client, Shared
+from chaos.sim.defect import Defect
 from chaos.sim.filtered import check_counts, filters
-from chaos.sim.node import Defect
 from chaos.sim.plan import MEMBER_PACE
 from chaos.sim.streams import MemberStream
 from dledger.records.record import DecodedRecord, decode_records

@@ -23,9 +23,13 @@ from chaos.sim.altered import AlteredLogs
 from chaos.sim.churn import Churn
 from chaos.sim.clock_watch import BELIEVED_US
 from chaos.sim.copies import Copies, may_harm
+from chaos.sim.defect import Defect
+from chaos.sim.disk_swaps import find_again, lose_disk, put_right
 from chaos.sim.links import Thief
+from chaos.sim.machine import Life
+from chaos.sim.machine_config import DATA
 from chaos.sim.network import FAIR, Garbling, Link
-from chaos.sim.node import DATA, Defect, Life, SimNode
+from chaos.sim.node import SimNode
 from chaos.sim.operator import Operator
 from chaos.sim.plan import Fault, FaultEvent
 from chaos.sim.restored import spoil_a_snapshot
@@ -507,11 +511,11 @@ class Nemesis:
         if not found or not self._may_harm(found[0]) or self._is_one_altered():
             return
         node = chance.choice(found)
-        node.find_again()
+        find_again(node)
         node.boot()
         self.copies.watch()
         back_us = chance.randrange(300_000, 2_500_000)  # also when the faults are over
-        self._world.timeline.after(back_us, NOBODY, node.put_right)
+        self._world.timeline.after(back_us, NOBODY, partial(put_right, node))
 
     def _older_copy(self, chance: Random) -> None:
         """A copy is taken now, and put back later if everybody else can tell by then; in the same
@@ -566,7 +570,7 @@ class Nemesis:
             return  # the new disk would know nothing of the older copy's promises
         if self._is_one_altered():
             return  # it may be who leads for a moment, and gives its own to who has nothing
-        node.lose_disk()
+        lose_disk(node)
         self._down_and_up(node, chance)
         self._operator.replace(node)
 

@@ -19,7 +19,10 @@ from random import Random
 from typing import Any, Final
 
 from chaos.sim.clients import Administrator, Shared
-from chaos.sim.node import NEWER_LEVEL, Defect, Life, SimNode
+from chaos.sim.defect import Defect
+from chaos.sim.machine import Life
+from chaos.sim.machine_config import NEWER_LEVEL
+from chaos.sim.node import SimNode
 from chaos.sim.world import World
 from dledger.core.progress import PeerState
 from dledger.core.types import Configuration

@@ -11,7 +11,9 @@ import asyncio
 from broker.errors import BrokerError
 from chaos.forming import describe_disk, join_disk
 from chaos.sim.disk import MachineDied
-from chaos.sim.node import Life, SimNode
+from chaos.sim.disk_swaps import lose_disk
+from chaos.sim.machine import Life
+from chaos.sim.node import SimNode
 from chaos.sim.world import NOBODY, World
 from dledger.core.types import DiskId
 from store.errors import StoreError
@@ -35,7 +37,7 @@ class Operator:
         if not node.is_lost or len(node.lost) != number:
             return
         if node.is_ruined:  # The new disk has rotted before it was a member's: another one.
-            node.lose_disk()
+            lose_disk(node)
             node.is_ruined, number = False, len(node.lost)
         self._world.timeline.after(AGAIN_US, NOBODY, self._look, node, number)
         leader = self._serving()

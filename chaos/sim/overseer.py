@@ -13,7 +13,7 @@ from random import Random
 
 from chaos.errors import CallFailed
 from chaos.sim.clients import Client, Shared
-from chaos.sim.node import Defect
+from chaos.sim.defect import Defect
 from dledger.wire import commands_pb2 as cpb
 from dledger.wire import consumers_pb2 as pb
 from dledger.wire import errors_pb2 as epb

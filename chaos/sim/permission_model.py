@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from broker.state.compound import Judged
 from broker.state.machine import StateMachine
-from chaos.sim.node import Defect
+from chaos.sim.defect import Defect
 from dledger.core.types import EntryKind
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, preamble_of
 from dledger.wire.commands_pb2 import Command

@@ -17,8 +17,8 @@ from random import Random
 
 from chaos.errors import CallFailed
 from chaos.sim.clients import Client, Shared
+from chaos.sim.defect import Defect
 from chaos.sim.delivery_model import DeliveryModel
-from chaos.sim.node import Defect
 from dledger.records.record import decode_records
 from dledger.wire import broker_pb2 as bpb
 from dledger.wire import commands_pb2 as cpb

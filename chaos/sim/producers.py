@@ -21,8 +21,8 @@ from random import Random
 from chaos.checkers.history import Operation, Send
 from chaos.errors import CallFailed
 from chaos.sim.clients import BORN, Client, Shared
+from chaos.sim.defect import Defect
 from chaos.sim.filtered import properties_of
-from chaos.sim.node import Defect
 from dledger.history import Outcome
 from dledger.records.record import RecordTemplate
 from dledger.wire import broker_pb2 as pb

@@ -20,7 +20,7 @@ from typing import Any
 
 from chaos.errors import CallFailed
 from chaos.sim.clients import BORN, Client, Shared
-from chaos.sim.node import Defect
+from chaos.sim.defect import Defect
 from dledger.records.record import RecordTemplate, decode_records
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2 as epb

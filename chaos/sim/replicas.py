@@ -14,10 +14,13 @@ from typing import NamedTuple
 
 from broker.state.machine import StateMachine
 from chaos.sim.archive import Archive
+from chaos.sim.defect import Defect
 from chaos.sim.delivery_model import DeliveryModel
 from chaos.sim.incarnations import EntryKey, Witness
 from chaos.sim.lease_model import LeaseModel
-from chaos.sim.node import DATA, NEWER_LEVEL, Defect, Life, SimNode
+from chaos.sim.machine import Life
+from chaos.sim.machine_config import DATA, NEWER_LEVEL
+from chaos.sim.node import SimNode
 from chaos.sim.permission_model import PermissionModel
 from chaos.sim.plan import MEMBER_DELAYS_MS
 from chaos.sim.retry_model import RetryModel

@@ -16,7 +16,10 @@ from random import Random
 from broker.state.errors import SnapshotRefused
 from broker.state.machine import StateMachine
 from chaos.sim.archive import Archive
-from chaos.sim.node import DATA, NEWER_LEVEL, Defect, Life, SimNode
+from chaos.sim.defect import Defect
+from chaos.sim.machine import Life
+from chaos.sim.machine_config import DATA, NEWER_LEVEL
+from chaos.sim.node import SimNode
 from chaos.sim.snapshots import NoQueues, compare
 from store.errors import StoreError
 from store.snapshot_files import FOLDER, SnapshotFiles

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker.state.compound import Judged
-from chaos.sim.node import Defect
+from chaos.sim.defect import Defect
 from dledger.reading.compound import as_entry, unit_spans
 from dledger.reading.entry import EntryHeader
 from dledger.records.record import DecodedRecord, decode_records

@@ -18,7 +18,8 @@ from typing import Final
 
 from chaos.sim.copies import may_harm, voters_for_now
 from chaos.sim.files import SECTOR_BYTES
-from chaos.sim.node import DATA, SimNode
+from chaos.sim.machine_config import DATA
+from chaos.sim.node import SimNode
 from chaos.sim.world import World
 from dledger.core.types import NodeId
 from dledger.reading.checkpoint import decode_checkpoint

@@ -24,6 +24,7 @@ from broker.state.topics import TopicRef
 from chaos.checkers.anomalies import find_anomalies
 from chaos.checkers.linearizability import check_linearizability
 from chaos.sim.clients import Administrator, Consumer, Doubter, Shared
+from chaos.sim.defect import Defect
 from chaos.sim.failing import FailingCrew, FailingMember, check_failed, has_moved_on
 from chaos.sim.filtered import drawn, wanted_offsets
 from chaos.sim.gatekeeper import Gatekeeper
@@ -37,9 +38,10 @@ from chaos.sim.keyed import (
     check_keyed,
     is_through,
 )
+from chaos.sim.machine import Life
 from chaos.sim.members import Crew, Member
 from chaos.sim.nemesis import Nemesis
-from chaos.sim.node import Defect, Life, SimNode
+from chaos.sim.node import SimNode
 from chaos.sim.one_away import OneAway
 from chaos.sim.overseer import Overseer
 from chaos.sim.plan import Fault, Plan

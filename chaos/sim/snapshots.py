@@ -22,7 +22,9 @@ from typing import Protocol
 
 from broker.state.errors import SnapshotRefused
 from broker.state.machine import StateMachine
-from chaos.sim.node import NEWER_LEVEL, Defect, SimNode
+from chaos.sim.defect import Defect
+from chaos.sim.machine_config import NEWER_LEVEL
+from chaos.sim.node import SimNode
 from dledger.core.errors import InvariantViolation
 
 SHARE = 0.01  # of the events that applied something, which become such a point

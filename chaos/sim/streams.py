@@ -17,9 +17,11 @@ from typing import Protocol
 from broker.doors.grpc.errors import wire_error
 from broker.doors.grpc.groups import GroupsDoor
 from broker.errors import BrokerError
+from chaos.sim.defect import Defect
 from chaos.sim.loop import ProcessLoop
+from chaos.sim.machine import Life
 from chaos.sim.network import Network
-from chaos.sim.node import Defect, Life, SimNode
+from chaos.sim.node import SimNode
 from chaos.sim.timeline import Actor, ActorDied, Timeline
 from dledger.wire import errors_pb2 as epb
 from dledger.wire.groups_pb2 import AttendRequest, AttendResponse

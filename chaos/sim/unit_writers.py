@@ -24,7 +24,8 @@ from broker.state.topics import TopicRef
 from chaos.errors import CallFailed
 from chaos.sim.archive import Archive
 from chaos.sim.clients import BORN, Client, Shared
-from chaos.sim.node import WRITE_UNIT, Defect, SimNode
+from chaos.sim.defect import Defect
+from chaos.sim.node import WRITE_UNIT, SimNode
 from chaos.sim.racers import MAX_QUEUES, NAMES, Track
 from dledger.reading.compound import batches_in, commands_in, data_in
 from dledger.reading.entry import parse_header

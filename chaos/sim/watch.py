@@ -21,9 +21,11 @@ from broker.services.gate import Gate
 from chaos.invariants import InvariantBroken, InvariantChecker
 from chaos.sim.archive import Archive
 from chaos.sim.clock_watch import ClockWatch
+from chaos.sim.defect import Defect
 from chaos.sim.disk import SimulatedDisk
 from chaos.sim.incarnations import Incarnations
-from chaos.sim.node import DATA, Defect, Life, SimNode
+from chaos.sim.machine import Life, Machine
+from chaos.sim.machine_config import DATA
 from chaos.sim.plan import Tuning
 from dledger.core.types import Configuration, Index, Role
 from dledger.hard_state import decode_hard_state
@@ -47,7 +49,7 @@ CRC_BYTES = 4  # behind the content of an `AtomicFile`
 class Watch:
     """The invariants of one run."""
 
-    def __init__(self, nodes: Sequence[SimNode], tuning: Tuning) -> None:
+    def __init__(self, nodes: Sequence[Machine], tuning: Tuning) -> None:
         self.archive: Archive | None = None  # the whole history, where logs let their front go
         self.checks = 0
         self.incarnations = Incarnations()
@@ -75,7 +77,7 @@ class Watch:
         """The highest index that any node has called committed."""
         return len(self.checker.committed)
 
-    def after_event(self, node: SimNode) -> None:
+    def after_event(self, node: Machine) -> None:
         """Everything still holds, now that an event of `node` has been handled."""
         life = node.life
         self._appends.pop(node.name, None)
@@ -93,7 +95,7 @@ class Watch:
         if life.is_shut:  # at rest, and about to close the files that others would read here
             self.pictures[node.name].is_running = False
 
-    def _check_core(self, node: SimNode, life: Life) -> None:
+    def _check_core(self, node: Machine, life: Life) -> None:
         replica = life.replica
         core, log = replica.driver.core, replica.log
         fingerprint = (
@@ -127,11 +129,11 @@ class Watch:
         finally:
             self._observe(is_observed=False)
 
-    def on_stopped(self, node: SimNode) -> None:
+    def on_stopped(self, node: Machine) -> None:
         """A process is gone."""
         self.pictures[node.name].is_running = False
 
-    def on_boot(self, node: SimNode) -> None:
+    def on_boot(self, node: Machine) -> None:
         """A process started: its memory is new, what it had promised is not."""
         self._fingerprints.pop(node.name, None)
         self._in_doubt.pop(node.name, None)
@@ -144,7 +146,7 @@ class Watch:
         self._notes.pop(node.name, None)
         self._check_replayed(node)
 
-    def _check_note(self, node: SimNode, life: Life) -> None:
+    def _check_note(self, node: Machine, life: Life) -> None:
         """Noted is never more than durable here: everything through the entry that the checkpoint
         notes is on this node's own platter, in either flush mode. A start takes it for committed,
         whatever lies there."""
@@ -162,7 +164,7 @@ class Watch:
         if found != header.digest:
             raise Defect("noted beyond durable", f"{node.name} noted entry {noted}")
 
-    def _check_replayed(self, node: SimNode) -> None:
+    def _check_replayed(self, node: Machine) -> None:
         """What a start takes for committed has been committed, in the same bytes."""
         if node.life is None or node.spoiled:
             return
@@ -176,7 +178,7 @@ class Watch:
         if not is_same:
             raise Defect("replayed beyond committed", f"{node.name} starts at entry {through}")
 
-    def _check_derived(self, node: SimNode, life: Life) -> None:
+    def _check_derived(self, node: Machine, life: Life) -> None:
         """What the checkpoint calls derived durably is so: the units of those entries are on the
         platter, under names that are. A start takes its word for it."""
         index = life.replica.log.checkpoint.state.consume_queue_index
@@ -202,7 +204,7 @@ class Watch:
                         f"{node.name} calls entry {index} derived durably, {path} isn't",
                     )
 
-    def _check_pulls(self, node: SimNode, life: Life) -> None:
+    def _check_pulls(self, node: Machine, life: Life) -> None:
         """A pull whose messages have come is answered in that turn or the next: a wake-up that is
         lost would show itself as a hold to its end only. One that is being read, in pieces, was
         woken."""
@@ -256,7 +258,7 @@ class Watch:
 
     # --- what leaves a node ------------------------------------------------------------------
 
-    def on_sent(self, node: SimNode, to: str, message: PeerMessage) -> None:
+    def on_sent(self, node: Machine, to: str, message: PeerMessage) -> None:
         """Nothing leaves that a crash at this moment could make untrue (ADR 3), and next to nothing
         of who knows that its log isn't the group's."""
         life = node.life
@@ -285,14 +287,14 @@ class Watch:
             case _:
                 pass
 
-    def _check_sound(self, node: SimNode, what: str) -> None:
+    def _check_sound(self, node: Machine, what: str) -> None:
         """Who knows that it has lost committed entries, since before this event, promises nothing
         that only a disk can that holds all of them."""
         is_in_doubt = node.life is not None and node.life.replica.repairs.is_at_work
         if is_in_doubt and self._in_doubt.get(node.name):
             raise Defect("promised in doubt", f"{node.name} sends {what} while its log is rotten")
 
-    def _on_append(self, node: SimNode, to: str, frames: bytes) -> None:
+    def _on_append(self, node: Machine, to: str, frames: bytes) -> None:
         """No turn holds a node's loop for long: an append has few entries, and whoever is far
         behind is sent few of them at once (ADR 27)."""
         count = at = 0
@@ -306,7 +308,7 @@ class Watch:
         if appends[to] > MOST_APPENDS:
             raise Defect("loop held", f"{node.name} sent {to} {appends[to]} appends in one event")
 
-    def _on_vote(self, node: SimNode, term: int, candidate: str) -> None:
+    def _on_vote(self, node: Machine, term: int, candidate: str) -> None:
         try:
             # Another disk knows nothing of the votes of the one before, and needs not: whoever
             # counts its votes has the entry that names it. An older copy is the same disk.
@@ -323,7 +325,7 @@ class Watch:
                 f"{node.name} voted for {candidate} in term {term}, its disk has {state}",
             )
 
-    def _on_term(self, node: SimNode, term: int) -> None:
+    def _on_term(self, node: Machine, term: int) -> None:
         """Who takes entries in a term has it on disk: after a crash it must not take those of an
         older leader, nor vote in a term that it had left (figure 2: persistent state). Looked at
         once for each life and term."""
@@ -338,7 +340,7 @@ class Watch:
             )
         self._terms[node.name] = term
 
-    def _on_acknowledgement(self, node: SimNode, match_index: int) -> None:
+    def _on_acknowledgement(self, node: Machine, match_index: int) -> None:
         """Everything up to `match_index` is on the platter: of this life, looked at once each."""
         life = node.life
         if life is None or node.spoiled or match_index == 0:
@@ -357,7 +359,7 @@ class Watch:
         if match_index > self._acknowledged.get(node.name, 0):
             self._acknowledged[node.name] = match_index
 
-    def on_answered(self, node: SimNode, physical_offset: int) -> None:
+    def on_answered(self, node: Machine, physical_offset: int) -> None:
         """A producer is told that its batch at `physical_offset` is stored. Whether what the node
         calls committed is so is looked at when its event has been handled."""
         life = node.life
@@ -415,7 +417,7 @@ class Picture:
         "voter_sets",
     )
 
-    def __init__(self, node: SimNode, watch: Watch) -> None:
+    def __init__(self, node: Machine, watch: Watch) -> None:
         self.name = str(node.name)
         self.is_running = False
         self.term = self.last_index = self.commit_index = self.applied_index = 0

@@ -17,11 +17,13 @@ from chaos.checkers.history import History
 from chaos.errors import CallFailed
 from chaos.forming import form_disks
 from chaos.sim.archive import Archive
+from chaos.sim.defect import Defect
 from chaos.sim.group_watch import GroupWatch
 from chaos.sim.loop import WALL_START_MS, ProcessLoop
+from chaos.sim.machine import Life, Machine
 from chaos.sim.members import Crew
 from chaos.sim.network import Network
-from chaos.sim.node import Defect, Life, SimNode
+from chaos.sim.node import SimNode
 from chaos.sim.plan import Plan
 from chaos.sim.restored import check_start
 from chaos.sim.snapshots import Snapshots
@@ -118,10 +120,10 @@ class World:
         self.watch.on_boot(node)
         self._open_calls[node.name] = {}
 
-    def on_sent(self, node: SimNode, peer: NodeId, message: PeerMessage) -> None:
+    def on_sent(self, node: Machine, peer: NodeId, message: PeerMessage) -> None:
         self.watch.on_sent(node, peer, message)
 
-    def is_rotten_elsewhere(self, node: SimNode) -> bool:
+    def is_rotten_elsewhere(self, node: Machine) -> bool:
         """Whether the log of another one has rotted, too."""
         return any(each.has_log_rot for each in self.nodes.values() if each is not node)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from chaos.sim.disk import SimulatedDisk
-from chaos.sim.node import DATA
+from chaos.sim.machine_config import DATA
 from chaos.sim.plan import Fault, FaultEvent, Plan, Tuning
 from chaos.sim.run import run_plan
 from chaos.sim.world import World

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from chaos.sim.disk import SimulatedDisk
-from chaos.sim.node import DATA
+from chaos.sim.machine_config import DATA
 from tests.integration.filled_disk import formed, protocol
 
 ROOT = Path(__file__).parent.parent.parent
