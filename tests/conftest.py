@@ -11,10 +11,15 @@ import contextlib
 import functools
 import gc
 import importlib
+import json
 import logging
+import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,38 +133,67 @@ def pytest_collection(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where several processes share the tests, those with a Spark session are for one of them, as
-    each session is a JVM that starts and warms up; they and the longest come first."""
+    each session is a JVM that starts and warms up (`pytest_xdist_make_scheduler`); they and the
+    longest come first."""
     if not hasattr(config, "workerinput"):
         return
     order = {name: number for number, name in enumerate(LONGEST)}
+    of_spark: set[str] = set()
 
     def place(item: pytest.Item) -> int:
         fixtures = {"spark", "engine"} & set(getattr(item, "fixturenames", ()))
         if fixtures and item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            of_spark.add(item.nodeid)
             return -1
         return order.get(item.nodeid.partition("::")[0], len(order))
 
     items.sort(key=place)
+    told = Path(config.workerinput["of_spark"])
+    own = told.with_name(config.workerinput["workerid"])
+    own.write_text(json.dumps(sorted(of_spark)))
+    own.replace(told)
+
+
+OF_SPARK = pytest.StashKey[Path]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Each process is told where to say which tests need the Spark session. xdist's own way, a mark
+    that becomes part of a test's id, is without effect where ids can't be written to (pytest 9.2):
+    each process had a session then."""
+    if OF_SPARK not in node.config.stash:
+        folder = Path(tempfile.mkdtemp(prefix="dledger-tests-"))
+        node.config.add_cleanup(lambda: shutil.rmtree(folder))
+        node.config.stash[OF_SPARK] = folder / "of_spark"
+    node.workerinput["of_spark"] = os.fspath(node.config.stash[OF_SPARK])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`--dist loadgroup` hands out groups, and files of those that are in none: what a module's
-    tests share (a group of processes, as a rule) is set up once."""
+    """`--dist loadgroup` hands out files, and those tests together that need the Spark session:
+    what a module's tests share (a group of processes, as a rule) is set up once."""
     if config.getvalue("dist") != "loadgroup":
         return None
     from xdist.scheduler import LoadGroupScheduling
 
+    @functools.cache
+    def of_spark() -> frozenset[str]:
+        return frozenset(json.loads(config.stash[OF_SPARK].read_text()))
+
     scheduling = LoadGroupScheduling(config, log)
-    group_of = scheduling._split_scope
-    scheduling._split_scope = lambda nodeid: group_of(nodeid).partition("::")[0]
+    scheduling._split_scope = lambda nodeid: (
+        "spark" if nodeid in of_spark() else nodeid.partition("::")[0]
+    )
     return scheduling
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
     """One session for all tests, on two threads; where it can't be had, its tests are skipped."""
+    if hasattr(pytestconfig, "workerinput") and pytestconfig.option.loadgroup:
+        told = Path(pytestconfig.workerinput["of_spark"])
+        told.with_name("session").touch(exist_ok=False)  # one, in one of the processes
     pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
     from dledger.spark import SparkUnavailable, start_session
 
