@@ -3,8 +3,8 @@ node in a test takes, and nearly all of what a command does, are imports.
 
 Nodes of local groups that are made in the tests' process come from here by themselves (`conftest`).
 Others are started as a program: where its start, pipes and signals are the subject
-(`cli/test_process.py`, `cli/test_streams.py`), where it is measured (`bench`), and below `dledger
-chaos`, `demo` and `bench` where these are processes of their own.
+(`cli/test_process.py`, `cli/test_streams.py`), where it is measured (some in `bench`), and below
+`dledger chaos`, `demo` and `bench` where these are processes of their own.
 """
 
 from __future__ import annotations

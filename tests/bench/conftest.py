@@ -1,4 +1,5 @@
-"""Nodes that are measured are started as ever: how long that takes is among the figures."""
+"""Nodes whose starts are among the figures are started as ever; others are forked (`tests.warm`):
+no figure is judged here."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from broker.local_group.process import spawn_detached, use_spawner
 from tests.warm import spawn
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture
 def _nodes_are_started() -> Iterator[None]:
     use_spawner(spawn_detached)
     yield

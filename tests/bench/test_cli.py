@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.local_group import LocalNode
-from dledger_cli.bench import cli
+from dledger_cli.bench import cli, failover, produce, rounds
 from dledger_cli.bench.arena import Arena
 from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target
 from dledger_cli.bench.produce import PROMISES, Case
@@ -132,8 +132,10 @@ def test_wrong_arguments_are_usage_errors(arguments: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_figures_of_a_real_group(tmp_path: Path) -> None:
+def test_figures_of_a_real_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The shape of what a short run gives. No figure is judged but what must hold."""
+    monkeypatch.setattr(produce, "WARM_UP_SECONDS", 0.1)
+    monkeypatch.setattr(rounds, "SETTLE_S", 0.1)
     arguments = ["produce", "--seconds", "0.2", "--rounds", "1", "--json"]
     result = runner.invoke(cli.app, [*arguments, "--dir", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
@@ -150,8 +152,11 @@ def test_figures_of_a_real_group(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["KILL", "STOP"])
-def test_a_fault_of_a_real_leader_loses_nothing(tmp_path: Path, fault: str) -> None:
+def test_a_fault_of_a_real_leader_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str
+) -> None:
     """One fault under load: the next leader acknowledges, and the account is even."""
+    monkeypatch.setattr(failover, "SETTLE_S", 0.3)
     arguments = ["failover", "--kills", "1", "--in-flight", "64", "--signal", fault, "--json"]
     result = runner.invoke(cli.app, [*arguments, "--dir", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output

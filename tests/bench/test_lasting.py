@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.local_group import GroupOptions, LocalGroup
-from dledger_cli.bench import changes, cli, replace, scrub
+from dledger_cli.bench import changes, cli, replace, restart, scrub
 from dledger_cli.bench.changes import Waits
 from dledger_cli.bench.filled import Shape
 from dledger_cli.bench.restart import Tail, read_once, tail_of
@@ -47,8 +47,12 @@ def is_whole(group: LocalGroup) -> bool:
 
 
 @pytest.mark.slow
-def test_a_killed_follower_is_timed_and_follows_again(group: LocalGroup) -> None:
+@pytest.mark.usefixtures("_nodes_are_started")
+def test_a_killed_follower_is_timed_and_follows_again(
+    group: LocalGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beside an interpreter and its tail; twenty messages are an entry where that is asked for."""
+    monkeypatch.setattr(restart, "TAIL_BYTES", 4 << 20)
     figures = measured("restart", *LOG, "--per-entry", "20", "--dir", str(group.directory))
     assert figures["1MB_restart"]["median"] > figures["1MB_python"]["median"] / 1_000
     assert figures["1MB_restart"]["target"] == {
