@@ -10,11 +10,14 @@ Others are started as a program: where its start, pipes and signals are the subj
 from __future__ import annotations
 
 import functools
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from broker.local_group.process import ProcessIdentity
+from broker.local_group.process import ProcessIdentity, is_running, send_signal
 from dledger.testing.warm import WarmProgram
 from dledger_cli.warm_nodes import forked_by
 
@@ -28,6 +31,19 @@ def warm() -> WarmProgram:
 def spawn(command: Sequence[str], output: Path) -> ProcessIdentity:
     """As `broker.local_group.process.spawn_detached`, where that starts Python."""
     return forked_by(warm().path)(command, output)
+
+
+def node(config: Path, output: Path) -> ProcessIdentity:
+    """`dledger node` on that configuration runs; what it says is appended to `output`."""
+    words = [sys.executable, "-P", "-m", "dledger_cli", "node", "--config", str(config)]
+    return spawn(words, output)
+
+
+def kill(process: ProcessIdentity) -> None:
+    """It is over, by SIGKILL: its ports are free, its locks released."""
+    send_signal(process, signal.SIGKILL)
+    while is_running(process):
+        time.sleep(0.01)
 
 
 def program(*words: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:

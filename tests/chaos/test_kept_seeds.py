@@ -159,7 +159,7 @@ def test_nobody_listens_to_older_copies_and_replaced_disks(seed: int, word: str)
 
 def test_members_come_and_go() -> None:
     """Under kills, cuts and lost disks, by two administrators who don't know of each other."""
-    plans = [draw_plan(seed, duration_ms=8_000) for seed in (5, 8, 16, 33, 64, 68)]
+    plans = [draw_plan(seed, duration_ms=8_000) for seed in (33, 64)]
     assert all(any(fault.kind is Fault.CHURN for fault in plan.faults) for plan in plans)
     reports = [run_plan(plan) for plan in plans]
     assert [report.failure for report in reports] == [None] * len(plans)

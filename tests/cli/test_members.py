@@ -19,11 +19,13 @@ import pytest
 
 from broker.config import dump_toml, load_config
 from broker.local_group import LocalGroup
+from broker.local_group.process import ProcessIdentity
 from dledger.client import StartFrom
 from dledger.client.blocking import BlockingClient
 from dledger.terminal.outcome import ExitCode
 from tests.cli.called import command
 from tests.integration.group import free_ports
+from tests.warm import kill, node
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +39,7 @@ class Growing:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.addresses: dict[str, str] = {}
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, ProcessIdentity] = {}
         assert self.command("group", "up", "--nodes", "1", "--dir", str(folder)).returncode == 0
         self.group = LocalGroup.open(folder)
         self.addresses["n1"] = self.group.node("n1").address
@@ -100,12 +102,8 @@ class Growing:
                 return
 
     def start(self, name: str) -> None:
-        with (self.folder / name / "output").open("ab") as output:
-            self.processes[name] = subprocess.Popen(
-                [*PROGRAM, "node", "--config", str(self.folder / name / "node.toml")],
-                stdout=output,
-                stderr=output,
-            )
+        home = self.folder / name
+        self.processes[name] = node(home / "node.toml", home / "output")
 
     def said(self, name: str) -> str:
         """The last lines of what the process of that node put out."""
@@ -116,8 +114,7 @@ class Growing:
         if name == "n1":
             self.group.signal("n1", signal.SIGKILL)
         else:
-            self.processes[name].kill()
-            self.processes.pop(name).wait()
+            kill(self.processes.pop(name))
         self.addresses.pop(name)
 
     def roles(self) -> dict[str, str]:
@@ -127,8 +124,7 @@ class Growing:
 
     def close(self) -> None:
         for process in self.processes.values():
-            process.kill()
-            process.wait()
+            kill(process)
         self.group.kill_all()
 
 
@@ -241,8 +237,7 @@ def test_administrators_are_told_what_they_may_not(growing: Growing) -> None:
 def test_a_member_that_is_lost_is_replaced(growing: Growing) -> None:
     """The same command as `group replace`, on a member that was taken in."""
     assert growing.member("add", *growing.install("n2", "n3")).returncode == 0
-    growing.processes["n3"].kill()
-    growing.processes["n3"].wait()
+    kill(growing.processes["n3"])
     shutil.rmtree(growing.folder / "n3" / "data")
     growing.start("n3")
     growing.wait_until_it_listens("n3")

@@ -7,7 +7,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 
 from broker.config import dump_toml, load_config
 from broker.local_group import LocalGroup
+from broker.local_group.process import ProcessIdentity
 from broker.local_group.status import OUT_OF_SERVICE_ROLE, probe
 from dledger.client import StartFrom
 from dledger.client.blocking import BlockingClient
@@ -28,10 +28,10 @@ from dledger.terminal.outcome import run as run_here
 from dledger.wire.cluster_pb2 import NodeStatus
 from tests.cli.called import command
 from tests.integration.group import free_ports
+from tests.warm import kill, node
 
 pytestmark = pytest.mark.slow
 
-PROGRAM = (sys.executable, "-m", "dledger_cli")
 PATIENCE_S = 120.0
 GROUP = "local"
 
@@ -41,7 +41,7 @@ class Struck:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[ProcessIdentity] = []
         done = self.command("group", "up", "--dir", str(folder))
         assert done.returncode == 0, done.stderr
         self.group = LocalGroup.open(folder)
@@ -63,9 +63,7 @@ class Struck:
             assert run_here(self.group.wait_gone(name))
 
     def start(self, config: Path) -> None:
-        with (self.folder / "output").open("ab") as output:
-            command = [*PROGRAM, "node", "--config", str(config)]
-            self.processes.append(subprocess.Popen(command, stdout=output, stderr=output))
+        self.processes.append(node(config, self.folder / "output"))
 
     def at(self, name: str) -> str:
         return self.group.node(name).address
@@ -89,8 +87,7 @@ class Struck:
 
     def close(self) -> None:
         for process in self.processes:
-            process.kill()
-            process.wait()
+            kill(process)
         self.group.kill_all()
 
 
