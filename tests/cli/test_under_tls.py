@@ -6,7 +6,6 @@ given what a user has at hand: where the clients of one node come in.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import subprocess
@@ -25,11 +24,13 @@ from typer.testing import CliRunner
 from audit.commands.selection import wanted_replicas
 from audit.engines.choice import EngineName
 from broker.config import NodeConfig, dump_toml
+from broker.local_group.process import ProcessIdentity
 from dledger.reading.entry import HEADER_SIZE
 from dledger.terminal.tls import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from dledger_cli.app import PROGRAMS, app
 from tests.certificates import Authority
 from tests.integration.group import free_ports
+from tests.warm import kill, node
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +45,7 @@ class Machines:
 
     folder: Path
     configs: dict[str, NodeConfig]
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, ProcessIdentity] = field(default_factory=dict)
 
     @classmethod
     def make(cls, folder: Path, authority: Authority) -> Machines:
@@ -73,14 +74,11 @@ class Machines:
         return cls(folder, configs)
 
     def start(self, name: str) -> None:
-        command = [sys.executable, "-m", "dledger_cli", "node", "--config", "node.toml"]
-        with (self.folder / name / "node.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(command, cwd=self.folder / name, stderr=log)
+        home = self.folder / name
+        self.processes[name] = node(home / "node.toml", home / "node.log")
 
     def kill(self, name: str) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.processes[name].kill()
-        self.processes.pop(name).wait()
+        kill(self.processes.pop(name))
 
     @property
     def bootstrap(self) -> str:
