@@ -100,6 +100,7 @@ class QueuePulls:
         deadline = now() + self._pulls.hold_s(request.hold_ms)
         positions: Sequence[int] = range(len(request.queues))
         passed: dict[int, Found] = {}
+        looked = self._held.moment  # nothing that was there then is waited for
         while True:
             self._gate.check_serving()
             read = await self._read(request, positions)
@@ -116,10 +117,12 @@ class QueuePulls:
             keys = self._keys(request)
             if keys is None:
                 positions = range(len(request.queues))  # one of them has gone meanwhile
+                looked = self._held.moment
                 continue
             if any(self._is_held_back(request.group, wish) for wish in request.queues):
                 left = min(left, LOOK_AGAIN_S)
-            woken = await self._held.wait(list(keys), left)
+            woken = await self._held.wait(list(keys), left, looked)
+            looked = self._held.moment
             # Nobody else has got anything since they were looked at; a wake of none is a look.
             positions = sorted({at for key in woken for at in keys[key]}) or range(
                 len(request.queues)
