@@ -81,9 +81,15 @@ class BlockingSimpleConsumer:
         return [BlockingDelivery(self._thread, each) for each in found]
 
     def __iter__(self) -> Iterator[BlockingDelivery]:
-        """Messages one by one, for ever."""
+        """Messages one by one, for ever: until the consumer is closed, by another thread."""
         while True:
-            yield from self.receive()
+            try:
+                found = self.receive()
+            except ClientClosed:
+                if self._consumer.is_closing:
+                    return
+                raise
+            yield from found
 
     def close(self) -> None:
         """See `SimpleConsumer.close`."""
