@@ -82,14 +82,9 @@ class BlockingSimpleConsumer:
 
     def __iter__(self) -> Iterator[BlockingDelivery]:
         """Messages one by one, for ever: until the consumer is closed, by another thread."""
-        while True:
-            try:
-                found = self.receive()
-            except ClientClosed:
-                if self._consumer.is_closing:
-                    return
-                raise
-            yield from found
+        with suppress(ClientClosed):
+            while True:
+                yield from self.receive()
 
     def close(self) -> None:
         """See `SimpleConsumer.close`."""

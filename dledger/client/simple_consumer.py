@@ -84,7 +84,7 @@ class SimpleConsumer:
         self._receiving: set[asyncio.Task[list[Delivery]]] = set()
         self._settling: list[_Settling] = []
         self._sender: asyncio.Task[None] | None = None
-        self.is_closing = self._is_closed = False
+        self._is_closing = self._is_closed = False
 
     # --- receiving ----------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class SimpleConsumer:
             raise InvalidArgument(f"count is {count}; wanted: 1 to {MAX_RECEIVED}")
         wait_s = max(0.0, seconds("wait_s", wait_s))
         self._check_open()
-        if self.is_closing:
+        if self._is_closing:
             raise ClientClosed("the consumer is being closed")
         if self._kept and not done:
             return [self._kept.popleft() for _ in range(min(count, len(self._kept)))]
@@ -131,15 +131,10 @@ class SimpleConsumer:
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         """Messages one by one, for ever: until the consumer is closed."""
-        while not self.is_closing:
-            try:
-                found = await self.receive()
-            except ClientClosed:
-                if self.is_closing:
-                    return
-                raise
-            for delivery in found:
-                yield delivery
+        with suppress(ClientClosed):
+            while True:
+                for delivery in await self.receive():
+                    yield delivery
 
     async def _receive(self, count: int, wait_s: float, done: Sequence[Delivery]) -> list[Delivery]:
         riding = _together([each for each in done if not each.is_settled])
@@ -273,7 +268,7 @@ class SimpleConsumer:
         way was given comes back when its time is over."""
         if self._is_closed:
             return
-        self.is_closing = True
+        self._is_closing = True
         for task in list(self._receiving):
             task.cancel()
         self._kept.clear()
