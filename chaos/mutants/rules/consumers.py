@@ -246,7 +246,7 @@ CONSUMERS = (
     _mutant(
         "commit-of-a-queue-that-went-is-silent",
         "dledger/client/members/reading.py",
-        "                self._check_held(queue_id)\n",
+        "                self._check_held(queue_id, 0)\n",
         "",
         _READING,
     ),

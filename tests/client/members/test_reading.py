@@ -146,6 +146,8 @@ async def test_commit_of_a_queue_that_went_is_refused_by_name() -> None:
             await consumer.commit(message)
         group.members.give_back("g")
         assert (await anext(consumer)).queue_offset == 0, "it comes again"
+        await consumer.commit()
+        assert group.members.frontier("g", "t") == 0, "what was refused isn't done later"
 
 
 @async_test
