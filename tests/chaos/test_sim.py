@@ -18,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from chaos.cli import app
+from chaos.sim.nemesis import BETWEEN_TWO
 from chaos.sim.plan import SPEECH, Fault, FaultEvent, Plan, draw_plan
 from chaos.sim.run import Failure, Report, run_plan
 from chaos.sim.shrink import Recipe, shrink
@@ -291,6 +292,14 @@ def test_nothing_is_noted_beyond_the_own_log(flush: Literal["sync", "async"]) ->
         )
         tuning = replace(plan.tuning, housekeeping_ms=20, flush=flush)
         assert run_plan(replace(plan, faults=faults, tuning=tuning)).failure is None
+
+
+def test_what_takes_two_machines_spares_one() -> None:
+    """A group of one has its faults all the same, and those of links and pairs pass."""
+    plan = replace(draw_plan(3, duration_ms=900), nodes=1, spares=0)
+    kinds = (*sorted(BETWEEN_TWO, key=lambda each: each.value), Fault.RING, Fault.BRIDGE)
+    faults = tuple(FaultEvent(at, 500 + 60 * at, kind) for at, kind in enumerate(kinds))
+    assert run_plan(replace(plan, faults=faults)).failure is None
 
 
 def test_group_that_cannot_progress_is_noticed() -> None:
