@@ -142,6 +142,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
             lambda: parts.driver.log_time_ms,
             limits.max_held_pulls,
             parts.own_topics,
+            config.store.segment_size_bytes,
         ),
         retries=Retries(
             gate, reader, soundness, parts.appender.units, parts.own_topics, parts.machine

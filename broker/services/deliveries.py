@@ -13,7 +13,7 @@ import structlog
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Handed, Settlement, Settler, Superseded, Wanted
 from broker.leader.deliveries.burying import Burying
-from broker.leader.deliveries.desk import Desk, Place, Surroundings, UnitTaker
+from broker.leader.deliveries.desk import Desk, Place, Surroundings, UnitTaker, buried_bytes
 from broker.leader.retries.own_topics import OwnTopics
 from broker.reading.held import HeldPulls
 from broker.reading.held_back import HeldBack
@@ -81,10 +81,12 @@ class Deliveries:
         now_ms: Callable[[], int],
         max_waiting: int,
         topics: OwnTopics,
+        segment_bytes: int,
     ) -> None:
         """Args:
         now_ms: the log's time.
         max_waiting: receivers that wait at once, over all groups.
+        segment_bytes: of the log: no entry is longer.
         """
         self._gate = gate
         self._pulls = pulls
@@ -95,6 +97,7 @@ class Deliveries:
             *(state, units, held, gate.check_serving, now_ms, refused),
             Burying(state, units, topics, unit_refused).bury,
             HeldBack(state, reader),
+            buried_bytes(segment_bytes),
         )
         self._desks: dict[Place, Desk] = {}
         self._sparing = Sparing()

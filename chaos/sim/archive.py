@@ -32,6 +32,7 @@ class Archive:
     def __init__(self) -> None:
         self.frames: list[bytes] = []
         self.bases: set[int] = set()  # behind which some log begins, or began
+        self._machines: dict[int, StateMachine] = {}  # by known level: the furthest there was
 
     def after_event(self, node: SimNode, life: Life) -> None:
         """Takes down what `node` has called committed.
@@ -70,10 +71,17 @@ class Archive:
         return parse_header(self.frames[index - 1], 0).term
 
     def machine(self, through: int, options: MachineOptions, known_level: int) -> StateMachine:
-        """The state that the history gives, through an entry."""
-        machine = StateMachine(NoQueues(), options=options, known_level=known_level)
-        if through:
-            machine.apply(self.read(1, through))
+        """The state that the history gives, through an entry; to be looked at before the next one
+        is asked for. Most starts are further on than those before, and need not begin anew."""
+        machine = self._machines.get(known_level)
+        is_apt = machine is not None and machine.options == options
+        if machine is None or not is_apt or machine.applied_index > through:
+            machine = StateMachine(NoQueues(), options=options, known_level=known_level)
+        if machine.applied_index < through:
+            machine.apply(self.read(machine.applied_index + 1, through))
+        furthest = self._machines.get(known_level)
+        if not is_apt or furthest is None or furthest.applied_index <= machine.applied_index:
+            self._machines[known_level] = machine
         return machine
 
     def check_held(self, node: SimNode, life: Life) -> None:

@@ -148,7 +148,7 @@ class KeyedSender(Client):
         elif error.code in (epb.UNKNOWN_PRODUCER, epb.PRODUCER_FENCED):
             self._producer = b""  # forgotten: what was under way is so, too
             return -1
-        elif not error.retriable and error.code != epb.INTERNAL:
+        elif not error.retriable and error.code not in (epb.INTERNAL, epb.LIMIT_REACHED):
             raise Defect("honest producer refused", f"{self.name}: {error}")
         self.look_elsewhere()
         return None

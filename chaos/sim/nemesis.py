@@ -45,6 +45,13 @@ REVIVE_US = 200_000
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS
 YEAR_MS = 365 * DAY_MS
+# Where there is one machine these pass: they are between two, or somebody else has to tell.
+BETWEEN_TWO = frozenset(
+    {
+        *(Fault.BREAK_STREAMS, Fault.MUTE_STREAMS, Fault.STOLEN_STREAM),
+        *(Fault.SWAP, Fault.OLDER_COPY),
+    }
+)
 
 
 class _Strike(Protocol):
@@ -145,10 +152,11 @@ class Nemesis:
     # --- how ---------------------------------------------------------------------------------
 
     def _strike(self, event: FaultEvent) -> None:
-        if not self._is_over:
-            chance = self._world.plan.random(f"fault/{event.number}")
-            self._world.log("nemesis", f"#{event.number} {event.kind.value}")
-            self._strikes[event.kind](chance)
+        if self._is_over or (event.kind in BETWEEN_TWO and len(self._nodes) < 2):
+            return
+        chance = self._world.plan.random(f"fault/{event.number}")
+        self._world.log("nemesis", f"#{event.number} {event.kind.value}")
+        self._strikes[event.kind](chance)
 
     def _later(self, delay_ms: float, call: Callable[..., object], *arguments: object) -> None:
         """`call` after a while, unless peace has come."""

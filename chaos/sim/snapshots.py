@@ -74,11 +74,11 @@ class Snapshots:
             Defect: a snapshot, what it gives or an invariant isn't what it should be.
         """
         life = node.life
-        if life is None or life.failed is not None or node.spoiled:
+        if life is None:
             return
         machine = life.replica.machine
         applied = machine.applied_index
-        if applied == self._applied.get(node.name):
+        if applied == self._applied.get(node.name) or life.failed is not None or node.spoiled:
             return
         self._applied[node.name] = applied
         is_point = self._chance.random() < SHARE

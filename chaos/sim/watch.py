@@ -403,6 +403,7 @@ class Picture:
     is the running digest at it: it covers the entry and everything before."""
 
     __slots__ = (
+        "_may_count",
         "_node",
         "_watch",
         "applied_index",
@@ -427,6 +428,7 @@ class Picture:
         self.sets_that_may_count: tuple[frozenset[str], ...] = ()
         self._node = node
         self._watch = watch
+        self._may_count: tuple[Configuration, ...] = ()
 
     def take(self, life: Life) -> None:
         """The picture shows the node as it is now."""
@@ -434,9 +436,11 @@ class Picture:
         self.is_running = True
         self.term, self.vote = core.term, core.vote
         self.leads = core.role is Role.LEADER
-        self.voter_sets = voter_sets(core.configuration)
         may_count = core.configurations_that_may_count
-        self.sets_that_may_count = tuple(each for one in may_count for each in voter_sets(one))
+        if may_count != self._may_count:
+            self._may_count = may_count
+            self.voter_sets = voter_sets(core.configuration)
+            self.sets_that_may_count = tuple(each for one in may_count for each in voter_sets(one))
         self.last_index, self.commit_index = core.last_index, core.commit_index
         self.applied_index = life.replica.driver.applied_index
 

@@ -8,12 +8,16 @@ from hypothesis import strategies as st
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.batches import Batch, BatchRules
+from broker.leader.deliveries.desk import buried_bytes
 from broker.leader.retries.copies import Failure, copy_of, due_copy
+from broker.state.handouts import SPAN
 from dledger.client.errors import InvalidArgument
 from dledger.client.routing import labels
+from dledger.reading.compound import UnitBody, build_body
+from dledger.reading.entry import HEADER_SIZE, position_after
 from dledger.records.properties import MAX_PROPERTIES_BYTES, MAX_SENT_PROPERTIES_BYTES
-from dledger.records.record import RecordTemplate, decode_records
-from dledger.records.reserved import DEAD_REASON, ORIGIN_TOPIC, REAL_TOPIC
+from dledger.records.record import BATCH_PREAMBLE, RecordTemplate, decode_records
+from dledger.records.reserved import DEAD_REASON, EXHAUSTED, ORIGIN_TOPIC, REAL_TOPIC
 
 LONG_TOPIC, LONG_GROUP = "t" * 127, "g" * 119
 RULES = BatchRules(4 << 20)
@@ -70,3 +74,17 @@ def test_what_leaves_no_room_is_refused_by_client_and_broker() -> None:
     assert len(labels(None, None, {"a": "v" * room})) == MAX_SENT_PROPERTIES_BYTES
     with pytest.raises(InvalidArgument, match="properties: 31744 bytes in all, 31743 at most"):
         labels(None, None, {"a": "v" * (room + 1)})
+
+
+@pytest.mark.parametrize("body_bytes", [1, 600, 4_000, 100_000])
+@pytest.mark.parametrize("segment_bytes", [8 << 10, 2 << 20])
+def test_dead_letters_of_one_unit_fit_a_segment(segment_bytes: int, body_bytes: int) -> None:
+    """However much longer copies are: as many as one handout has, or as are read for a unit."""
+    (record,) = decode_records(stored(b"", b"x" * body_bytes).records)
+    count = min(SPAN, buried_bytes(segment_bytes) // record.size)
+    if not count:
+        return  # one alone, which is as large as a message may be
+    copies = [copy_of(record, Failure(LONG_GROUP, 16, 1 << 40, EXHAUSTED)) for _ in range(count)]
+    batches = [(bytes(BATCH_PREAMBLE.size) + each.records, 1) for each in copies]
+    body, _ = build_body([UnitBody(batches, [bytes(512)])])
+    assert position_after(0, HEADER_SIZE + len(body), segment_bytes) == 0

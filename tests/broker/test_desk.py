@@ -8,7 +8,7 @@ import pytest
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Handed, Wanted
-from broker.leader.deliveries.desk import Desk, Place, Surroundings
+from broker.leader.deliveries.desk import MOST_BURIED, Desk, Place, Surroundings
 from broker.reading.held_back import HeldBack
 from broker.reading.queues import Found
 from broker.services.deliveries import Receive
@@ -49,6 +49,7 @@ def test_who_waits_while_a_leader_loses_its_place_in_a_burial_is_sent_on() -> No
     around = Surroundings(
         *(machine, parts.appender.units, parts.held, lambda: None),
         *(lambda: parts.driver.log_time_ms, refused, bury, HeldBack(machine, parts.reader)),
+        buried_bytes=MOST_BURIED,
     )
     place = Place("g", "t", machine.topics["t"].incarnation)
 

@@ -18,7 +18,8 @@ import pytest
 from typer.testing import CliRunner
 
 from chaos.cli import app
-from chaos.sim.plan import Plan, draw_plan
+from chaos.sim.nemesis import BETWEEN_TWO
+from chaos.sim.plan import Fault, FaultEvent, Plan, draw_plan
 from chaos.sim.run import Failure, Report, run_plan
 from chaos.sim.shrink import Recipe, shrink
 
@@ -107,6 +108,14 @@ def test_swarm_is_no_idle_noise() -> None:
     assert sum(report.committed for report in reports) > 300
     assert sum(report.acknowledged for report in reports) > 500
     assert sum(report.checks for report in reports) > 1_000
+
+
+def test_what_takes_two_machines_spares_one() -> None:
+    """A group of one has its faults all the same, and those of links and pairs pass."""
+    plan = replace(draw_plan(3, duration_ms=900), nodes=1, spares=0)
+    kinds = (*sorted(BETWEEN_TWO, key=lambda each: each.value), Fault.RING, Fault.BRIDGE)
+    faults = tuple(FaultEvent(at, 500 + 60 * at, kind) for at, kind in enumerate(kinds))
+    assert run_plan(replace(plan, faults=faults)).failure is None
 
 
 def test_group_that_cannot_progress_is_noticed() -> None:

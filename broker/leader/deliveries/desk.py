@@ -42,10 +42,16 @@ MAX_SETTLED: Final = 512  # of one command: it is applied in one turn
 MAX_CHOSEN: Final = 256  # receivers that one command gives something
 MAX_REFUSED: Final = 3  # commands, one after the other, before whoever waits is told
 RECHECK_S: Final = 5.0
-BURIED_BYTES: Final = 256 << 10  # of one unit
+MOST_BURIED: Final = 256 << 10  # bytes that are read for one unit
+BURIED_SHARE: Final = 8  # of a segment: their copies say more, and an entry has to fit in one
 SHORTEST_S: Final = 0.002  # until what is due a moment from now
 
 log = structlog.get_logger(__name__)
+
+
+def buried_bytes(segment_bytes: int) -> int:
+    """How much is read for one unit of dead letters, one message at least."""
+    return min(MOST_BURIED, segment_bytes // BURIED_SHARE)
 
 
 class UnitTaker(Protocol):
@@ -79,6 +85,7 @@ class Surroundings:
         bury: dead letters are made of messages of a queue that were read, in that hand; a refusal,
             or BrokerError, where they can't be.
         held_back: what FIFO groups aren't given yet.
+        buried_bytes: of messages that become dead letters together; one at least.
     """
 
     state: StateMachine
@@ -89,6 +96,7 @@ class Surroundings:
     refused: Callable[[Refusal], BrokerError]
     bury: Bury
     held_back: HeldBack
+    buried_bytes: int
 
 
 class Desk:
@@ -224,10 +232,11 @@ class Desk:
 
     async def _bury_one(self, queue_id: int, handout: Handout) -> None:
         """All of the handout's messages that follow each other, as many as a unit takes."""
+        most = self._around.buried_bytes
         for base, length in runs(handout):
             at = base
             while at < base + length:
-                found = await self._read(queue_id, at, base + length - at, BURIED_BYTES)
+                found = await self._read(queue_id, at, base + length - at, most)
                 await self._around.bury(self.place, queue_id, handout, found, self.max_attempts)
                 at += found.count
 

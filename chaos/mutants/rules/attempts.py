@@ -175,6 +175,14 @@ ATTEMPTS = (
         tests=_WORKERS,
     ),
     Mutant(
+        "dead-letters-beyond-a-segment",
+        "broker/leader/deliveries/desk.py",
+        "min(MOST_BURIED, segment_bytes // BURIED_SHARE)",
+        "MOST_BURIED",
+        masked="few handouts of a run are so large and have had all of their attempts",
+        tests=("tests/broker/test_copies.py",),
+    ),
+    Mutant(
         "handed-out-for-ever",
         "broker/leader/deliveries/choosing.py",
         "            if 0 < self.max_attempts <= handout.attempt:\n",
