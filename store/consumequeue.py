@@ -137,9 +137,7 @@ class ConsumeQueues:
         is known of the queue."""
         if topic not in self._topics:
             return False
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            queue = _Queue(self._root / topic / str(queue_id), 0, 0)
+        queue = self._queues.get((topic, queue_id)) or self._queue_at(topic, queue_id)
         return self._read(queue, base_queue_offset, len(units) // UNIT_SIZE) == units
 
     def crc_of(
@@ -148,7 +146,7 @@ class ConsumeQueues:
         """The CRC32C of the queue's first `count` units, whatever is known of it: of what its files
         hold from the offset `first` on, on top of `before`, that of the units before; None if they
         don't hold as many. It reads no further than they go."""
-        queue = _Queue(self._root / topic / str(queue_id), 0, 0)
+        queue = self._queues.get((topic, queue_id)) or self._queue_at(topic, queue_id)
         crc, piece = before, CHUNK_BYTES // UNIT_SIZE
         for at in range(first, count, piece):
             units = self._read(queue, at, min(piece, count - at))
@@ -247,7 +245,7 @@ class ConsumeQueues:
         if topic not in self._topics:
             return queue is None or queue.first == queue.next
         if queue is None:
-            queue = _Queue(self._root / topic / str(queue_id), 0, 0)
+            queue = self._queue_at(topic, queue_id)
         if queue.first == queue.next:
             self._clear(queue)
             return True
@@ -276,8 +274,7 @@ class ConsumeQueues:
         reads as zeros, and they are to be mended. No file is touched. One that ends at 0 isn't
         known."""
         if next_offset:
-            directory = self._root / topic / str(queue_id)
-            self._queues[(topic, queue_id)] = _Queue(directory, first, next_offset)
+            self._queues[(topic, queue_id)] = self._queue_at(topic, queue_id, first, next_offset)
 
     def begin_at(self, topic: str, queue_id: int, first: int) -> bool:
         """The queue's units begin with that of the offset `first`, its next one at most; whether
@@ -293,9 +290,10 @@ class ConsumeQueues:
         """Files that lie wholly before the queue's first unit are gone. Not durable: what comes
         back lies there once more."""
         queue = self._queues.get((topic, queue_id))
-        if queue is None or not self._files.exists(queue.directory):
-            return
-        needed = queue.first * UNIT_SIZE // self._file_size * self._file_size
+        needed = 0 if queue is None else queue.first * UNIT_SIZE // self._file_size
+        if queue is None or not needed or not self._files.exists(queue.directory):
+            return  # as a rule its first file is needed: of ten thousand, none is looked at
+        needed *= self._file_size
         for name in sorted(self._files.listdir(queue.directory)):
             if FILE_NAME.fullmatch(name) and int(name) < needed:
                 self._remove_file(queue.directory / name)
@@ -371,6 +369,10 @@ class ConsumeQueues:
             self._files.close(self._handles.popitem()[1])
 
     # --- files -----------------------------------------------------------------------------
+
+    def _queue_at(self, topic: str, queue_id: int, first: int = 0, next_offset: int = 0) -> _Queue:
+        directory = self._topics.get(topic) or self._root / topic  # making a path costs more
+        return _Queue(directory / str(queue_id), first, next_offset)
 
     def _add_queue(self, topic: str, queue_id: int) -> _Queue:
         topic_directory = self._topics.get(topic)

@@ -46,6 +46,7 @@ ALONE = {
     "tests.broker.test_loop_watch": {"broker.ticker.Ticker"},
     "tests.broker.test_reads": {"broker.reading.held.HeldPulls"},
     "tests.broker.test_topic_retention": {"broker.leader.commands.Commands"},
+    "tests.broker.test_watches": {"broker.services.cluster.Cluster"},
     "tests.core.test_changes": {"broker.leader.membership.Membership"},
     "tests.core.test_membership": {"broker.leader.membership.Membership"},
 }

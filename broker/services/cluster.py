@@ -1,6 +1,8 @@
 """The broker group itself: how this node is, who leads, and handing leadership over.
 
-Every node answers, leader or not: this is how callers find the leader.
+Every node answers, leader or not: this is how callers find the leader. An election changes what a
+node sees of it several times within some milliseconds, and thousands may watch; so what nobody can
+act upon, a view without anybody who serves or is believed to, is told only if it lasts.
 """
 
 from __future__ import annotations
@@ -8,13 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from broker.errors import BrokerError, ErrorCode, NodeAddress
 from broker.leader.changes import Change
 from broker.leader.epochs import FIRST, EpochFence, EpochName
 from broker.leader.leadership import LeaderView
 from dledger.core.types import NodeId
+
+UNDECIDED_S: Final = 0.1  # for which watchers aren't told that nobody leads yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +202,26 @@ class Cluster:
         self._members = members
         self._max_watchers = max_watchers
         self._watchers: set[asyncio.Event] = set()
+        self._told: LeaderView | None = None  # to watchers, last
+        self._undecided: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def notify(self) -> None:
         """The leader, its readiness or the members changed."""
+        if not self._watchers:
+            return
+        now = self._leadership.view()
+        if self._told is not None and is_undecided(now) and not self._told.is_serving:
+            if self._undecided is None:
+                loop = asyncio.get_running_loop()
+                self._undecided = loop.call_later(UNDECIDED_S, self._tell)
+            return
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._undecided is not None:
+            self._undecided.cancel()
+            self._undecided = None
         for watcher in self._watchers:
             watcher.set()
 
@@ -221,15 +241,15 @@ class Cluster:
     def close(self) -> None:
         """Every watch ends."""
         self._is_closed = True
-        self.notify()
+        self._tell()
 
     async def status(self) -> NodeStatus:
         """This node, as of now."""
         return self._status()
 
     async def watch_leader(self, broker_group: str = "") -> AsyncGenerator[LeaderView, None]:
-        """The present view at once, then the view after each change; a slow reader misses some,
-        never the last one.
+        """The present view at once, then the view after each change that lasts or that somebody can
+        act upon; a slow reader misses some, never the last one.
 
         Args:
             broker_group: empty: any.
@@ -249,7 +269,8 @@ class Cluster:
         try:
             while not self._is_closed:
                 changed.clear()
-                yield self._leadership.view()
+                self._told = self._leadership.view()
+                yield self._told
                 await changed.wait()
         finally:
             self._watchers.discard(changed)
@@ -291,3 +312,11 @@ class Cluster:
         self._leadership.check_serving()
         await self._membership.change(change)
         return self._members()
+
+
+def is_undecided(view: LeaderView) -> bool:
+    """Whether the view names nobody whom anything can be asked of: nobody leads, as far as that
+    node knows, or it leads itself and doesn't serve yet."""
+    if view.leader is None:
+        return True
+    return view.leader.node_id == view.node_id and not view.is_serving

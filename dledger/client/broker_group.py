@@ -17,6 +17,7 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
+from grpc.aio import Channel
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
@@ -45,6 +46,7 @@ from dledger.client.faults import contained
 from dledger.client.group_epoch import EpochName
 from dledger.client.leader_view import LeaderBoard, Member, View
 from dledger.client.options import CHANNEL_OPTIONS, ClientOptions
+from dledger.client.patience import ALONE, HEARD, SERVED, Patience
 from dledger.credentials.errors import CredentialUnusable
 from dledger.credentials.tls import TlsSource, open_channel
 from dledger.outcome import Outcome
@@ -343,19 +345,28 @@ class BrokerGroup:
 
     def _link(self, address: str) -> NodeLink:
         self._check_open()
-        material = None if self._tls is None else self._tls.material()
-        channel = open_channel(address, CHANNEL_OPTIONS, material)
         link = NodeLink(
             address,
-            channel,
+            partial(self._dial, address),
             self._name,
             self._on_view,
             self._on_lost,
             lambda: self._board.epoch,
             self._on_epoch,
+            self._patience,
         )
         self._links[address] = link
         return link
+
+    def _dial(self, address: str) -> Channel:
+        material = None if self._tls is None else self._tls.material()
+        return open_channel(address, CHANNEL_OPTIONS, material)
+
+    def _patience(self) -> Patience:
+        """With a node that isn't heard now."""
+        if self._target is not None:
+            return SERVED
+        return HEARD if self._board.is_anybody_heard else ALONE
 
     def _refresh(self) -> None:
         """Draws the conclusions: deposed nodes' calls end, `target` follows the board."""
@@ -378,6 +389,9 @@ class BrokerGroup:
         self._target = target
         if target is not None:
             self._disarm_presumption()
+        else:
+            for link in self._links.values():
+                link.nudge()  # it rests for as long as nobody is missed
         for listener in tuple(self._listeners):
             with contained("telling of another leader"):
                 listener()

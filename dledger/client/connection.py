@@ -1,16 +1,23 @@
 """One node as the client sees it: a channel, the watch on its view, the calls under way.
 
 A link never retries a call and never decides who leads. It keeps the WatchLeader stream open for
-ever (jittered back-off of 20 ms to 1 s), reports each view and each loss, and can abandon its
-calls: a leader that was stopped by SIGSTOP breaks no connection and answers nothing, so only the
-news of its successor ends the waiting.
+ever (`dledger.client.patience` says how soon it is tried again), reports each view and each loss,
+and can abandon its calls: a leader that was stopped by SIGSTOP breaks no connection and answers
+nothing, so only the news of its successor ends the waiting.
+
+    connected       the watch breaks            no channel is dialed; the watch rests
+    resting         its time is over, a nudge   a new channel is dialed, by the next watch
+    resting         a call is made              dialed by that
+    dialed          refused                     resting
+
+A channel of gRPC's that has lost its node dials it again and again by itself, as long as it is
+there; so a link without a call gives it up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -23,14 +30,13 @@ from dledger.client.errors import ClientClosed, ClientError, LeadershipLost, Una
 from dledger.client.faults import contained, fault
 from dledger.client.group_epoch import EpochName, epoch_in
 from dledger.client.leader_view import View, from_wire
+from dledger.client.patience import Patience, Rests
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import deliveries_pb2 as dpb
 from dledger.wire import groups_pb2 as gpb
 
-WATCH_BACKOFF_MIN_S: Final = 0.02
-WATCH_BACKOFF_MAX_S: Final = 1.0
 GRACE_S: Final = 0.5
 # gRPC counts nanoseconds in 64 bits: what is far beyond, or infinite, would be over at once.
 MAX_CALL_S: Final = 365 * 86_400.0
@@ -120,23 +126,25 @@ class NodeLink:
 
     Args:
         address: `host:port`.
-        channel: to there; closed with the link.
+        dial: a channel to there; closed with the link, or before.
         broker_group: the one that the node must belong to; empty: any.
         on_view: is given each view of the node.
         on_lost: is told when the watch broke, and why.
         epoch: the newest epoch of the group that the client knows, as of now.
         on_epoch: is told in which one an answer was given, if the node says so.
+        patience: with a watch that breaks now.
     """
 
     def __init__(
         self,
         address: str,
-        channel: grpc.aio.Channel,
+        dial: Callable[[], grpc.aio.Channel],
         broker_group: str,
         on_view: Callable[[str, View], None],
         on_lost: Callable[[str, ClientError], None],
         epoch: Callable[[], EpochName],
         on_epoch: Callable[[str, EpochName], None],
+        patience: Callable[[], Patience],
     ) -> None:
         self.address = address
         self._epoch, self._on_epoch = epoch, on_epoch
@@ -145,13 +153,15 @@ class NodeLink:
         self._broker_group = broker_group
         self._on_view = on_view
         self._on_lost = on_lost
-        self._channel = channel
+        self._dial = dial
+        self._channel = dial()
         self._callables: dict[str, Any] = {}
         self._calls: dict[Any, WhenDeposed] = {}
         self._abandoned: set[Any] = set()
         self._is_closed = False
         self._nudged = asyncio.Event()
-        self._backoff_s = WATCH_BACKOFF_MIN_S
+        self._patience = patience
+        self._rests = Rests()
         self._watching = asyncio.create_task(self._watch(), name=f"watch-leader-{address}")
 
     async def call(
@@ -182,8 +192,8 @@ class NodeLink:
                 raise LeadershipLost(text, outcome=Outcome.MAY_HAVE_HAPPENED)
             return response
         except grpc.aio.AioRpcError as error:
-            raise from_rpc(error, self.address) from error
-        except asyncio.CancelledError:
+            raise from_rpc(error, self.address) from _without_call(error)
+        except asyncio.CancelledError as cancelled:
             # A task that was cancelled before may be cleaning up: that is no news of this call.
             if task is not None and task.cancelling() > cancels:
                 raise
@@ -195,10 +205,12 @@ class NodeLink:
                     "the client was closed during the call", outcome=unknown
                 ) from None
             text = f"{self.address} leads no longer and had not answered"
+            _without_call(cancelled)
             raise LeadershipLost(text, outcome=unknown) from None
         finally:
             self._calls.pop(call, None)
             self._abandoned.discard(call)
+            del call
 
     @contextlib.contextmanager
     def attending(self) -> Iterator[grpc.aio.StreamStreamCall[Any, Any]]:
@@ -272,26 +284,36 @@ class NodeLink:
         return known
 
     async def _watch(self) -> None:
+        while True:
+            with contained(f"watching {self.address}"):
+                error = await self._listen()
+                self._on_lost(self.address, error)
+                if isinstance(error, Unavailable):
+                    await self._hang_up()
+            with contained("waiting to watch again"):
+                await self._pause(self._rests.next_s(self._patience()))
+
+    async def _hang_up(self) -> None:
+        """Nothing dials the node until somebody wants something of it; a call that is under way
+        may be answered yet."""
+        if self.is_idle:
+            lost, self._channel = self._channel, self._dial()  # which connects when it is used
+            self._callables = {}
+            await lost.close(None)
+
+    async def _listen(self) -> ClientError:
+        """Reports what the node says; why it is no longer heard."""
         watch: Any = self._channel.unary_stream(
             WATCH_LEADER_PATH,
             request_serializer=cpb.WatchLeaderRequest.SerializeToString,
             response_deserializer=cpb.LeaderView.FromString,
         )
-        while True:
-            with contained(f"watching {self.address}"):
-                self._on_lost(self.address, await self._listen(watch))
-            with contained("waiting to watch again"):
-                await self._pause(self._backoff_s * random.uniform(0.5, 1.0))
-            self._backoff_s = min(2 * self._backoff_s, WATCH_BACKOFF_MAX_S)
-
-    async def _listen(self, watch: Any) -> ClientError:
-        """Reports what the node says; why it is no longer heard."""
         request = cpb.WatchLeaderRequest(broker_group=self._broker_group)
         call = watch(request, metadata=self._epoch().metadata or None)
         self._watch_call = call
         try:
             async for view in call:
-                self._backoff_s = WATCH_BACKOFF_MIN_S
+                self._rests.forget()
                 self._on_view(self.address, from_wire(view))
         except grpc.aio.AioRpcError as error:
             return from_rpc(error, self.address)
@@ -312,3 +334,13 @@ class NodeLink:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._nudged.wait()
+
+
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+def _without_call(error: _Error) -> _Error:
+    """The error without the frames in which its call is known. Whoever keeps an error, as who tries
+    again does, would keep the call, and by that its channel, closed or not, which goes on dialing a
+    node that is gone."""
+    return error.with_traceback(None)

@@ -142,6 +142,11 @@ class LeaderBoard:
         """Every member that any node names, by node id."""
         return {member.node_id: member for view in self._views.values() for member in view.members}
 
+    @property
+    def is_anybody_heard(self) -> bool:
+        """Whether a node says anything at present."""
+        return bool(self._views)
+
     def node_id(self, address: str) -> str:
         """The id of the node at `address`, empty while it has not spoken."""
         view = self._views.get(address)

@@ -11,15 +11,18 @@ import pytest
 from dledger.client import ALL, Client, ClientOptions, ConsumerOptions, ProducerOptions, WrongThread
 from dledger.client.broker_group import MAX_LINKS, BrokerGroup
 from dledger.client.connection import GET_STATUS, NodeLink
-from dledger.client.errors import LeadershipLost
+from dledger.client.errors import ClientError, LeadershipLost
 from dledger.client.group_epoch import EpochName
 from dledger.client.leader_view import Member, View
+from dledger.client.options import CHANNEL_OPTIONS
+from dledger.client.patience import ALONE, Patience
 from dledger.outcome import Outcome
 from dledger.testing.fake_nodes import FakeGroup
 from dledger.wire import cluster_pb2 as cpb
 from tests.client.loops import async_test
 
 LIMIT_S = 10.0
+NUDGES = 10
 
 
 @async_test
@@ -33,12 +36,13 @@ async def test_link_that_is_closed_while_it_is_nudged_ends() -> None:
         lost = asyncio.Event()
         link = NodeLink(
             address,
-            grpc.aio.insecure_channel(address),
+            lambda: grpc.aio.insecure_channel(address),
             "",
             on_view=lambda *_: None,
             on_lost=lambda *_: lost.set(),
             epoch=EpochName,
             on_epoch=lambda *_: None,
+            patience=lambda: ALONE,
         )
         async with asyncio.timeout(LIMIT_S):
             await lost.wait()  # it pauses now
@@ -46,6 +50,79 @@ async def test_link_that_is_closed_while_it_is_nudged_ends() -> None:
             link.nudge()
             await link.close()
         assert link._watching.cancelled()
+
+
+@async_test
+async def test_a_link_without_its_node_dials_only_when_it_is_to() -> None:
+    """Found by 1,000 clients of a group that had lost a node: gRPC dialed it twice a second for
+    each, as long as anybody kept an error of a call, which kept the call, and that its channel."""
+    dialed, lost = 0, asyncio.Semaphore(0)
+
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal dialed
+        dialed += 1
+        writer.transport.abort()
+
+    refusing = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    address = f"127.0.0.1:{refusing.sockets[0].getsockname()[1]}"
+    link = NodeLink(
+        address,
+        lambda: grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS),
+        "",
+        on_view=lambda *_: None,
+        on_lost=lambda *_: lost.release(),
+        epoch=EpochName,
+        on_epoch=lambda *_: None,
+        patience=lambda: Patience(growth=10_000, most_s=600.0),
+    )
+    kept: list[ClientError] = []
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            for _ in range(2):  # the first rest is short
+                with pytest.raises(ClientError) as failed:
+                    await link.call(GET_STATUS, cpb.GetStatusRequest(), LIMIT_S)
+                kept.append(failed.value)
+                await lost.acquire()
+            await asyncio.sleep(0.05)  # what was dialed for the calls has broken
+            before = dialed
+            for _ in range(NUDGES):
+                link.nudge()
+                await lost.acquire()
+            await asyncio.sleep(0.7)  # more than gRPC waits at most
+        assert dialed - before == NUDGES
+    finally:
+        await link.close()
+        refusing.close()
+    assert len(kept) == 2
+
+
+@async_test
+async def test_a_node_that_rests_is_asked_as_soon_as_nobody_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While somebody served it wasn't missed; it may be the next leader."""
+    endless = Patience(growth=1e9, most_s=1e9)
+    monkeypatch.setattr("dledger.client.broker_group.SERVED", endless)
+    lost, on_lost = asyncio.Semaphore(0), BrokerGroup._on_lost
+
+    def lose(group: BrokerGroup, address: str, failure: ClientError) -> None:
+        lost.release()
+        on_lost(group, address, failure)
+
+    monkeypatch.setattr(BrokerGroup, "_on_lost", lose)
+    async with FakeGroup(nodes=2) as group, Client.connect(group.bootstrap) as client:
+        first, second = group.nodes
+        async with asyncio.timeout(LIMIT_S):
+            await client.topics()
+            await second.called("WatchLeader", 1)
+            await second.kill()
+            for _ in range(2):  # after the first rest it was asked again
+                await lost.acquire()
+            await second.start()
+            await first.kill()
+            await second.called("WatchLeader", 2)
+            group.elect(second)
+            await client.topics()
 
 
 @async_test
@@ -57,12 +134,13 @@ async def test_an_answer_that_comes_after_the_news_of_a_recovery_is_not_taken() 
         address = group.nodes[0].address
         link = NodeLink(
             address,
-            grpc.aio.insecure_channel(address),
+            lambda: grpc.aio.insecure_channel(address),
             "",
             on_view=lambda *_: None,
             on_lost=lambda *_: None,
             epoch=lambda: known[0],
             on_epoch=lambda _, epoch: told.append(epoch),
+            patience=lambda: ALONE,
         )
         try:
             await link.call(GET_STATUS, cpb.GetStatusRequest(), LIMIT_S)

@@ -317,6 +317,25 @@ def test_deleting_costs_one_rename_however_many_queues() -> None:
     assert disk.listdir(ROOT) == []
 
 
+def test_a_start_looks_into_no_queues_folder() -> None:
+    """Each file is opened once, and that is all: a start with 40,000 queues listed the folder of
+    each, too, for files before its first one, of which there can be none."""
+    disk = SimulatedDisk()
+    queues = ConsumeQueues(DATA, disk, units_per_file=PER_FILE)
+    for queue in range(40):
+        queues.dispatch("t", queue, 0, UNIT.pack(80, 100, 0))
+    queues.close()
+    again = ConsumeQueues(DATA, disk, units_per_file=PER_FILE)
+    again.look()
+    disk.calls.clear()
+    for queue in range(40):
+        again.expect("t", queue, 1)
+        again.drop_unneeded("t", queue)
+        assert again.holds("t", queue, 0, UNIT.pack(80, 100, 0))
+        assert again.settle("t", queue)
+    assert (disk.count("open"), disk.count("listdir")) == (40, 0)
+
+
 def test_first_messages_of_a_topics_queues_make_its_directory_once() -> None:
     """One directory a queue, and one for all of them."""
     disk = SimulatedDisk()

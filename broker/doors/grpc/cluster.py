@@ -37,6 +37,7 @@ class ClusterDoor:
         """
         self._cluster = cluster
         self._admin_address = admin_address
+        self._view: tuple[LeaderView, cpb.LeaderView] | None = None  # the last one, and as told
 
     async def get_status(self, request: cpb.GetStatusRequest, context: object) -> cpb.NodeStatus:
         status = wire_status(await self._cluster.status())
@@ -46,7 +47,13 @@ class ClusterDoor:
     async def watch_leader(self, request: cpb.WatchLeaderRequest, context: ViewContext) -> None:
         async with aclosing(self._cluster.watch_leader(request.broker_group)) as views:
             async for view in views:
-                await context.write(wire_view(view))
+                await context.write(self._wire_view(view))
+
+    def _wire_view(self, view: LeaderView) -> cpb.LeaderView:
+        """Made once for all who watch."""
+        if self._view is None or self._view[0] != view:
+            self._view = (view, wire_view(view))
+        return self._view[1]
 
     async def transfer_leadership(
         self, request: cpb.TransferLeadershipRequest, context: object

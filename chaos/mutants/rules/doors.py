@@ -10,6 +10,7 @@ from chaos.mutants.mutant import Mutant
 NO_PROCESS = "the simulator has no process: no descriptors, ports or threads"
 DESCRIPTORS = ("tests/hostile/test_descriptors.py", "tests/store/test_descriptors.py")
 NOISE = ("tests/hostile/test_noise.py",)
+_WATCHES = ("tests/broker/test_watches.py",)
 
 DOORS = (
     Mutant(
@@ -155,5 +156,29 @@ DOORS = (
         "        self._doors.callback(close)\n",
         masked="the simulator has no metrics endpoint",
         tests=("tests/integration/test_stop.py",),
+    ),
+    Mutant(
+        "an-election-told-piece-by-piece",
+        "broker/services/cluster.py",
+        "        if self._told is not None and is_undecided(now)",
+        "        if False and is_undecided(now)",
+        masked="the simulator's clients take every word",
+        tests=_WATCHES,
+    ),
+    Mutant(
+        "end-of-service-told-late",
+        "broker/services/cluster.py",
+        " and not self._told.is_serving:\n",
+        ":\n",
+        masked="the simulator's clients are refused, and go elsewhere",
+        tests=_WATCHES,
+    ),
+    Mutant(
+        "that-nobody-leads-told-never",
+        "broker/services/cluster.py",
+        "                self._undecided = loop.call_later(UNDECIDED_S, self._tell)\n",
+        "                self._undecided = loop.call_later(3_600, self._tell)\n",
+        masked="the simulator's clients are refused, and go elsewhere",
+        tests=_WATCHES,
     ),
 )

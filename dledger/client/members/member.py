@@ -437,6 +437,15 @@ class Member:
 
     # --- commits and hand-overs ---------------------------------------------------------------
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether it holds its queues, and nothing of them is in memory: no time that passes
+        changes anything."""
+        return not self._failed and all(
+            queue.state is Held.HELD and queue.is_located and not queue.waiting_messages
+            for queue in self.queues.values()
+        )
+
     def drained(self, now: float) -> list[ProcessQueue]:
         """Queues that are asked for, and of which nothing runs, or for too long."""
         return [

@@ -46,6 +46,7 @@ from dledger.wire import commands_pb2 as kpb
 from dledger.wire import groups_pb2 as gpb
 
 TICK_S: Final = 0.25  # the longest between two looks at what time has changed
+CALM_S: Final = 1.0  # the same while nothing is fetched that isn't committed
 GOODBYE_S: Final = 5.0  # for the last commit and goodbye, besides what handlers are given
 
 _log = logging.getLogger("dledger.client")
@@ -118,6 +119,7 @@ class Membership:
         self._slot = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._wants_commit = asyncio.Event()
+        self._is_calm = False  # nothing is there that could be committed, or time could change
         self._emptied = asyncio.Event()
         self._commit_at = 0.0
         self._revoking: set[Place] = set()
@@ -125,7 +127,7 @@ class Membership:
         self._untold = 0
         self.pulling = Pulling(
             *(broker_group, identity.group, member, pace, self.counts),
-            on_work=owner.on_work,
+            on_work=self._on_fetched,
             on_gone=self._on_gone,
         )
         self._sending_back = SendingBack(
@@ -195,6 +197,11 @@ class Membership:
         """A heartbeat that was sent then."""
         self.member.on_answered(sent_at)
         self._go_on()
+
+    def _on_fetched(self) -> None:
+        if self._is_calm:
+            self._wants_commit.set()
+        self._owner.on_work()
 
     def _go_on(self) -> None:
         self._owner.on_work()
@@ -362,8 +369,9 @@ class Membership:
                 self._emptied.set()
 
     async def _wait_for_commit(self) -> None:
-        wait_s = TICK_S
-        if self._pace.commit_every_s is not None:
+        self._is_calm = self.member.is_calm and not self.progress()
+        wait_s = CALM_S if self._is_calm else TICK_S
+        if self._pace.commit_every_s is not None and not self._is_calm:
             wait_s = min(wait_s, self._pace.commit_every_s)
         if self.member.next_wake is not None:
             wait_s = min(wait_s, self.member.next_wake - clock())

@@ -54,7 +54,9 @@ from dledger.client.results import Message, PushStatistics
 from dledger.records.reserved import retry_topic
 
 Handler = TypeVar("Handler", bound=Callable[[Message], Any])
-LOOK_S: Final = 0.25  # between looks at handlers that may have taken too long
+# Between looks at handlers that may have taken too long: a hundredth of that, within these bounds.
+LOOK_MIN_S: Final = 0.25
+LOOK_MAX_S: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -277,9 +279,10 @@ class PushConsumer:
         return own
 
     async def _until_stopped(self) -> None:
+        look_s = min(max(self._options.handler_timeout_s / 100, LOOK_MIN_S), LOOK_MAX_S)
         while not self._stopped.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(look_s):
                     await self._stopped.wait()
             now = clock()
             for pool in self._pools:

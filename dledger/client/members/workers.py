@@ -149,11 +149,12 @@ class CoroutineWorkers:
             worker.task = self._loop.create_task(work, name="handler")
 
     def wake(self) -> None:
-        """As many as there are: those that find nothing wait again."""
+        """One of them, if any waits: whoever finds something wakes the next one."""
         while self._idle:
             future = self._idle.popleft()
             if not future.done():
                 future.set_result(None)
+                return
 
     def withdraw(self) -> None:
         """A coroutine begins as it is taken."""
@@ -197,6 +198,8 @@ class CoroutineWorkers:
                 self._idle.append(worker.idle)
                 await worker.idle
                 continue
+            if self._idle:
+                self.wake()
             now = desk.now
             worker.work, worker.since = work, now
             handler = handlers.get(work.message.topic, no_handler)
