@@ -46,6 +46,8 @@ class HeldPulls:
         # Dictionaries in the place of sets: pulls are woken in the order in which they came.
         # By each of them: where it is told which of its queues woke it.
         self._waiting: defaultdict[QueueKey, dict[asyncio.Future[None], Woken]] = defaultdict(dict)
+        # By pulls that wait for something else, too: whether it has come.
+        self._conditions: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._held = self._woken = self._refused = 0
 
     def wake(self, key: QueueKey) -> None:
@@ -67,9 +69,26 @@ class HeldPulls:
         for key in list(self._waiting):
             self.wake(key)
 
-    async def wait(self, keys: Sequence[QueueKey], timeout_s: float) -> Woken:
-        """Returns when messages arrived in any of the queues: in which; or after `timeout_s` or the
-        re-check interval: none.
+    def look(self) -> None:
+        """An entry was applied: what some wait for besides messages may have come."""
+        if self._conditions:
+            met = [future for future, is_met in self._conditions.items() if is_met()]
+            for future in met:
+                del self._conditions[future]
+            self._woken += len(met)
+            self._wake_in_turns(met)
+
+    async def wait(
+        self,
+        keys: Sequence[QueueKey],
+        timeout_s: float,
+        is_met: Callable[[], bool] | None = None,
+    ) -> Woken:
+        """Returns when messages arrived in any of the queues: in which; or when `is_met`, after
+        `timeout_s` or the re-check interval: none.
+
+        Args:
+            is_met: asked after each entry.
 
         Raises:
             BrokerError: BUSY when too many pulls are held.
@@ -82,6 +101,8 @@ class HeldPulls:
         woken: Woken = []
         for key in keys:
             self._waiting[key][future] = woken
+        if is_met is not None:
+            self._conditions[future] = is_met
         self._held += 1
         timer = loop.call_later(min(timeout_s, RECHECK_S), self._wake_in_turns, (future,))
         try:
@@ -89,6 +110,7 @@ class HeldPulls:
         finally:
             timer.cancel()
             self._held -= 1
+            self._conditions.pop(future, None)
             for key in keys:
                 self._leave(key, future)
         return woken

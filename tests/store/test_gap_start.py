@@ -155,3 +155,17 @@ def test_an_older_start_than_the_last_term_is_no_end_of_it(own_term: int, expect
     holes = own.holes(2, 2)
     start = theirs.starts()[-1]
     assert fit_of(holes, holes.gaps, start, SEGMENT, own.reading(holes)) is expected
+
+
+def test_one_entry_behind_the_start_is_kept() -> None:
+    """Of a log that holds just one, in a segment that it has begun."""
+    logs = [Written([Entry(1, 300)] * count) for count in range(5, 12)]
+    seen = 0
+    for own in logs:
+        for start in own.starts():
+            if start.index == own.last - 1:
+                holes = own.holes(2, 2)
+                fit = fit_of(holes, holes.gaps, start, SEGMENT, own.reading(holes))
+                assert fit is Fit.CONTINUED
+                seen += 1
+    assert seen
