@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chaos.mutants.mutant import Mutant
 
+_EMPTY = ("tests/client/members/test_emptiness.py",)
 _READING = ("tests/client/test_consumer.py",)
 _NO_SUCH_CLIENT = "the simulator's clients have no such code"
 _ARGUMENTS = ("tests/client/test_arguments.py",)
@@ -434,5 +435,29 @@ CLIENT = (
         "                except ClientError:\n                    return",
         masked=_NO_SUCH_CLIENT,
         tests=_READING,
+    ),
+    Mutant(
+        "many-queues-empty-one-after-the-other",
+        "dledger/client/members/emptiness.py",
+        "min(each.until_s for each in seen) - max(",
+        "max(each.until_s for each in seen) - min(",
+        masked=_NO_SUCH_CLIENT,
+        tests=_EMPTY,
+    ),
+    Mutant(
+        "many-queues-empty-though-one-was-never-asked",
+        "dledger/client/members/emptiness.py",
+        "        if not seen or len(seen) < len(found):\n",
+        "        if not seen:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_EMPTY,
+    ),
+    Mutant(
+        "many-queues-empty-whatever-came-meanwhile",
+        "dledger/client/members/emptiness.py",
+        "            self._seen.pop(hold, None)\n",
+        "            pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_EMPTY,
     ),
 )
