@@ -67,18 +67,12 @@ from broker.state.refusals import (
 def refused(refusal: Refusal) -> BrokerError:
     """The error for each kind of refusal."""
     match refusal:
-        case TopicNotFound(topic):
-            return BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")
-        case TopicReplaced(topic, meant, present):
-            return replaced(topic, meant, present)
-        case TopicExists(topic, queue_count):
-            return BrokerError(
-                ErrorCode.TOPIC_EXISTS, f"topic {topic!r} exists, with {queue_count} queues"
-            )
-        case TooManyQueues(wanted):
-            return BrokerError(
-                ErrorCode.LIMIT_REACHED, f"no room for {wanted} more queues in this broker group"
-            )
+        case TopicNotFound() | TopicReplaced() | TopicExists() | TopicNotWritable():
+            return _of_topics(refusal)
+        case TooManyQueues() | RetentionOutOfRange() | PermissionUnknown():
+            return _of_topics(refusal)
+        case QueueNumbersWrong() | TooManyChanges() | QueuesUnread():
+            return _of_topics(refusal)
         case TooMuchProgress():
             return BrokerError(
                 ErrorCode.LIMIT_REACHED, "too many consumer groups have committed offsets"
@@ -106,19 +100,9 @@ def refused(refusal: Refusal) -> BrokerError:
                 f"the log can't begin with entry {wanted}: it begins with {first}, and ends with "
                 f"{applied}",
             )
-        case RetentionOutOfRange(wanted_ms, limit_ms):
-            text = f"messages can be kept for 0 to {limit_ms} ms, not for {wanted_ms}"
-            return BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         case QueueStartNotMoved(queue_id, offset):
             text = f"queue {queue_id} can't begin at offset {offset}"
             return BrokerError(ErrorCode.INTERNAL, text)
-        case QueueNumbersWrong() | TooManyChanges() | QueuesUnread():
-            return _of_numbers(refusal)
-        case TopicNotWritable(topic):
-            return not_writable(topic)
-        case PermissionUnknown(wanted):
-            text = f"a topic's permission is 6 (written and read), 4 or 2, not {wanted}"
-            return BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         case KeyTaken(topic, what):
             text = f"another unit is about the {what or 'whole'} of topic {topic!r}"
             return BrokerError(ErrorCode.INTERNAL, text)
@@ -194,8 +178,39 @@ def _group_refused(
             assert_never(refusal)
 
 
-def _of_numbers(refusal: QueueNumbersWrong | TooManyChanges | QueuesUnread) -> BrokerError:
+def _of_topics(
+    refusal: TopicNotFound
+    | TopicReplaced
+    | TopicExists
+    | TopicNotWritable
+    | TooManyQueues
+    | RetentionOutOfRange
+    | PermissionUnknown
+    | QueueNumbersWrong
+    | TooManyChanges
+    | QueuesUnread,
+) -> BrokerError:
     match refusal:
+        case TopicNotFound(topic):
+            return BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist")
+        case TopicReplaced(topic, meant, present):
+            return replaced(topic, meant, present)
+        case TopicExists(topic, queue_count):
+            return BrokerError(
+                ErrorCode.TOPIC_EXISTS, f"topic {topic!r} exists, with {queue_count} queues"
+            )
+        case TooManyQueues(wanted):
+            return BrokerError(
+                ErrorCode.LIMIT_REACHED, f"no room for {wanted} more queues in this broker group"
+            )
+        case RetentionOutOfRange(wanted_ms, limit_ms):
+            text = f"messages can be kept for 0 to {limit_ms} ms, not for {wanted_ms}"
+            return BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        case TopicNotWritable(topic):
+            return not_writable(topic)
+        case PermissionUnknown(wanted):
+            text = f"a topic's permission is 6 (written and read), 4 or 2, not {wanted}"
+            return BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         case QueueNumbersWrong(read_queues, write_queues, limit):
             text = (
                 f"a topic is read in 1 to {limit:,} queues and written in as many of them at most, "
