@@ -211,8 +211,8 @@ class QueuePulls:
 
     def _freed(self, request: QueuesRequest) -> Callable[[], bool] | None:
         """Whether what the caller isn't given yet may be handed out; None: nothing is held back."""
-        joined = self._state.groups.joined(request.group)
-        if joined is None or not joined.settings.is_orderly:
+        group = self._state.groups.joined(request.group)
+        if group is None or not group.settings.is_orderly:
             return None
         names = {wish.topic.name for wish in request.queues if wish.epoch}
         topics = (self._state.topics.get(name) for name in sorted(names))
