@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dledger.client import Client, DeadLetters, DeadQueue, Message, Resent
+from dledger.client import DeadLetters, DeadQueue, Message, Resent
 from dledger.records.reserved import (
     DEAD_REASON,
     ORIGIN_OFFSET,
@@ -109,6 +109,9 @@ def resend(
 ) -> None:
     """Make dead letters messages of their topic again, each once, for all its consumer groups.
 
+    They are sent one after the other. Where one can't be, those before it are told, and none behind
+    it was sent; the same command goes on there, as none is sent twice.
+
     \b
     Examples:
       dledger dlq resend billing 3
@@ -116,13 +119,12 @@ def resend(
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    done = run(_resend(addresses, group, offsets))
-    if as_json:
-        print_json([_place(offset, resent) for offset, resent in zip(offsets, done, strict=True)])
-        return
-    for offset, resent in zip(offsets, done, strict=True):
-        place = f"sent again, as {resent.topic}/{resent.queue_id} offset {resent.offset}"
-        typer.echo(f"{offset}: {'was sent again before' if resent.offset is None else place}")
+    done: list[tuple[int, Resent]] = []
+    try:
+        run(_resend(addresses, group, offsets, done))
+    finally:  # what ends it says so itself
+        if done:
+            _tell(done, as_json=as_json)
 
 
 async def _list(addresses: list[str], group: str, first: int, most: int) -> list[Letter]:
@@ -154,13 +156,22 @@ def _queue_of(letters: DeadLetters) -> DeadQueue:
     return letters.queues[0] if letters.queues else DeadQueue(0, 0, 0)
 
 
-async def _resend(addresses: list[str], group: str, offsets: list[int]) -> list[Resent]:
+async def _resend(
+    addresses: list[str], group: str, offsets: list[int], done: list[tuple[int, Resent]]
+) -> None:
+    """Each is in `done` as soon as it was sent."""
     async with connect(addresses) as client:
-        return [await _resend_one(client, group, offset) for offset in offsets]
+        for offset in offsets:
+            done.append((offset, await client.resend(group, offset)))
 
 
-async def _resend_one(client: Client, group: str, offset: int) -> Resent:
-    return await client.resend(group, offset)
+def _tell(done: list[tuple[int, Resent]], *, as_json: bool) -> None:
+    if as_json:
+        print_json([_place(offset, resent) for offset, resent in done])
+        return
+    for offset, resent in done:
+        place = f"sent again, as {resent.topic}/{resent.queue_id} offset {resent.offset}"
+        typer.echo(f"{offset}: {'was sent again before' if resent.offset is None else place}")
 
 
 def _row(message: Message, *, was_resent: bool) -> tuple[object, ...]:

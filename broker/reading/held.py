@@ -13,11 +13,13 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from broker.errors import BrokerError, ErrorCode
 from broker.state.listening import QueueKey
 
 WOKEN_AT_ONCE = 256  # each looks again and is answered, in some twenty microseconds
+REMEMBERED = 1_024  # wakes, for those who were still looking when they came
 Woken = list[QueueKey]
 RECHECK_S = 5.0  # a held pull looks again this often, should a wake-up ever be missed
 
@@ -49,9 +51,18 @@ class HeldPulls:
         # By pulls that wait for something else, too: whether it has come.
         self._conditions: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._held = self._woken = self._refused = 0
+        self._wakes = 0
+        self._recent: deque[QueueKey] = deque(maxlen=REMEMBERED)  # the last of them
+
+    @property
+    def moment(self) -> int:
+        """Now, for `wait`: asked before a look that shares the event loop."""
+        return self._wakes
 
     def wake(self, key: QueueKey) -> None:
         """Messages arrived in a queue."""
+        self._wakes += 1
+        self._recent.append(key)
         waiting = self._waiting.pop(key, None)
         if waiting:
             for woken in waiting.values():
@@ -82,17 +93,22 @@ class HeldPulls:
         self,
         keys: Sequence[QueueKey],
         timeout_s: float,
+        looked: int,
         is_met: Callable[[], bool] | None = None,
     ) -> Woken:
         """Returns when messages arrived in any of the queues: in which; or when `is_met`, after
         `timeout_s` or the re-check interval: none.
 
         Args:
-            is_met: asked after each entry.
+            looked: the moment as of which the caller found nothing. What arrived since, while he
+                looked at other queues, doesn't have to be waited for.
+            is_met: asked after each entry; it stays so.
 
         Raises:
             BrokerError: BUSY when too many pulls are held.
         """
+        if missed := self._arrived(keys, looked):
+            return missed
         if self._held >= self._limit:
             self._refused += 1
             raise BrokerError(ErrorCode.BUSY, f"{self._held} pulls are held, the limit")
@@ -114,6 +130,15 @@ class HeldPulls:
             for key in keys:
                 self._leave(key, future)
         return woken
+
+    def _arrived(self, keys: Sequence[QueueKey], since: int) -> Woken:
+        """Those in which messages arrived since that moment; all, where that isn't remembered."""
+        count = self._wakes - since
+        if not count:
+            return []
+        if count > len(self._recent):
+            return list(keys)
+        return list(set(keys).intersection(islice(reversed(self._recent), count)))
 
     def _leave(self, key: QueueKey, future: asyncio.Future[None]) -> None:
         waiting = self._waiting.get(key)

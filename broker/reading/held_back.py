@@ -46,7 +46,7 @@ class HeldBack:
     def freed(self, group: str, topics: Iterable[TopicState]) -> Callable[[], bool] | None:
         """Whether, since this was asked, the group has finished one of the queues of these topics
         that others wait for, as far as they do; None: none waits for any. To be asked after each
-        entry, at the price of a look at what the group has committed in each.
+        entry, at the price of a look at what the group has committed in each; it stays so.
 
         What retention has taken from such a queue is finished as well, and tells nobody: whoever
         waits looks again now and then (`broker.reading.held`).
@@ -61,16 +61,18 @@ class HeldBack:
         if not watched:
             return None
         seen = [offsets.of(group, name) for name, _ in watched]
+        is_finished = False
 
         def is_one_finished() -> bool:
+            nonlocal is_finished
             for at, (name, ends) in enumerate(watched):
                 known = offsets.of(group, name)
                 if known is seen[at]:
                     continue
                 seen[at] = known
                 if any(known.get(queue_id, 0) >= end for queue_id, end in ends):
-                    return True
-            return False
+                    is_finished = True
+            return is_finished
 
         return is_one_finished
 

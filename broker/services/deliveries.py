@@ -112,11 +112,9 @@ class Deliveries:
         topic = await self._topic(wish.group, wish.topic)
         if sum(desk.waiting for desk in self._desks.values()) >= self._max_waiting:
             raise BrokerError(ErrorCode.BUSY, f"{self._max_waiting} receivers wait, the limit")
-        desk = self._desk(wish.group, topic, is_fifo=wish.is_fifo)
-        desk.starts = lambda state, first: self._starts(wish, state, first)
-        desk.max_attempts = self._attempts(wish)
+        await self._check_readable(topic, wish)
+        desk = self._desk_for(wish, topic)
         settler = desk.settle(wish.settled) if wish.settled else None
-        await self._check_readable(topic, desk, settler)
         wanted = Wanted(
             wish.attempt_id,
             min(wish.max_messages or DEFAULT_MESSAGES, MAX_RECEIVED),
@@ -149,9 +147,10 @@ class Deliveries:
             return 0
         return wish.max_attempts or (0 if wish.is_fifo else DEFAULT_ATTEMPTS)
 
-    async def _check_readable(self, topic: TopicState, desk: Desk, settler: Settler | None) -> None:
+    async def _check_readable(self, topic: TopicState, wish: Receive) -> None:
         """Returns if the topic's messages may be handed out. What was to be settled is settled all
-        the same: that was said of messages handed out before.
+        the same: that was said of messages handed out before. A desk is nobody's before that: one
+        at which nobody waits would stay, as what whoever is refused has called it.
 
         Raises:
             BrokerError: TOPIC_NOT_READABLE, TOPIC_REPLACED, TOPIC_NOT_FOUND; what settling raises.
@@ -160,10 +159,20 @@ class Deliveries:
         try:
             await self._gate.surely(lambda: self._reader.check_readable(ref))
         except BrokerError:
-            if settler is not None:
+            if wish.settled:
+                desk = self._desk_for(wish, topic)
+                settler = desk.settle(wish.settled)
                 self._set_to_work(desk)
                 await settler.done
             raise
+
+    def _desk_for(self, wish: Receive, topic: TopicState) -> Desk:
+        """The desk, which goes by what this receiver says from now on. It is set to work in the
+        same turn."""
+        desk = self._desk(wish.group, topic, is_fifo=wish.is_fifo)
+        desk.starts = lambda state, first: self._starts(wish, state, first)
+        desk.max_attempts = self._attempts(wish)
+        return desk
 
     async def settle(
         self, group: str, topic: TopicRef, settled: tuple[Settlement, ...]

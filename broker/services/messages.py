@@ -228,6 +228,7 @@ class Pulls:
         voids = filtered = 0
         while True:
             self._gate.check_serving()
+            looked = self._held.moment
             found = await self.read(request)
             voids += found.void_count
             filtered += found.filtered_count
@@ -242,7 +243,7 @@ class Pulls:
                 request = _behind(request, found)
                 await self._turns.pause()
             else:
-                await self._held.wait(((found.incarnation, request.queue_id),), left)
+                await self._held.wait(((found.incarnation, request.queue_id),), left, looked)
 
     def hold_s(self, wanted_ms: int | None) -> float:
         """How long a pull is held that is to be held so long, in seconds."""

@@ -100,6 +100,7 @@ class QueuePulls:
         deadline = now() + self._pulls.hold_s(request.hold_ms)
         positions: Sequence[int] = range(len(request.queues))
         passed: dict[int, Found] = {}
+        looked = self._held.moment  # nothing that was there then is waited for
         while True:
             self._gate.check_serving()
             freed = self._freed(request)
@@ -111,17 +112,21 @@ class QueuePulls:
                 self._pulls.account(size, call)
                 return found + [(at, each) for at, each in passed.items() if _is_apart(at, found)]
             if read:  # there may be more behind what was passed over
-                positions = [position for position, _ in read]
                 await self._turns.pause()
+                is_freed = freed is not None and freed()
+                positions = range(len(request.queues)) if is_freed else [at for at, _ in read]
                 continue
             keys = self._keys(request)
             if keys is None:
                 positions = range(len(request.queues))  # one of them has gone meanwhile
+                looked = self._held.moment
                 continue
-            if freed is not None and freed():  # while the others were looked at
-                positions = range(len(request.queues))
-                continue
-            woken = await self._held.wait(list(keys), left, freed)
+            woken: list[QueueKey] = []
+            if freed is None or not freed():
+                woken = await self._held.wait(list(keys), left, looked, freed)
+            looked = self._held.moment
+            if freed is not None and freed():  # perhaps while others were looked at, or waking
+                woken = []
             # Nobody else has got anything since they were looked at; a wake of none is a look.
             positions = sorted({at for key in woken for at in keys[key]}) or range(
                 len(request.queues)
@@ -143,13 +148,14 @@ class QueuePulls:
         size = min(request.max_bytes or DEFAULT_BYTES, MAX_BYTES)
         found: list[Pulled] = []
         looks = UNITS_AT_ONCE  # over all queues: a look has no pause within it
+        closed: dict[TopicRef, Failure] = {}  # topics that may not be read: asked once for all
         for count, position in enumerate(positions):
             if messages <= 0 or size <= 0 or looks <= 0:
                 break
             if count % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
                 await self._turns.pause()
                 self._gate.check_serving()
-            got = await self._one(request, request.queues[position], messages, size)
+            got = await self._one(request, request.queues[position], (messages, size), closed)
             if isinstance(got, Failure):
                 found.append((position, got))
             elif got.count or got.passed_over:
@@ -160,11 +166,20 @@ class QueuePulls:
         return found
 
     async def _one(
-        self, request: QueuesRequest, wish: QueueWish, messages: int, size: int
+        self,
+        request: QueuesRequest,
+        wish: QueueWish,
+        most: tuple[int, int],
+        closed: dict[TopicRef, Failure],
     ) -> Found | Failure:
+        """What there is of one queue, `most` messages and bytes; nothing, or why it can't be told.
+        Who may not read is told where there is something: he would take it for the queue's end."""
+        messages, size = most
         try:
             if not self._has_more(request.group, wish):
                 return _NOTHING
+            if wish.topic in closed:
+                return closed[wish.topic]
             wanted = min(messages, wish.max_messages or messages)
             tags = self._tags(request, wish)
             return await self._pulls.read(
@@ -185,8 +200,11 @@ class QueuePulls:
                 return error.failure
         await self._gate.confirm()
         try:
-            self._has_more(request.group, wish)
+            if self._has_more(request.group, wish):
+                self._reader.check_readable(wish.topic)
         except BrokerError as error:
+            if error.code is ErrorCode.TOPIC_NOT_READABLE:
+                closed[wish.topic] = error.failure
             return error.failure
         return _NOTHING  # it was looked at in the wrong moment
 

@@ -117,7 +117,8 @@ class Popper(Client):
     def _check_refused(self, failure: CallFailed) -> None:
         wrong = (epb.INVALID_ARGUMENT, epb.GROUP_STYLED, epb.GROUP_DIFFERS, epb.INTERNAL)
         if failure.error is not None and failure.code in wrong:
-            if "log is corrupt" in failure.error.message or failure.code == epb.INTERNAL:
+            is_ours = "is hidden" not in failure.error.message  # nobody asks for what is hidden
+            if is_ours and failure.code == epb.INTERNAL:
                 return  # a disk has failed there, which others judge
             raise Defect("delivery", f"{self.name} is refused: {failure.error.message}")
 

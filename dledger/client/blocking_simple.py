@@ -81,9 +81,10 @@ class BlockingSimpleConsumer:
         return [BlockingDelivery(self._thread, each) for each in found]
 
     def __iter__(self) -> Iterator[BlockingDelivery]:
-        """Messages one by one, for ever."""
-        while True:
-            yield from self.receive()
+        """Messages one by one, for ever: until the consumer is closed, by another thread."""
+        with suppress(ClientClosed):
+            while True:
+                yield from self.receive()
 
     def close(self) -> None:
         """See `SimpleConsumer.close`."""

@@ -207,7 +207,9 @@ class PullConsumer:
 
         Raises:
             InvalidArgument: the consumer is of no consumer group, or never gave this message.
-            LeaseLost, SessionEnded: a queue isn't this member's any more.
+            LeaseLost, SessionEnded: a queue isn't this member's any more, and what was finished
+                there wasn't committed before: it comes again, to whoever has it. The others are
+                committed. Told once.
         """
         await self._reading.commit(message, deadline_s=deadline_s)
 

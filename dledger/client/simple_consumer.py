@@ -84,7 +84,7 @@ class SimpleConsumer:
         self._receiving: set[asyncio.Task[list[Delivery]]] = set()
         self._settling: list[_Settling] = []
         self._sender: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._is_closing = self._is_closed = False
 
     # --- receiving ----------------------------------------------------------------------------
 
@@ -100,12 +100,15 @@ class SimpleConsumer:
 
         Raises:
             ReceiptExpired: one of `done` was handed out again before; what came is the next call's.
+            ClientClosed: the consumer was closed, meanwhile too.
             ClientError: the brokers can't be asked: never [] instead.
         """
         if not 0 < u32("count", count) <= MAX_RECEIVED:
             raise InvalidArgument(f"count is {count}; wanted: 1 to {MAX_RECEIVED}")
         wait_s = max(0.0, seconds("wait_s", wait_s))
         self._check_open()
+        if self._is_closing:
+            raise ClientClosed("the consumer is being closed")
         if self._kept and not done:
             return [self._kept.popleft() for _ in range(min(count, len(self._kept)))]
         loop = asyncio.get_running_loop()
@@ -115,6 +118,9 @@ class SimpleConsumer:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if task.cancelled() and (caller is None or not caller.cancelling()):
+                raise ClientClosed("the consumer was closed") from None
             task.add_done_callback(self._keep)
             raise
 
@@ -125,9 +131,10 @@ class SimpleConsumer:
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         """Messages one by one, for ever: until the consumer is closed."""
-        while not self._is_closed:
-            for delivery in await self.receive():
-                yield delivery
+        with suppress(ClientClosed):
+            while True:
+                for delivery in await self.receive():
+                    yield delivery
 
     async def _receive(self, count: int, wait_s: float, done: Sequence[Delivery]) -> list[Delivery]:
         riding = _together([each for each in done if not each.is_settled])
@@ -261,6 +268,7 @@ class SimpleConsumer:
         way was given comes back when its time is over."""
         if self._is_closed:
             return
+        self._is_closing = True
         for task in list(self._receiving):
             task.cancel()
         self._kept.clear()

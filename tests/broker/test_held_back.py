@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.batches import Placed
 from broker.leader.deliveries.asking import Settlement
 from broker.reading.held_back import HeldBack
@@ -21,6 +21,7 @@ from broker.services.topics import QueueWish as Numbers
 from broker.services.topics import Topic
 from broker.state.groups import Settings
 from broker.state.registration import Registration
+from broker.state.topic_permissions import USUAL, Permission
 from broker.state.topics import TopicRef
 from dledger.records.record import decode_records
 from dledger.wire.commands_pb2 import SETTLING_FINISHED
@@ -174,6 +175,29 @@ def test_a_pull_waits_for_nothing_but_messages_where_nothing_is_held_back() -> N
     shop.room.commit(shop.member, 0, 1)
     assert freed()
     assert held_back.freed("g", [topic]) is None
+
+
+def test_members_are_told_that_they_may_not_read() -> None:
+    """At once, of each queue that has something for them: silence they would take for its end."""
+    shop = Shop(settings=CONCURRENT)
+    shop.send(0, b"one")
+    shop.send(1, b"two")
+    shop.pass_ms(1_000)
+    node = shop.room.leader
+    services = node.replica.services
+    shop.room.world.run(node, services.topics.permit(T, int(Permission.WRITE)))
+    wishes = tuple(
+        QueueWish(T, queue_id, 0, shop.member.held["t", queue_id]) for queue_id in range(3)
+    )
+    request = QueuesRequest(wishes, "g", is_by_filter=True, hold_ms=10_000)
+    pulling = node.begin(services.queue_pulls.pull(request, EndlessCall()))
+    shop.pass_ms(200)
+    told = dict(shop.room.world.outcome(pulling))
+    assert all(isinstance(each, Failure) for each in told.values()), told
+    codes = {at: each.code for at, each in told.items() if isinstance(each, Failure)}
+    assert codes == dict.fromkeys((0, 1), ErrorCode.TOPIC_NOT_READABLE)
+    shop.room.world.run(node, services.topics.permit(T, int(USUAL)))
+    assert shop.pull((0, 0), (1, 0)) == {0: [b"one"], 1: [b"two"]}
 
 
 def test_groups_that_do_not_read_in_order_are_given_what_there_is() -> None:

@@ -15,7 +15,7 @@ from broker.assembly import committed_log
 from broker.errors import BrokerError, ErrorCode
 from broker.mending import MendStatistics
 from broker.reading import proof
-from broker.reading.held import WOKEN_AT_ONCE, HeldPulls
+from broker.reading.held import REMEMBERED, WOKEN_AT_ONCE, HeldPulls
 from broker.state.topics import TopicRef
 from dledger.records.layout import file_name
 from dledger.records.record import decode_records
@@ -265,8 +265,8 @@ def test_a_held_pull_wakes_on_arrival_in_its_queue_only() -> None:
 
     async def scenario() -> None:
         held = HeldPulls(10)
-        first = asyncio.create_task(held.wait([(1, 0)], 60))
-        second = asyncio.create_task(held.wait([(1, 1)], 60))
+        first = asyncio.create_task(held.wait([(1, 0)], 60, held.moment))
+        second = asyncio.create_task(held.wait([(1, 1)], 60, held.moment))
         await asyncio.sleep(0)
         held.wake((1, 0))
         await first
@@ -278,12 +278,33 @@ def test_a_held_pull_wakes_on_arrival_in_its_queue_only() -> None:
     asyncio.run(scenario())
 
 
+def test_what_arrived_during_the_look_is_not_waited_for() -> None:
+    """Nor for what came when so much did that nobody remembers in which queues; what was there
+    before the look was seen by it."""
+
+    async def scenario() -> None:
+        held = HeldPulls(10)
+        held.wake((1, 0))
+        looked = held.moment
+        assert await held.wait([(1, 0)], 0.001, looked) == []
+        held.wake((1, 1))
+        held.wake((1, 2))
+        assert await held.wait([(1, 0), (1, 1)], 60, looked) == [(1, 1)]
+        for _ in range(REMEMBERED):
+            held.wake((2, 0))
+        assert await held.wait([(1, 3), (1, 4)], 60, looked) == [(1, 3), (1, 4)]
+        assert await held.wait([(1, 0)], 0.001, held.moment) == []
+        assert held.statistics().held == 0
+
+    asyncio.run(scenario())
+
+
 def test_a_held_pull_ends_at_its_deadline() -> None:
     """Nothing arrives: the wait ends by itself."""
 
     async def scenario() -> int:
         held = HeldPulls(10)
-        await held.wait([(1, 0)], 0.001)
+        await held.wait([(1, 0)], 0.001, held.moment)
         return held.statistics().held
 
     assert asyncio.run(scenario()) == 0
@@ -301,7 +322,7 @@ def test_many_held_pulls_are_woken_in_turns(how: str) -> None:
 
         async def wait(number: int) -> None:
             key = (1, number if how == "many queues" else 0)
-            await held.wait([key], 0.01 if how == "deadlines" else 4)
+            await held.wait([key], 0.01 if how == "deadlines" else 4, held.moment)
             woken.append(number)
 
         count = 2 * WOKEN_AT_ONCE + 1
@@ -330,13 +351,13 @@ def test_held_pulls_are_bounded() -> None:
 
     async def scenario() -> None:
         held = HeldPulls(1)
-        waiting = asyncio.create_task(held.wait([(1, 0)], 60))
+        waiting = asyncio.create_task(held.wait([(1, 0)], 60, held.moment))
         await asyncio.sleep(0)
         with pytest.raises(BrokerError) as refused:
-            await held.wait([(1, 1)], 60)
+            await held.wait([(1, 1)], 60, held.moment)
         assert (refused.value.code, refused.value.traits.is_retriable) == (ErrorCode.BUSY, True)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await held.wait([(1, 1)], 0.001)
+        await held.wait([(1, 1)], 0.001, held.moment)
 
     asyncio.run(scenario())

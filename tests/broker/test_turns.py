@@ -10,7 +10,10 @@ import pytest
 
 from broker.errors import ErrorCode, Failure
 from broker.leader.batches import STEP_RECORDS, Batch, BatchAnswer, Placed
+from broker.reading.held import RECHECK_S
+from broker.reading.queues import Found
 from broker.services.messages import PART_WEIGHT, PullRequest
+from broker.services.queue_pulls import LOOKED_AT_ONCE, QueuesRequest, QueueWish
 from broker.services.topics import MAX_QUEUES, PAGE_GROUPS, PAGE_OFFSETS, PAGE_TOPICS
 from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
@@ -79,6 +82,30 @@ def test_a_pull_in_pieces_gives_what_was_there_when_it_began() -> None:
         assert turns.pauses >= 6
         assert set(taken) == {1 << 20}
         assert services.pulls.budget.used_bytes == len(found.records)
+
+    play(asked, test)
+
+
+def test_a_member_with_many_queues_is_given_what_comes_while_they_are_looked_at() -> None:
+    """In one of those that were looked at before: nobody waits for what is there."""
+    turns = Interrupted()
+    asked = Asked(turns=turns)
+    services = asked.services
+
+    async def between() -> None:
+        if turns.pauses == 1:
+            await services.sends.send(PRODUCER, [batch(0, b"late")])
+
+    async def test() -> None:
+        await services.topics.create("t", 2 * LOOKED_AT_ONCE, if_not_exists=False)
+        turns.pauses, turns.between = 0, between
+        queues = tuple(QueueWish(TopicRef("t"), n, 0) for n in range(2 * LOOKED_AT_ONCE))
+        began = asyncio.get_running_loop().time()
+        request = QueuesRequest(queues, hold_ms=10_000)
+        ((position, found),) = await services.queue_pulls.pull(request, EndlessCall())
+        assert isinstance(found, Found)
+        assert (position, found.count) == (0, 1)
+        assert asyncio.get_running_loop().time() - began < RECHECK_S
 
     play(asked, test)
 

@@ -16,7 +16,7 @@ from dledger.testing.fixtures import dledger_group
 __all__ = ["dledger_group"]
 
 
-def dlq(group: BrokerGroup, *arguments: str) -> str:
+def dlq(group: BrokerGroup, *arguments: str, fails: bool = False) -> str:
     """What the command says."""
     done = subprocess.run(
         [sys.executable, "-m", "dledger_cli", "dlq", *arguments, "--bootstrap", group.addresses],
@@ -25,7 +25,7 @@ def dlq(group: BrokerGroup, *arguments: str) -> str:
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert bool(done.returncode) is fails, done.stderr
     return done.stdout
 
 
@@ -70,6 +70,7 @@ def test_dead_letters_are_listed_shown_and_sent_again(
     sent = json.loads(dlq(dledger_group, "resend", "g", "1", "1", "--json"))
     assert [each["resent"] for each in sent] == [True, False]
     assert (sent[0]["topic"], sent[0]["queue_id"], sent[0]["offset"]) == (topic, 0, 3)
-    assert "was sent again before" in dlq(dledger_group, "resend", "g", "1")
+    told = dlq(dledger_group, "resend", "g", "1", "99", "2", fails=True)  # there is none at 99
+    assert told == "1: was sent again before\n"
     resent = [each["resent"] for each in json.loads(dlq(dledger_group, "list", "g", "--json"))]
     assert resent == [False, True, False]

@@ -113,6 +113,11 @@ def test_what_is_worked_on_stays_hidden(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+async def worked_off(consumer: SimpleConsumer) -> list[Delivery]:
+    """Whatever it is given, until it is closed."""
+    return [each async for each in consumer]
+
+
 def test_what_is_in_hand_is_given_back_at_the_end(tmp_path: Path) -> None:
     """And so is what a cancelled receive has brought, unless the next one takes it."""
 
@@ -130,7 +135,13 @@ def test_what_is_in_hand_is_given_back_at_the_end(tmp_path: Path) -> None:
                 found += await consumer.receive(2, wait_s=5)
             assert sorted(each.message.body for each in found) == [b"0", b"1"]
             await found[0].retry(after_s=0.1)
+            loop = asyncio.ensure_future(worked_off(consumer))
+            waiting = asyncio.ensure_future(consumer.receive(wait_s=30))
+            await asyncio.sleep(0.01)
             await consumer.close()
+            with pytest.raises(ClientClosed):  # and not cancelled: nobody has cancelled it
+                await waiting
+            assert await loop == []
             with pytest.raises(ClientClosed):
                 await consumer.receive()
             other = client.simple_consumer(TOPIC, "g")

@@ -264,11 +264,13 @@ class Choice:
         return found
 
     def _is_held(self, queue_id: int, draft: Draft) -> bool:
-        """Whether somebody has something of a FIFO queue."""
+        """Whether somebody has something of a FIFO queue, or its first message is to be a dead
+        letter before anything behind it is given."""
         is_hidden = any(
             each.hidden_until_ms > self.now_ms or each.index == PROVISIONAL for each in draft
         )
-        return is_hidden or queue_id in self.planning.given
+        is_over = any(queue_id == other for other, _ in self.over)
+        return is_hidden or is_over or queue_id in self.planning.given
 
     def _wish(
         self, receiver: Receiver, queue_id: int, former: int, base: int, count: int

@@ -168,6 +168,7 @@ class Desk:
         refused = 0
         while not self.is_idle:
             self._is_rung = False
+            looked = self._around.held.moment
             settlers, self._settlers = self._some_settlers()
             self._taken = settlers
             try:
@@ -177,16 +178,16 @@ class Desk:
                     for settler in settlers:
                         _finish(settler)
                     if not await self._bury(choice):
-                        await self._wait()
+                        await self._wait(looked)
                     continue
                 result = await self._propose(choice)
+                if result.refusal is None:
+                    refused = 0
+                    self._answer(choice, settlers, result.index)
+                    await self._bury(choice)
+                    continue
             except BrokerError as error:
                 self.fail_all(error)
-                continue
-            if result.refusal is None:
-                refused = 0
-                self._answer(choice, settlers, result.index)
-                await self._bury(choice)
                 continue
             # A deletion, a forgetting or a join came in between: what is so now is looked at.
             refused += 1
@@ -329,8 +330,9 @@ class Desk:
             receiver.fail(error)
         self._receivers.clear()
 
-    async def _wait(self) -> None:
-        """Until somebody asks, messages come, something is due, or it is time to look again."""
+    async def _wait(self, looked: int) -> None:
+        """Until somebody asks, messages come that weren't there at that moment, something is due,
+        or it is time to look again."""
         state, place = self._around.state, self.place
         if self._is_rung or self.is_idle:
             return
@@ -343,7 +345,7 @@ class Desk:
             until_s = (due_ms - self._around.now_ms()) / 1000
             left_s = min(left_s, max(SHORTEST_S, until_s))
         queues = [(place.incarnation, number) for number in range(len(topic.next_offsets))]
-        await self._around.held.wait((self._bell, *queues), left_s)
+        await self._around.held.wait((self._bell, *queues), left_s, looked)
 
     def _due_ms(self, record: Record) -> int | None:
         """When something of the queue may be given again; of a FIFO one, when all of it is due."""

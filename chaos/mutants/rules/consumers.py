@@ -14,6 +14,7 @@ _BROADCAST = ("tests/client/members/test_broadcast.py",)
 _MEMBER = "dledger/client/members/member.py"
 _QUEUE = "dledger/client/members/process_queue.py"
 _FINISHED_FILE = "dledger/client/members/finished.py"
+_WORKERS = "dledger/client/members/workers.py"
 _MEMBERSHIP = "dledger/client/members/membership.py"
 _ATTENDANCE = "dledger/client/members/attendance.py"
 
@@ -245,7 +246,7 @@ CONSUMERS = (
     _mutant(
         "commit-of-a-queue-that-went-is-silent",
         "dledger/client/members/reading.py",
-        "                self._check_held(queue_id)\n",
+        "                self._check_held(queue_id, 0)\n",
         "",
         _READING,
     ),
@@ -269,5 +270,54 @@ CONSUMERS = (
         "        raise OffsetsFileUnusable(\n            f\"{self._path} isn't",
         "        return {}\n        raise OffsetsFileUnusable(\n            f\"{self._path} isn't",
         _BROADCAST,
+    ),
+    _mutant(
+        "work-that-nobody-began-counts-as-done",
+        _WORKERS,
+        "    if answer is not None and inspect.iscoroutine(answer):\n",
+        "    if False and inspect.iscoroutine(answer):\n",
+        _PUSH,
+    ),
+    _mutant(
+        "worker-ends-silently",
+        _WORKERS,
+        '            self._on_exit(client_error("a handler\'s task", error))\n',
+        "            pass\n",
+        _PUSH,
+    ),
+    _mutant(
+        "cancelled-worker-ends-silently",
+        _WORKERS,
+        '                self._on_exit(ClientClosed("a handler\'s task was cancelled"))\n',
+        "                pass\n",
+        _PUSH,
+    ),
+    _mutant(
+        "what-a-thread-has-done-is-lost-silently",
+        _WORKERS,
+        '            self._on_exit(client_error("what a handler has done", error))\n',
+        "            pass\n",
+        _PUSH,
+    ),
+    _mutant(
+        "closing-a-consumer-cancels-who-waits-at-it",
+        "dledger/client/simple_consumer.py",
+        "            if task.cancelled() and (caller is None or not caller.cancelling()):\n",
+        "            if False:\n",
+        ("tests/integration/test_simple_consumer.py",),
+    ),
+    _mutant(
+        "commit-says-yes-of-what-went",
+        "dledger/client/members/reading.py",
+        "        if message is None and self._gone:\n",
+        "        if False:\n",
+        _READING,
+    ),
+    _mutant(
+        "commit-says-yes-though-the-queue-went-meanwhile",
+        "dledger/client/members/reading.py",
+        "            self._check_held(queue_id, offset)\n",
+        "            pass\n",
+        _READING,
     ),
 )

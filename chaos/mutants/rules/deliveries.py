@@ -6,6 +6,9 @@ from chaos.mutants.mutant import Mutant
 
 _STATE = ("tests/broker/test_delivering.py",)
 _WIRE = ("tests/integration/test_deliveries.py",)
+_CHOICE = ("tests/broker/test_choosing.py",)
+_DESK = ("tests/broker/test_desk.py",)
+_HELD = ("tests/broker/test_reads.py", "tests/broker/test_turns.py")
 _PLANNED = "the leader asks the same rules, and proposes nothing that they refuse"
 
 DELIVERIES = (
@@ -133,5 +136,50 @@ DELIVERIES = (
         "    if not starts:\n",
         masked=_PLANNED,
         tests=_STATE,
+    ),
+    Mutant(
+        "fifo-past-what-is-to-be-buried",
+        "broker/leader/deliveries/choosing.py",
+        "        return is_hidden or is_over or queue_id in self.planning.given\n",
+        "        return is_hidden or queue_id in self.planning.given\n",
+        masked="two receivers have to wait, and another queue to have something, at one moment",
+        tests=_CHOICE,
+    ),
+    Mutant(
+        "leader-lost-in-a-burial-is-a-fault",
+        "broker/leader/deliveries/desk.py",
+        "                    self._answer(choice, settlers, result.index)\n"
+        "                    await self._bury(choice)\n"
+        "                    continue\n"
+        "            except BrokerError as error:\n"
+        "                self.fail_all(error)\n"
+        "                continue\n",
+        "            except BrokerError as error:\n"
+        "                self.fail_all(error)\n"
+        "                continue\n"
+        "            if result.refusal is None:\n"
+        "                self._answer(choice, settlers, result.index)\n"
+        "                await self._bury(choice)\n"
+        "                continue\n",
+        masked="simulated receivers take no error of a leader that is lost for a defect",
+        tests=_DESK,
+    ),
+    Mutant(
+        "desk-of-who-was-refused",
+        "broker/services/deliveries.py",
+        "        await self._check_readable(topic, wish)\n"
+        "        desk = self._desk_for(wish, topic)\n",
+        "        desk = self._desk_for(wish, topic)\n"
+        "        await self._check_readable(topic, wish)\n",
+        masked="no simulated group is tried in two ways from this side",
+        tests=_DESK,
+    ),
+    Mutant(
+        "message-of-the-look-waited-for",
+        "broker/reading/held.py",
+        "        if missed := self._arrived(keys, looked):\n",
+        "        if missed := None:\n",
+        masked="whoever waits looks again within five seconds",
+        tests=_HELD,
     ),
 )

@@ -125,4 +125,13 @@ PERMISSIONS = (
         seed=10,
         tests=_TESTS,
     ),
+    Mutant(
+        "members-not-told-that-they-may-not-read",
+        "broker/services/queue_pulls.py",
+        "            if self._has_more(request.group, wish):\n"
+        "                self._reader.check_readable(wish.topic)\n",
+        "            self._has_more(request.group, wish)\n",
+        masked="whoever isn't told waits, and has lost nothing",
+        tests=("tests/broker/test_held_back.py",),
+    ),
 )

@@ -169,7 +169,9 @@ class KeptOffsets:
             return {}
         except (OSError, UnicodeDecodeError) as error:
             raise OffsetsFileUnusable(f"{self._path}: {error}") from error
-        with suppress(ValueError, KeyError, TypeError, AttributeError):
+        with suppress(
+            ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError
+        ):
             return self._decoded(json.loads(content))
         raise OffsetsFileUnusable(
             f"{self._path} isn't a file of offsets of format {FORMAT} of group {self._group!r}; "
@@ -183,7 +185,9 @@ class KeptOffsets:
         for topic, of in content["topics"].items():
             for queue_id, (frontier, numbers) in of["queues"].items():
                 place = Place(topic, int(of["incarnation"]), int(queue_id))
-                kept[place] = (int(frontier), decode_runs(frontier, numbers))
+                if not all(type(each) is int and each >= 0 for each in (frontier, *numbers)):
+                    raise ValueError
+                kept[place] = (frontier, decode_runs(frontier, numbers))
         return kept
 
 

@@ -41,7 +41,13 @@ from dledger.client.members.settings import (
     queue_choices,
 )
 from dledger.client.members.signals import heeding_signals
-from dledger.client.members.workers import CoroutineWorkers, Pool, ThreadWorkers, surrounding
+from dledger.client.members.workers import (
+    CoroutineWorkers,
+    Pool,
+    ThreadWorkers,
+    check_run,
+    surrounding,
+)
 from dledger.client.options import PushOptions
 from dledger.client.owner import Owner
 from dledger.client.results import Message, PushStatistics
@@ -387,7 +393,7 @@ class _Employer:
 
 def _on_a_thread(handler: Callable[[Message], Any]) -> Callable[[Message], Any]:
     async def call(message: Message) -> None:
-        await asyncio.to_thread(handler, message)
+        check_run(await asyncio.to_thread(handler, message))
 
     return call
 

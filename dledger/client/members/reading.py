@@ -9,7 +9,7 @@ finished and not committed by then comes again, elsewhere: with `commit_every_s`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Final
@@ -83,6 +83,7 @@ class MemberReading:
         self._known: dict[int, ProcessQueue] = {}  # by queue held: by which lease
         self._begun: dict[int, int] = {}  # by queue held: where it began, or was sought
         self._wished: dict[int, int] = {}  # by queue held: what the application wants committed
+        self._gone: set[int] = set()  # queues that went with what was finished and not committed
         self._paused: set[int] = set()
         self._changed = asyncio.Event()
         self._error: ClientError | None = None
@@ -210,6 +211,8 @@ class MemberReading:
         what another one brings is new."""
         held = {queue.place.queue_id: queue for queue in self._member.queues.values()}
         for queue_id in [at for at, queue in self._known.items() if held.get(at) is not queue]:
+            if self._loop.finished.get(queue_id, 0) > _committed(self._known[queue_id]):
+                self._gone.add(queue_id)
             self._loop.forget(queue_id)
             self._wished.pop(queue_id, None)
             del self._known[queue_id], self._begun[queue_id]
@@ -236,7 +239,7 @@ class MemberReading:
             self._wish_finished()
         found: list[Progress] = []
         for queue in self._member.queues.values():
-            known = queue.committed[0] if queue.committed is not None else 0
+            known = _committed(queue)
             frontier = max(self._wished.get(queue.place.queue_id, 0), known)
             release = queue.state is Held.RELEASING
             if release or frontier > known:
@@ -255,27 +258,40 @@ class MemberReading:
     async def commit(
         self, message: Message | None = None, *, deadline_s: float | None = None
     ) -> None:
-        """See `PullConsumer.commit`."""
+        """See `PullConsumer.commit`. A queue may go at any time, also while the call is under way:
+        what it was to cover and doesn't is told, once."""
         if self._membership is None:
             if message is None:
                 return
             raise InvalidArgument("this consumer never gave any message")
+        wanted: Mapping[int, int] = {}
         if message is None:
             self._wish_finished()
         else:
-            for queue_id, offset in self._loop.up_to(message).items():
-                self._check_held(queue_id)
+            wanted = self._loop.up_to(message)
+            for queue_id, offset in wanted.items():
+                self._check_held(queue_id, 0)
                 self._wish(queue_id, offset)
         error = await self._membership.commit(deadline_s)
         if error is not None:
             raise error
+        for queue_id, offset in wanted.items():
+            self._check_held(queue_id, offset)
+        if message is None and self._gone:
+            gone, self._gone = min(self._gone), set()
+            raise self._lost(gone)
 
-    def _check_held(self, queue_id: int) -> None:
-        if self._queue(queue_id) is None:
-            raise LeaseLost(
-                f"queue {queue_id} of {self.topic!r} isn't this member's any more: its messages "
-                "are given to whoever has it"
-            )
+    def _check_held(self, queue_id: int, offset: int) -> None:
+        """Returns if the queue is this member's, and committed up to there."""
+        queue = self._queue(queue_id)
+        if queue is None or _committed(queue) < offset:
+            raise self._lost(queue_id)
+
+    def _lost(self, queue_id: int) -> LeaseLost:
+        return LeaseLost(
+            f"queue {queue_id} of {self.topic!r} isn't this member's any more: its messages "
+            "are given to whoever has it"
+        )
 
     @property
     def positions(self) -> dict[int, int]:
@@ -357,6 +373,11 @@ class MemberReading:
         self.stop()
         if self._membership is not None:
             await self._membership.leave(0.0)
+
+
+def _committed(queue: ProcessQueue) -> int:
+    """Up to where it is committed, as far as is known here."""
+    return queue.committed[0] if queue.committed is not None else 0
 
 
 class _Employer:

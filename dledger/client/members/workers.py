@@ -6,12 +6,17 @@ Everything is taken and settled on the event loop, so `Member` needs no lock; th
 few messages ahead, which are taken back as long as nobody has begun with them.
 
 A handler that raises has failed; so has a coroutine that is cancelled for having taken too long. A
-function on a thread can't be cancelled: it is told of, and goes on.
+function on a thread can't be cancelled: it is told of, and goes on. A function that gives back a
+coroutine has failed as well: nobody has run it, so nothing was done.
+
+A worker that is gone is told: whatever it had in hand nobody would finish. Its consumer ends then,
+and the message comes again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 from collections import deque
@@ -19,6 +24,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Final, NoReturn, Protocol, TypeAlias
 
+from dledger.client.errors import ClientClosed
+from dledger.client.faults import client_error
 from dledger.client.hooks import Around, HookFailures, Surrounding
 from dledger.client.members.clock import clock
 from dledger.client.members.member import Line
@@ -35,6 +42,20 @@ def no_handler(message: Message) -> NoReturn:
     """What a message is given to that failed at a member with a handler of its topic, where this
     one has none: it fails again, and another member may be given it then."""
     raise LookupError(f"this member has no handler of topic {message.topic!r}")
+
+
+def check_run(answer: object) -> None:
+    """Returns if what a handler has returned isn't work that was never begun.
+
+    Raises:
+        TypeError: it is; counted as done, the message would be forgotten.
+    """
+    if answer is not None and inspect.iscoroutine(answer):
+        answer.close()
+        raise TypeError(
+            f"the handler returned the coroutine {answer.__qualname__!r}, which nobody runs: "
+            "nothing was done; a handler that waits is declared with `async def`"
+        )
 
 
 class Desk(Protocol):
@@ -124,7 +145,8 @@ class CoroutineWorkers:
         self._is_closing = False
         self._workers = [Worker() for _ in range(count)]
         for worker in self._workers:
-            worker.task = self._loop.create_task(self._run(worker, surround()), name="handler")
+            work = self._watched(worker, surround())
+            worker.task = self._loop.create_task(work, name="handler")
 
     def wake(self) -> None:
         """As many as there are: those that find nothing wait again."""
@@ -154,6 +176,17 @@ class CoroutineWorkers:
         if tasks:
             await asyncio.wait(tasks)
 
+    async def _watched(self, worker: Worker, around: Surrounding | None) -> None:
+        """A worker that ends before its time ends the consumer: nobody would notice otherwise."""
+        try:
+            await self._run(worker, around)
+        except asyncio.CancelledError:
+            if not self._is_closing:  # by who cancels every task there is
+                self._on_exit(ClientClosed("a handler's task was cancelled"))
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the consumer's user hears of it
+            self._on_exit(client_error("a handler's task", error))
+
     async def _run(self, worker: Worker, around: Surrounding | None) -> None:
         desk, line, handlers = self._desk, self.line, self._handlers
         slice_ends = 0.0
@@ -169,7 +202,7 @@ class CoroutineWorkers:
             handler = handlers.get(work.message.topic, no_handler)
             try:
                 if around is None:
-                    await handler(work.message)
+                    check_run(await handler(work.message))
                 else:
                     await _within(around, handler, work.message)
             except asyncio.CancelledError as error:
@@ -208,7 +241,7 @@ async def _within(
 ) -> None:
     around.enter(message)
     try:
-        await handler(message)
+        check_run(await handler(message))
     except BaseException as error:
         around.leave(type(error), error, error.__traceback__)
         raise
@@ -277,9 +310,9 @@ class ThreadWorkers:
             if work is None:
                 break
             self._given += 1
+            self._todo.put(work)
             if len(self._threads) < min(self._count, self._given):
                 self._add_thread()
-            self._todo.put(work)
 
     def withdraw(self) -> None:
         """What nobody has begun with is put back; what may still go is given out again."""
@@ -320,6 +353,8 @@ class ThreadWorkers:
         self.withdraw()
 
     def _add_thread(self) -> None:
+        """One more, if the system has one; those that there are do what there is. Without any the
+        consumer ends."""
         number = len(self._threads)
         thread = threading.Thread(
             target=self._run,
@@ -327,10 +362,23 @@ class ThreadWorkers:
             name=f"dledger-handler-{number}",
             daemon=True,
         )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if not self._threads:
+                self._on_exit(client_error("starting a handler's thread", error))
+            return
         self._threads.append(thread)
-        thread.start()
 
     def _settle(self) -> None:
+        """Takes what threads have done. What can't be taken ends the consumer: nobody else would
+        finish it."""
+        try:
+            self._take_settled()
+        except Exception as error:  # noqa: BLE001 - a callback has nobody to tell
+            self._on_exit(client_error("what a handler has done", error))
+
+    def _take_settled(self) -> None:
         self._is_told = False
         while self._settled:
             settled = self._settled.popleft()
@@ -365,11 +413,11 @@ class ThreadWorkers:
     def _handle(self, message: Message, around: Surrounding | None) -> None:
         handler = self._handlers.get(message.topic, no_handler)
         if around is None:
-            handler(message)
+            check_run(handler(message))
             return
         around.enter(message)
         try:
-            handler(message)
+            check_run(handler(message))
         except BaseException as error:
             around.leave(type(error), error, error.__traceback__)
             raise

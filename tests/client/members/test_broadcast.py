@@ -167,7 +167,11 @@ def test_file_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:
                 await until(lambda: seen)
                 with pytest.raises(OffsetsFileUnusable, match="another member"):
                     await service_of(client, file, seen).run()
-            for content in ("{", "[]", '{"format": 1, "group": "h", "topics": {}}', "\0"):
+            queues = '{"t": {"incarnation": 1, "queues": {"0": %s}}}'
+            place = f'{{"format": 1, "group": "g", "topics": {queues}}}'
+            places = [place % each for each in ("[-1, []]", "[Infinity, []]", "[1, [-1, 1]]")]
+            wrong = ("{", "[]", '{"format": 1, "group": "h", "topics": {}}', "\0", "[" * 100_000)
+            for content in (*wrong, *places):
                 file.write_text(content)
                 with pytest.raises(OffsetsFileUnusable, match="delete it only if"):
                     await service_of(client, file, seen).run()

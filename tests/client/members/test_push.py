@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 
 import pytest
 
 from dledger.client import (
     Client,
+    ClientClosed,
+    ClientFault,
     ClientOptions,
     ConsumerInUse,
     GroupDiffers,
@@ -588,6 +591,99 @@ async def test_handler_that_takes_too_long_has_failed() -> None:
             release.set()
             await until(lambda: group.members.frontier("g", "u") == 1)
         assert cancelled == [1]
+
+
+@async_test
+async def test_coroutine_that_nobody_runs_is_no_work_done() -> None:
+    """Whoever hands over a function that makes one would have every message finished, and none
+    worked on; around a hook, too."""
+    async with stocked(1, 1) as (group, client):
+        done: list[int] = []
+
+        async def work(message: Message) -> None:
+            done.append(message.attempt)
+
+        for around in (None, nullcontext):
+            service = client.push_consumer("g", replace(PUSH, around=around))
+            service.on("t")(lambda message: work(message))
+            async with running(service):
+                await until(lambda now=service: now.statistics().failed >= 2)
+            assert (done, group.members.frontier("g", "t")) == ([], 0)
+
+
+@pytest.mark.parametrize("threads", [False, True])
+@async_test
+async def test_worker_that_is_gone_ends_the_consumer(threads: bool) -> None:
+    """What it had in hand nobody would ever finish. Here a filter of the application's log fails,
+    where the failure of a message is told."""
+
+    def broken(record: logging.LogRecord) -> bool:
+        if "attempt" in str(record.msg):
+            raise LookupError("a filter of the application's")
+        return True
+
+    async with stocked(1, 1) as (group, client):
+        service = client.push_consumer("g", replace(PUSH, drain_s=0.05))
+
+        def fail(message: Message) -> None:
+            raise ValueError
+
+        async def fail_too(message: Message) -> None:
+            raise ValueError
+
+        service.on("t")(fail if threads else fail_too)
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # it is told as well
+        log = logging.getLogger("dledger.client")
+        log.addFilter(broken)
+        try:
+            with pytest.raises(ClientFault, match="LookupError"):
+                await service.run()
+        finally:
+            log.removeFilter(broken)
+        assert group.members.frontier("g", "t") == 0
+
+
+@async_test
+async def test_cancelled_worker_ends_the_consumer() -> None:
+    """By a program that cancels every task that there is, and goes on."""
+    async with stocked(1, 0) as (_, client):
+        service = client.push_consumer("g", PUSH)
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            """Has nothing to do."""
+
+        run = asyncio.create_task(service.run())
+        await until(lambda: service.statistics().queues == 1)
+        for task in asyncio.all_tasks():
+            if task.get_name() == "handler":
+                task.cancel()
+        with pytest.raises(ClientClosed):
+            await run
+
+
+@async_test
+async def test_without_a_thread_the_consumer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as there is work; it isn't left in a queue that nobody reads."""
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("dledger-handler"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    start = threading.Thread.start
+    async with stocked(1, 2) as (group, client):
+        service = client.push_consumer("g", replace(PUSH, drain_s=0.05))
+
+        @service.on("t")
+        def handle(message: Message) -> None:
+            """Is never called."""
+
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # it is told as well
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(ClientFault, match="can't start new thread"):
+            await service.run()
+        assert group.members.frontier("g", "t") == 0
 
 
 @async_test

@@ -146,6 +146,43 @@ async def test_commit_of_a_queue_that_went_is_refused_by_name() -> None:
             await consumer.commit(message)
         group.members.give_back("g")
         assert (await anext(consumer)).queue_offset == 0, "it comes again"
+        await consumer.commit()
+        assert group.members.frontier("g", "t") == 0, "what was refused isn't done later"
+
+
+@async_test
+async def test_commit_of_all_tells_of_what_went_uncommitted() -> None:
+    """Once: the loop had done it, and it comes again."""
+    async with (
+        stocked(2, 1) as (group, client),
+        client.pull_consumer("t", group="g", options=OWN_WORD) as consumer,
+    ):
+        done, _ = [(await anext(consumer)).queue_id for _ in range(2)]
+        group.members.take_away("g", "t", done)
+        await until(lambda: done not in consumer.positions)
+        with pytest.raises(LeaseLost, match=f"queue {done} "):
+            await consumer.commit()
+        await consumer.commit()
+        assert group.members.frontier("g", "t", done) == 0
+
+
+@async_test
+async def test_commit_does_not_say_yes_where_the_queue_goes_meanwhile() -> None:
+    """It waits for another one that is under way, and what it is to cover is gone by then."""
+    async with (
+        stocked(1, 5) as (group, client),
+        client.pull_consumer("t", group="g", options=OWN_WORD) as consumer,
+    ):
+        message = await anext(consumer)
+        membership = consumer._reading._membership  # type: ignore[attr-defined]
+        async with membership._committing:
+            committing = asyncio.create_task(consumer.commit(message))
+            await asyncio.sleep(0)
+            group.members.take_away("g", "t", 0)
+            await until(lambda: consumer.positions == {})
+        with pytest.raises(LeaseLost):
+            await committing
+        assert group.members.frontier("g", "t") == 0
 
 
 @async_test

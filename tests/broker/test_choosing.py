@@ -1,0 +1,152 @@
+"""What a desk chooses for those who wait (ADR 57): the state takes it, whatever was handed out and
+settled before; in order nothing is given past what was not finished."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from broker.errors import out_of_range
+from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Wanted
+from broker.leader.deliveries.choosing import Choice, at_provisional, runs
+from broker.reading.queues import Found
+from broker.state.delivering import Planning
+from broker.state.handouts import Draft, Handout
+from dledger.wire.commands_pb2 import (
+    SETTLING_EXTENDED,
+    SETTLING_FINISHED,
+    SETTLING_RETURNED,
+    BuryCommand,
+    DeliverCommand,
+)
+from tests.broker.test_delivering import QUEUES, Owners
+
+END = 12  # of each queue: few, so that hands meet
+LIVES = 80
+KINDS = (SETTLING_FINISHED, SETTLING_RETURNED, SETTLING_EXTENDED)
+
+
+@dataclass
+class Shop:
+    """A group's desk without its clock, its log and its task: it chooses, and the state applies."""
+
+    is_fifo: bool
+    max_attempts: int
+    owners: Owners = field(default_factory=Owners)
+    low: int = 0  # what lies before has gone from the log
+    asked: int = 0
+    begun: list[tuple[int, int]] = field(default_factory=list)  # in order: queue id, offset
+
+    def __post_init__(self) -> None:
+        assert self.owners.begin(*[0] * QUEUES, fifo=self.is_fifo) is None
+
+    async def read(self, queue_id: int, offset: int, count: int, size: int) -> Found:
+        if offset < self.low:
+            raise out_of_range(f"t/{queue_id}", offset, (self.low, END))
+        return Found(b"m" * count, count, offset + count, self.low, END, 1)
+
+    def choice(self) -> Choice:
+        topic = self.owners.topics["t"]
+        command = DeliverCommand(group="g", topic="t", incarnation=1, fifo=self.is_fifo)
+        records = dict(self.owners.deliveries.in_topic("g", 1))
+        at = at_provisional(self.owners.now_ms)
+        planning = Planning(self.owners.deliveries, topic, self.is_fifo, at, records)
+        return Choice(
+            *(planning, topic, command, self.owners.now_ms, self.read),
+            end_of=lambda _: END,
+            max_attempts=self.max_attempts,
+        )
+
+    async def serve(self, receivers: Sequence[int], settled: Sequence[Settlement]) -> Choice:
+        """A command for receivers who take so many messages each, applied."""
+        choice = self.choice()
+        loop = asyncio.get_running_loop()
+        settler = Settler(tuple(settled), loop.create_future())
+        choice.settle(settler)
+        for count in receivers:
+            self.asked += 1
+            wanted = Wanted(self.asked.to_bytes(8, "big"), count, 1 << 20, 1_000, is_again=False)
+            receiver = Receiver(wanted, loop.create_future(), loop.create_future())
+            first = self.asked % QUEUES
+            await choice.give(receiver, [*range(first, QUEUES), *range(first)])
+        if not choice.is_empty:
+            assert self.owners.do(choice.command) is None
+        return choice
+
+    def bury(self, choice: Choice) -> None:
+        """What is over is a dead letter, as a desk has it after its command."""
+        for queue_id, handout in choice.over:
+            for base, count in runs(handout):
+                command = BuryCommand(
+                    group="g",
+                    topic="t",
+                    incarnation=1,
+                    queue_id=queue_id,
+                    handout=handout.index,
+                    base=base,
+                    mask=(1 << count) - 1,
+                    attempts=self.max_attempts,
+                )
+                assert self.owners.bury(command) is None
+
+    def in_hand(self) -> list[tuple[int, Handout]]:
+        return [
+            (queue_id, each) for queue_id in range(QUEUES) for each in self.owners.record(queue_id)
+        ]
+
+
+def settlement(queue_id: int, handout: Handout, offset: int, what: int, hidden: int) -> Settlement:
+    return Settlement(queue_id, handout.index, offset, 1, what, hidden)
+
+
+async def one_life(chance: Random) -> None:
+    """Any receivers, settlements, times and fronts of the log; dead letters are made in between."""
+    shop = Shop(is_fifo=chance.random() < 0.8, max_attempts=chance.randint(0, 3))
+    for _ in range(12):
+        shop.owners.now_ms += chance.choice((0, 1, 400, 2_000))
+        if chance.random() < 0.05:
+            shop.low = min(END, shop.low + chance.randint(1, 3))
+        settled = [
+            settlement(queue_id, handout, offset, chance.choice(KINDS), chance.choice((0, 400)))
+            for queue_id, handout in shop.in_hand()
+            for offset in handout.offsets()
+            if chance.random() < 0.5
+        ]
+        receivers = [chance.randint(1, 4) for _ in range(chance.randint(0, 3))]
+        shop.bury(await shop.serve(receivers, settled))
+
+
+def test_what_is_chosen_takes_effect() -> None:
+    """A leader proposes nothing that the state refuses: it would be everybody's error."""
+
+    async def scenario() -> None:
+        for seed in range(LIVES):
+            await one_life(Random(seed))
+
+    asyncio.run(scenario())
+
+
+def test_what_is_over_in_order_is_buried_before_what_lies_behind_it() -> None:
+    """Though the next receiver comes while there is something for the one before, in another
+    queue: given past it, the command would be refused, and with it everybody's."""
+
+    async def scenario() -> None:
+        shop = Shop(is_fifo=True, max_attempts=2)
+        await shop.serve([2], [])
+        ((queue_id, first),) = shop.in_hand()
+        back = [settlement(queue_id, first, offset, SETTLING_RETURNED, 0) for offset in (0, 1)]
+        await shop.serve([], back)
+        await shop.serve([1], [])  # the first one's second attempt
+        (again,) = (each for _, each in shop.in_hand() if each.attempt == 2)
+        shop.owners.now_ms = again.hidden_until_ms
+        choice = await shop.serve([1, 1, 1], [])
+        other = 1 - queue_id
+        assert [each.queue_id for each in choice.command.given] == [other]
+        assert {at for at, _ in choice.over} == {queue_id}
+        shop.bury(choice)
+        draft = Draft(shop.owners.record(queue_id))
+        assert [each.base for each in draft] == [1]
+
+    asyncio.run(scenario())

@@ -1,0 +1,98 @@
+"""Desks (ADR 57) on a leader: what those who wait are told when something goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.deliveries.asking import Handed, Wanted
+from broker.leader.deliveries.desk import Desk, Place, Surroundings
+from broker.reading.held_back import HeldBack
+from broker.reading.queues import Found
+from broker.services.deliveries import Receive
+from broker.services.refused import refused
+from broker.state.handouts import Handout
+from broker.state.topic_permissions import USUAL, Permission
+from broker.state.topics import TopicRef
+from tests.broker.asked import EndlessCall
+from tests.broker.test_held_back import Shop
+
+T = TopicRef("t")
+
+
+def wanted(number: int, count: int = 1) -> Wanted:
+    return Wanted(number.to_bytes(8, "big"), count, 1 << 20, 1, is_again=False)
+
+
+async def said(future: asyncio.Future[list[Handed]]) -> list[Handed] | ErrorCode:
+    """What a receiver was told in the end."""
+    try:
+        return await future
+    except BrokerError as error:
+        return error.code
+
+
+def test_who_waits_while_a_leader_loses_its_place_in_a_burial_is_sent_on() -> None:
+    """To the next leader, and not told of a fault of this one's program."""
+    shop = Shop()
+    node = shop.room.leader
+    parts, machine = node.replica.parts, node.replica.machine
+
+    async def bury(place: Place, queue_id: int, hand: Handout, found: Found, times: int) -> None:
+        raise BrokerError(ErrorCode.NOT_LEADER, "somebody else leads")
+
+    async def read(queue_id: int, offset: int, count: int, size: int) -> Found:
+        return parts.reader.pull(T, queue_id, offset, count, size)
+
+    around = Surroundings(
+        *(machine, parts.appender.units, parts.held, lambda: None),
+        *(lambda: parts.driver.log_time_ms, refused, bury, HeldBack(machine, parts.reader)),
+    )
+    place = Place("g", "t", machine.topics["t"].incarnation)
+
+    def new_desk() -> Desk:
+        desk = Desk(place, around, read, is_fifo=False)
+        desk.starts, desk.max_attempts = lambda _, first: [0] * (4 - first), 1
+        return desk
+
+    async def first() -> list[Handed]:
+        desk = new_desk()
+        receiver = desk.receive(wanted(1))
+        await desk.work()
+        return await receiver.done
+
+    async def then() -> list[list[Handed] | ErrorCode]:
+        desk = new_desk()
+        waiting = [desk.receive(wanted(number)) for number in (2, 3)]
+        await desk.work()
+        return [await said(each.done) for each in waiting]
+
+    shop.send(0, b"its last attempt")
+    assert len(shop.room.world.run(node, first())) == 1
+    shop.room.pass_ms(1_000)
+    shop.send(1, b"new")
+    given, told = shop.room.world.run(node, then())
+    assert isinstance(given, list)
+    assert (len(given), told) == (1, ErrorCode.NOT_LEADER)
+
+
+def test_who_may_not_read_decides_nothing() -> None:
+    """Neither how the group receives nor anything else: nobody waits, and nothing stays."""
+    shop = Shop()
+    node = shop.room.leader
+    services = node.replica.services
+
+    def receive(*, is_fifo: bool) -> int:
+        wish = Receive("g", T, is_fifo, bytes(7) + b"\1", False, 1, 0, 0, 1_000, 0, 0)
+        found = shop.room.world.run(node, services.deliveries.receive(wish, EndlessCall()))
+        return len(found.handed)
+
+    shop.send(0, b"a")
+    shop.room.world.run(node, services.topics.permit(T, int(Permission.WRITE)))
+    with pytest.raises(BrokerError) as closed:
+        receive(is_fifo=True)
+    assert closed.value.code is ErrorCode.TOPIC_NOT_READABLE
+    shop.room.world.run(node, services.topics.permit(T, int(USUAL)))
+    assert receive(is_fifo=False) == 1
