@@ -74,6 +74,8 @@ class Announcer:
                     unreported=unreported,
                 )
         self._appender.on_units(index, units)
+        self._held.look()
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:
         self._appender.on_command(index, refusal)
+        self._held.look()

@@ -14,18 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 import structlog
 from crc32c import crc32c
 
 from broker.ending import DISK_ERRNOS
-from broker.snapshots import REFUSALS, Base, BaseOf, NoFiles, SnapshotKeeper
-from broker.state.errors import SnapshotDamaged
-from broker.state.machine import StateMachine
+from broker.pulling import MAX_BYTES, PIECE_BYTES, Hand, NotGiven, Pulling, checked, head_of
+from broker.snapshots import REFUSALS, Base, BaseOf, SnapshotKeeper
 from dledger.checksum import check_outside_terms, seal
 from dledger.core.types import MAX_INDEX, LogBase, NodeId, SnapshotOffer
 from dledger.errors import InvalidMessage
@@ -33,27 +32,15 @@ from dledger.sparing import Sparing
 from dledger.wire import raft_pb2 as pb
 from store.errors import StoreError
 from store.log_start import Install
-from store.snapshot_files import SnapshotHead
 from store.starting.opening import start_of
 
-PIECE_BYTES: Final = 64 << 10
-MAX_BYTES: Final = 1 << 30  # of a snapshot; at the state's bounds it has 16 MB
-ASK_S: Final = 1.0
 FETCH_S: Final = 30.0  # for all of a state that nobody offers, from one peer
 SILENT_S: Final = 5.0  # since the last offer: then nobody is there to ask
 AGAIN_S: Final = 1.0  # from one that was no good to the next
 LISTEN_S: Final = 2.0  # from the first offer: who compares logs has asked here by then
 LOOK_S: Final = 0.02  # until term and vote are durable
 
-T = TypeVar("T")
-
 log = structlog.get_logger(__name__)
-
-
-class Hand(Protocol):
-    """`broker.ports.DiskHand`, as far as it is used here."""
-
-    async def run(self, step: Callable[[], T]) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +68,6 @@ class Around:
     failed: Callable[[BaseException], None]
 
 
-@dataclass(slots=True)
-class _Asked:
-    """The request that is under way."""
-
-    peer: NodeId
-    number: int
-    answer: asyncio.Future[pb.SnapshotResponse]
-
-
-class _OfferGone(Exception):
-    """Nothing comes of this offer."""
-
-
 class Installer:
     """One replica's, from `start` to `stop`.
 
@@ -119,8 +93,7 @@ class Installer:
         self._offer: SnapshotOffer | None = None
         self._offered_s = 0.0
         self._task: asyncio.Task[None] | None = None
-        self._asked: _Asked | None = None
-        self._number = 0
+        self._pulling = Pulling(around.ask, base.files, hand)
         self._sparing = Sparing()
         self._is_stopped = self._is_fetching = False
 
@@ -144,12 +117,12 @@ class Installer:
         self._offer = offer
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._work(), name="installing")
-        elif is_other and self._asked is not None and not self._asked.answer.done():
-            self._asked.answer.cancel()
+        elif is_other:
+            self._pulling.give_up()
 
     # --- getting ------------------------------------------------------------------------------
 
-    async def fetched(self, base: LogBase) -> list[bytes] | None:
+    async def fetched(self, base: LogBase) -> Sequence[bytes] | None:
         """The chunks of the state as of that entry, from the first peer whose log begins behind it;
         None: nobody gives it now. That it is the one of that entry is believed of a member, as when
         it is offered.
@@ -163,9 +136,9 @@ class Installer:
         try:
             for peer in sorted(self._around.peers()):
                 try:
-                    await self._pull_from(peer, base.index, self._patience_with(peer))
+                    await self._pulling.pull(peer, base.index, self._patience_with(peer))
                     return await self._hand.run(partial(self._checked, base))
-                except (_OfferGone, *REFUSALS) as error:
+                except (NotGiven, *REFUSALS) as error:
                     if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
                         raise
                     if (unreported := self._sparing.due(("not given", peer))) is not None:
@@ -208,14 +181,14 @@ class Installer:
             self._check_undisputed()
             await self._pull(offer)
             chunks = await self._hand.run(partial(self._checked, offer.base))
-            head = _head(self._base.disk_id, offer.base)
+            head = head_of(self._base.disk_id, start_of(offer.base))
             if not await self._snapshots.write_base(head, iter(chunks), BaseOf.PEER):
-                raise _OfferGone("it couldn't be written")
+                raise NotGiven("it couldn't be written")
             await self._hand.run(
                 self._base.files.drop_received
             )  # nothing comes behind what follows
             await self._begin_anew(offer)
-        except _OfferGone as reason:
+        except NotGiven as reason:
             self._tell(offer, str(reason))
             return False
         except REFUSALS as error:
@@ -240,68 +213,21 @@ class Installer:
     async def _pull(self, offer: SnapshotOffer) -> None:
         """All of the offered file is in `received.tmp`, as it came."""
         log.info("snapshot_wanted", peer=offer.sender, index=offer.base.index)
-        await self._pull_from(
+        await self._pulling.pull(
             offer.sender,
             offer.base.index,
             lambda: asyncio.get_running_loop().time() < self._offered_s + SILENT_S,
         )
 
-    async def _pull_from(self, peer: NodeId, index: int, is_there: Callable[[], bool]) -> None:
-        """The same, as long as `is_there`, of a peer's snapshot as of that entry."""
-        at, size = 0, 1
-        while at < size:
-            answer = await self._exchange(peer, index, at, is_there)
-            if answer.status != pb.SNAPSHOT_STATUS_GIVEN:
-                raise _OfferGone("it is gone there")
-            if at and answer.size_bytes != size:
-                raise _OfferGone("its size has changed")
-            size = answer.size_bytes
-            await self._hand.run(partial(self._base.files.receive, at, answer.piece))
-            at += len(answer.piece)
-
-    async def _exchange(
-        self, peer: NodeId, index: int, at: int, is_there: Callable[[], bool]
-    ) -> pb.SnapshotResponse:
-        """One piece, asked for until it comes."""
-        loop = asyncio.get_running_loop()
-        while is_there():
-            self._number += 1
-            asked = _Asked(peer, self._number, loop.create_future())
-            self._asked = asked
-            body = pb.SnapshotRequest(number=asked.number, index=index, at=at)
-            self._around.ask(peer, seal(pb.PeerMessage(snapshot_request=body)))
-            try:
-                async with asyncio.timeout(ASK_S):
-                    await asyncio.wait([asked.answer])
-                if asked.answer.cancelled():
-                    raise _OfferGone("another one is offered")
-                return asked.answer.result()
-            except TimeoutError:
-                pass  # it may have got lost
-            finally:
-                self._asked = None
-        raise _OfferGone("nobody offers it any more")
-
-    def _checked(self, base: LogBase) -> list[bytes]:
-        """The chunks of what was received, which are the state as of the base.
-
-        Raises:
-            SnapshotRefused, StoreError: they aren't.
-        """
-        head, chunks = self._base.files.received()
-        if head != _head(head.disk_id, base):
-            raise SnapshotDamaged("head", f"that of {base}", head)
-        options, level = self._base.options, self._base.known_level
-        machine = StateMachine.restore(chunks, NoFiles(), options=options, known_level=level)
-        if machine.applied_index != base.index:
-            raise SnapshotDamaged("state", f"that of entry {base.index}", machine.applied_index)
-        return chunks
+    def _checked(self, base: LogBase) -> Sequence[bytes]:
+        own = self._base
+        return checked(own.files, start_of(base), own.options, own.known_level)
 
     async def _begin_anew(self, offer: SnapshotOffer) -> None:
         """The next start begins with what was received, and comes at once."""
         await asyncio.sleep(LOOK_S)  # the term that it was offered in becomes durable meanwhile
         if not self._around.needs(offer):
-            raise _OfferGone("it isn't needed any more")
+            raise NotGiven("it isn't needed any more")
         self._check_undisputed()
         self._around.fall_silent()
         log.info("snapshot_installed", peer=offer.sender, index=offer.base.index)
@@ -317,10 +243,10 @@ class Installer:
         the two.
 
         Raises:
-            _OfferGone: somebody's is.
+            NotGiven: somebody's is.
         """
         if self._around.is_compared():
-            raise _OfferGone("members' logs are compared, and it isn't known whose is wrong")
+            raise NotGiven("members' logs are compared, and it isn't known whose is wrong")
 
     # --- what peers say -----------------------------------------------------------------------
 
@@ -336,7 +262,10 @@ class Installer:
                 self._on_request(peer, message.snapshot_request)
             case "snapshot_response":
                 check_outside_terms(peer, message)
-                self._on_response(peer, message.snapshot_response)
+                self._pulling.on_piece(peer, message.snapshot_response)
+            case "log_start_request":
+                check_outside_terms(peer, message)
+                self._tell_start(peer, message.log_start_request)
             case _:
                 return False
         return True
@@ -354,18 +283,9 @@ class Installer:
                     answer.piece_crc = crc32c(piece)
         self._around.give(peer, seal(pb.PeerMessage(snapshot_response=answer)))
 
-    def _on_response(self, peer: NodeId, body: pb.SnapshotResponse) -> None:
-        is_given = body.status == pb.SNAPSHOT_STATUS_GIVEN
-        is_fit = 0 < len(body.piece) <= min(PIECE_BYTES, body.size_bytes) if is_given else True
-        if not is_fit or is_given != bool(body.piece) or body.size_bytes > MAX_BYTES:
-            raise InvalidMessage(f"{peer} gives {len(body.piece)} bytes of a snapshot")
-        if crc32c(body.piece) != body.piece_crc:
-            raise InvalidMessage(f"{peer} gives a piece that isn't what was sent")
-        asked = self._asked
-        is_awaited = asked is not None and (asked.peer, asked.number) == (peer, body.number)
-        if asked is not None and is_awaited and not asked.answer.done():
-            asked.answer.set_result(body)
-
-
-def _head(disk_id: bytes, base: LogBase) -> SnapshotHead:
-    return SnapshotHead(disk_id, base.index, base.term, base.digest, base.end_offset)
+    def _tell_start(self, peer: NodeId, body: pb.LogStartRequest) -> None:
+        start = self._base.log.start
+        answer = pb.LogStartResponse(number=body.number)
+        if start.index:
+            answer.log_start = start.encode()
+        self._around.give(peer, seal(pb.PeerMessage(log_start_response=answer)))

@@ -101,7 +101,7 @@ class Front:
     is_hindered: Callable[[], bool]
     is_disputed: Callable[[], bool]
     repairs: Repairs
-    fetched: Callable[[LogBase], Awaitable[list[bytes] | None]]
+    fetched: Callable[[LogBase], Awaitable[Sequence[bytes] | None]]
 
 
 class LogStartKeeper:
@@ -243,7 +243,7 @@ class LogStartKeeper:
                 await self._pass_rot(start, chunks)
                 return
 
-    async def _pass_rot(self, start: LogStart, chunks: list[bytes]) -> None:
+    async def _pass_rot(self, start: LogStart, chunks: Sequence[bytes]) -> None:
         """The log begins behind what has rotted there, with a peer's state as of then."""
         front = self._front
         machine = await self._hand.run(partial(front.base.restored, chunks))

@@ -10,12 +10,13 @@ starts again on a log in which nothing is wrong.
 
     gaps found ─▶ asking ─▶ judged ─▶ journal ─▶ in place ─▶ the next gap ─▶ none left: a start
                      │ ▲
-                     │ └ nobody has given them: said, and asked again
+                     │ ├ nobody has given them: said, and asked again
+                     │ └ the others have let go of them: the log is to begin behind them: a start
                      └ three times over, as every peer says that it can't: it ends
 
 It must never write a byte that wasn't judged, nor change anything else in the directory but the
-number of starts, which peers hold it to
-(docs/adr/0053-a-start-gets-back-what-has-rotted.md).
+number of starts, which peers hold it to, and where the log begins (`broker.later_start`;
+docs/adr/0053-a-start-gets-back-what-has-rotted.md).
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ import structlog
 
 from broker.asking import AGAIN_S, NEGATIVE_ROUNDS, Asking, Given, are_final, told
 from broker.config import NodeConfig
+from broker.later_start import LaterStart, Place
 from broker.ports import ReplicaPorts
+from broker.pulling import Pulling
 from broker.recovery import site_of
 from dledger.checksum import check_outside_terms
 from dledger.core.types import ConfigurationPlace, DiskId, Index, NodeId
@@ -42,6 +45,7 @@ from store.errors import BeyondRepair, CorruptionFound, GapFound
 from store.files import FULL_ERRNOS
 from store.gap import Gap, GapFilling
 from store.gap_files import GapFiles
+from store.snapshot_files import SnapshotFiles
 from store.starting.opening import Holed, open_holed
 
 SPACE_S: Final = 1.0  # from finding no space for the journal to trying again
@@ -79,7 +83,26 @@ class Refilling:
             self._holed.directory.close()
             raise found
         self.transport = ports.connect(self._greeting(), self._on_message, _untold)
-        self._asking = Asking(self.transport.links, self.transport.send_request)
+        links, request = self.transport.links, self.transport.send_request
+        self._asking = Asking(links, request)
+        self._pulling = Pulling(request, SnapshotFiles(site.path, ports.files), ports.hand)
+        self._later = LaterStart(
+            Place(
+                ports.files,
+                site.path,
+                NodeId(config.node_id),
+                site.identity.segment_size_bytes,
+                ports.machinery.state,
+                ports.known_level,
+            ),
+            self._holed,
+            found.holes,
+            self._files,
+            ports.hand,
+            links,
+            self._pulling,
+            self._asking,
+        )
 
     def statistics(self) -> RefillStatistics:
         """A frozen picture, as of now; in any thread."""
@@ -92,8 +115,9 @@ class Refilling:
         return self._holed
 
     async def fill(self) -> None:
-        """The log has no gaps any more; or the next start will find larger ones, as a sector that
-        can't be read has entries in it that this one has passed over.
+        """The log has no gaps any more; or the next start will find others, as the log begins
+        behind some by then, or a sector that can't be read has entries in it that this one has
+        passed over.
 
         Raises:
             BeyondRepair: every peer has said that it can't give what is missing.
@@ -131,10 +155,18 @@ class Refilling:
                 await self._write(verdicts.taken, verdicts.peer)
                 return True
             negative = negative + 1 if are_final(verdicts) else 0
+            reason = "logs may be compared" if self._later.is_disputed() else await self._begun()
+            if not reason:
+                return False
             if negative >= NEGATIVE_ROUNDS:
                 raise BeyondRepair(self._found.file, f"of {gap}, {told(verdicts)}")
-            self._wait("nobody has given the entries yet", f"{gap}: {told(verdicts)}")
+            details = f"{gap}: {told(verdicts)}; a log that begins behind them: {reason}"
+            self._wait("nobody has given the entries yet", details)
             await asyncio.sleep(AGAIN_S)
+
+    async def _begun(self) -> str:
+        """Why the next start doesn't begin its log behind what is missing; empty: it does."""
+        return await self._later.begun(self._left)
 
     async def _write(self, filled: GapFilling, giver: str) -> None:
         gap = filled.gap
@@ -183,9 +215,18 @@ class Refilling:
 
     def _on_message(self, peer: NodeId, message: PeerMessage) -> None:
         """Answers are heeded; everything else is said to a member, and this is none yet."""
-        if message.WhichOneof("body") == "entries_response":
-            check_outside_terms(peer, message)
-            self._asking.on_response(peer, message.entries_response)
+        match message.WhichOneof("body"):
+            case "entries_response":
+                check_outside_terms(peer, message)
+                self._asking.on_response(peer, message.entries_response)
+            case "snapshot_response":
+                check_outside_terms(peer, message)
+                self._pulling.on_piece(peer, message.snapshot_response)
+            case "log_start_response":
+                check_outside_terms(peer, message)
+                self._pulling.on_log_start(peer, message.log_start_response)
+            case "digest_request":
+                self._later.compared()
 
 
 def _untold(peer: NodeId) -> None:

@@ -402,18 +402,23 @@ class Base:
         return StateMachine.restore(chunks, NoFiles(), options=options, known_level=level)
 
     def refusal_of(self, head: SnapshotHead) -> str | None:
-        """Why the state that was written as of that entry isn't one that a log can begin with; None
-        if it is. Reads the file, as a start does."""
-        try:
-            with self.files.opened(head.applied_index) as (found, chunks):
-                if found != head:
-                    return f"its head is {found}"
-                StateMachine.restore(
-                    chunks, NoFiles(), options=self.options, known_level=self.known_level
-                )
-        except REFUSALS as error:
-            return str(error)
-        return None
+        """See `refusal_of`."""
+        return refusal_of(self.files, head, self.options, self.known_level)
+
+
+def refusal_of(
+    files: SnapshotFiles, head: SnapshotHead, options: MachineOptions, known_level: int
+) -> str | None:
+    """Why the state that was written as of that entry isn't one that a log can begin with; None if
+    it is. Reads the file, as a start does."""
+    try:
+        with files.opened(head.applied_index) as (found, chunks):
+            if found != head:
+                return f"its head is {found}"
+            StateMachine.restore(chunks, NoFiles(), options=options, known_level=known_level)
+    except REFUSALS as error:
+        return str(error)
+    return None
 
 
 # --- at a start -------------------------------------------------------------------------------

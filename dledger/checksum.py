@@ -39,6 +39,8 @@ the frames compares their length with the stated one.
                             configuration: u64, then that as u32 length and bytes
     23 snapshot request     number, index, byte: u64
     24 snapshot response    number u64, status i32, size of the file u64, CRC of the piece u32
+    25 log start request    number u64
+    26 log start response   number u64, then the note's bytes
 
 All integers are big-endian. A message without a body that is known here has no valid checksum.
 It protects against accidents. Whoever can compute a CRC can forge one: that is for the transport's
@@ -73,6 +75,7 @@ _ENTRIES_RESPONSE: Final = struct.Struct(">BQQiQ")
 _SNAPSHOT_OFFER: Final = struct.Struct(">BQQQQQQQQ")
 _SNAPSHOT_REQUEST: Final = struct.Struct(">BQQQQ")
 _SNAPSHOT_RESPONSE: Final = struct.Struct(">BQQiQI")
+_NUMBERED: Final = struct.Struct(">BQQ")
 _HEARTBEAT_RESPONSE: Final = struct.Struct(">BQQQ?Q")
 _DISK: Final = struct.Struct(">BQQQQ")
 
@@ -287,6 +290,15 @@ def _snapshot_response(message: pb.PeerMessage) -> bytes:
     )
 
 
+def _log_start_request(message: pb.PeerMessage) -> bytes:
+    return _NUMBERED.pack(25, message.term, message.log_start_request.number)
+
+
+def _log_start_response(message: pb.PeerMessage) -> bytes:
+    body = message.log_start_response
+    return _NUMBERED.pack(26, message.term, body.number) + body.log_start
+
+
 _PACKERS: Final[dict[str | None, Callable[[pb.PeerMessage], bytes]]] = {
     "hello": _hello,
     "pre_vote_request": _pre_vote_request,
@@ -306,4 +318,6 @@ _PACKERS: Final[dict[str | None, Callable[[pb.PeerMessage], bytes]]] = {
     "snapshot_offer": _snapshot_offer,
     "snapshot_request": _snapshot_request,
     "snapshot_response": _snapshot_response,
+    "log_start_request": _log_start_request,
+    "log_start_response": _log_start_response,
 }

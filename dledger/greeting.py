@@ -74,6 +74,7 @@ class Identity:
                     acknowledges_unsynced=not start.is_synced,
                     gives_entries=True,
                     compares_digests=True,
+                    tells_log_start=True,
                     recoveries=recoveries,
                 )
             )

@@ -100,6 +100,7 @@ class PeerLink:
         disk: the one that answers on that stream; `NO_DISK` while it isn't up.
         gives_entries: whether who greeted there last gives entries back to whom they have rotted.
         compares_digests: whether it says what its log's digest is.
+        tells_log_start: whether it says where its log begins.
     """
 
     connected: bool
@@ -111,6 +112,7 @@ class PeerLink:
     disk: DiskId = NO_DISK
     gives_entries: bool = False
     compares_digests: bool = False
+    tells_log_start: bool = False
 
 
 @dataclass(slots=True)
@@ -124,6 +126,7 @@ class _Peer:
     disk: DiskId = NO_DISK  # the same
     gives_entries: bool = False  # the same
     compares_digests: bool = False  # the same
+    tells_log_start: bool = False  # the same
 
 
 @dataclass(slots=True)
@@ -309,6 +312,7 @@ class PeerLinks:
                 disk=peer.disk if peer.dialed.makes_progress(now) else NO_DISK,
                 gives_entries=peer.gives_entries,
                 compares_digests=peer.compares_digests,
+                tells_log_start=peer.tells_log_start,
             )
             for name, peer in self._peers.items()
             if peer.is_member
@@ -452,6 +456,7 @@ class PeerLinks:
         call.peer.disk = call.speaker.disk
         call.peer.gives_entries = message.hello.gives_entries
         call.peer.compares_digests = message.hello.compares_digests
+        call.peer.tells_log_start = message.hello.tells_log_start
         call.peer.dialed.on_greeted(generation, self._sockets.now())
         self._settle(call.peer)
 

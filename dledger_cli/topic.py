@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import typer
 
-from dledger.client import Permission, TopicDescription, TopicInfo
+from dledger.client import Client, ClientError, Permission, TopicDescription, TopicInfo
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import errors_told, run
 from dledger.terminal.output import print_columns, print_json
@@ -142,6 +144,9 @@ def update(
 
     Only read, nothing that is sent is stored: producers are refused. Only written, consumers get no
     more, and go on from where they are when it is read again. What was stored stays.
+
+    Numbers of queues, retention and --perm are a change each, in that order. If one fails, those
+    before it have taken effect, which is said; to give the whole command again is safe.
 
     \b
     Examples:
@@ -312,25 +317,54 @@ async def _create(addresses: list[str], wish: _Wish, *, if_not_exists: bool) -> 
 
 
 async def _update(addresses: list[str], wish: _Wish, *, drop: bool) -> TopicInfo:
+    """Each change is an entry of its own: what has taken effect is said, should the next fail."""
     async with connect(addresses) as client:
         info: TopicInfo | None = None
-        if wish.read_queues is not None or wish.write_queues is not None:
-            info = await client.update_topic(
-                wish.name,
-                read_queues=wish.read_queues,
-                write_queues=wish.write_queues,
-                drop=drop,
-            )
-        if wish.retention_hours is not None:
-            incarnation = 0 if info is None else info.incarnation
-            info = await client.retain_topic(
-                wish.name, wish.retention_hours, incarnation=incarnation
-            )
-        if wish.permission is not None:
-            incarnation = 0 if info is None else info.incarnation
-            info = await client.permit_topic(wish.name, wish.permission, incarnation=incarnation)
+        changes = _changes(client, wish, drop=drop)
+        for at, (_, change) in enumerate(changes):
+            try:
+                info = await change(0 if info is None else info.incarnation)
+            except ClientError:
+                if at:
+                    _tell_half(wish.name, [option for option, _ in changes], at)
+                raise
         assert info is not None
         return info
+
+
+_Change = Callable[[int], Awaitable[TopicInfo]]  # of the topic with that incarnation; 0: any
+
+
+def _changes(client: Client, wish: _Wish, *, drop: bool) -> list[tuple[str, _Change]]:
+    """What is to be done, one after the other, by the options that say so."""
+    name, hours, permission = wish.name, wish.retention_hours, wish.permission
+    numbers = {"--read-queues": wish.read_queues, "--write-queues": wish.write_queues}
+    found: list[tuple[str, _Change]] = []
+
+    def number(_: int) -> Awaitable[TopicInfo]:
+        return client.update_topic(
+            name, read_queues=wish.read_queues, write_queues=wish.write_queues, drop=drop
+        )
+
+    said = [f"{option} {count}" for option, count in numbers.items() if count is not None]
+    if said:
+        found.append((" ".join(said), number))
+    if hours is not None:
+        retain = partial(client.retain_topic, name, hours)
+        found.append((f"--retention-hours {hours:g}", lambda of: retain(incarnation=of)))
+    if permission is not None:
+        permit = partial(client.permit_topic, name, permission)
+        found.append((f"--perm {permission.value}", lambda of: permit(incarnation=of)))
+    return found
+
+
+def _tell_half(name: str, options: list[str], failed_at: int) -> None:
+    done, left = ", ".join(options[:failed_at]), ", ".join(options[failed_at:])
+    typer.echo(
+        f"{name}: {done} took effect; {left} didn't, or it isn't known: the error says which. "
+        "To give the whole command again is safe.",
+        err=True,
+    )
 
 
 async def _list(addresses: list[str]) -> list[TopicInfo]:

@@ -66,11 +66,13 @@ class Gap:
 @dataclass(frozen=True, slots=True)
 class Holes:
     """All gaps of a log, ascending, and what it ends with: the last entry that continues what is
-    intact, and every configuration entry that can be read, by index."""
+    intact, and every configuration entry that can be read, by index. `terms`: first entries of what
+    is intact that are of another term than the one before, or behind a gap, with their terms."""
 
     gaps: tuple[Gap, ...]
     last_index: int
     configurations: tuple[tuple[int, bytes], ...]
+    terms: tuple[tuple[int, int], ...]
 
 
 class GapFilling:

@@ -39,7 +39,7 @@ class GapFiles:
         at = gap.start % self._segment_size
         self._read(gap.start - at % SECTOR_BYTES, at % SECTOR_BYTES)
         behind = self._read(gap.behind.physical_offset, gap.behind.total_size)
-        return GapFilling(gap, self._segment_size, behind, self._frame_at)
+        return GapFilling(gap, self._segment_size, behind, self.frame_at)
 
     def unseal(self, gap: Gap) -> bool:
         """What lies before the gap isn't passed over by the next start, durably; False if this one
@@ -73,7 +73,7 @@ class GapFiles:
             finally:
                 self._files.close(handle)
 
-    def _frame_at(self, place: int) -> bytes:
+    def frame_at(self, place: int) -> bytes:
         """By the size that it says it has, unjudged; nothing where that can't be."""
         try:
             size = int.from_bytes(self._read(place, HEADER_SIZE)[:4], "big")

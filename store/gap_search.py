@@ -125,7 +125,7 @@ class GapSearch:
             end: a physical offset, behind the last entry before.
         """
         gaps: list[Gap] = []
-        configurations = list(history.configuration_entries)
+        configurations, terms = list(history.configuration_entries), list(history.term_runs)
         while True:
             found = self._behind(end, history)
             if found is None:
@@ -135,6 +135,7 @@ class GapSearch:
                 Gap(end, history.last_index + 1, history.last_term, history.last_digest, header)
             )
             configurations += stretch.configuration_entries
+            terms += [(header.index, header.term), *stretch.term_runs]
             end, history = end_of_stretch, stretch
             if len(gaps) > MAX_GAPS or gaps[-1].size > MAX_GAP_BYTES:
                 return None
@@ -142,7 +143,7 @@ class GapSearch:
                 break
         if not gaps or end < self._watermark:
             return None
-        return Holes(tuple(gaps), history.last_index, tuple(configurations))
+        return Holes(tuple(gaps), history.last_index, tuple(configurations), tuple(terms))
 
     def _behind(self, end: int, history: History) -> tuple[EntryHeader, int, History] | None:
         """The entry that the gap at `end` ends before, where what follows it breaks off, and what

@@ -48,6 +48,8 @@ class HeldPulls:
         # Dictionaries in the place of sets: pulls are woken in the order in which they came.
         # By each of them: where it is told which of its queues woke it.
         self._waiting: defaultdict[QueueKey, dict[asyncio.Future[None], Woken]] = defaultdict(dict)
+        # By pulls that wait for something else, too: whether it has come.
+        self._conditions: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._held = self._woken = self._refused = 0
         self._wakes = 0
         self._recent: deque[QueueKey] = deque(maxlen=REMEMBERED)  # the last of them
@@ -78,13 +80,29 @@ class HeldPulls:
         for key in list(self._waiting):
             self.wake(key)
 
-    async def wait(self, keys: Sequence[QueueKey], timeout_s: float, looked: int) -> Woken:
-        """Returns when messages arrived in any of the queues: in which; or after `timeout_s` or the
-        re-check interval: none.
+    def look(self) -> None:
+        """An entry was applied: what some wait for besides messages may have come."""
+        if self._conditions:
+            met = [future for future, is_met in self._conditions.items() if is_met()]
+            for future in met:
+                del self._conditions[future]
+            self._woken += len(met)
+            self._wake_in_turns(met)
+
+    async def wait(
+        self,
+        keys: Sequence[QueueKey],
+        timeout_s: float,
+        looked: int,
+        is_met: Callable[[], bool] | None = None,
+    ) -> Woken:
+        """Returns when messages arrived in any of the queues: in which; or when `is_met`, after
+        `timeout_s` or the re-check interval: none.
 
         Args:
             looked: the moment as of which the caller found nothing. What arrived since, while he
                 looked at other queues, doesn't have to be waited for.
+            is_met: asked after each entry; it stays so.
 
         Raises:
             BrokerError: BUSY when too many pulls are held.
@@ -99,6 +117,8 @@ class HeldPulls:
         woken: Woken = []
         for key in keys:
             self._waiting[key][future] = woken
+        if is_met is not None:
+            self._conditions[future] = is_met
         self._held += 1
         timer = loop.call_later(min(timeout_s, RECHECK_S), self._wake_in_turns, (future,))
         try:
@@ -106,6 +126,7 @@ class HeldPulls:
         finally:
             timer.cancel()
             self._held -= 1
+            self._conditions.pop(future, None)
             for key in keys:
                 self._leave(key, future)
         return woken

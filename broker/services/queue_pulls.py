@@ -11,13 +11,13 @@ told with what comes, at the hold's end, or as soon as it is so much that somebo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.reading.held import HeldPulls
-from broker.reading.held_back import LOOK_AGAIN_S, HeldBack
+from broker.reading.held_back import HeldBack
 from broker.reading.queues import DEFAULT_BYTES, DEFAULT_MESSAGES, MAX_BYTES, Found, QueueReader
 from broker.reading.tags import UNITS_AT_ONCE, WantedTags, wanted_tags
 from broker.services.gate import ABSENCES, Gate
@@ -103,6 +103,7 @@ class QueuePulls:
         looked = self._held.moment  # nothing that was there then is waited for
         while True:
             self._gate.check_serving()
+            freed = self._freed(request)
             read = await self._read(request, positions)
             found, request = _noted(passed, read, request)
             left = deadline - now()
@@ -111,18 +112,21 @@ class QueuePulls:
                 self._pulls.account(size, call)
                 return found + [(at, each) for at, each in passed.items() if _is_apart(at, found)]
             if read:  # there may be more behind what was passed over
-                positions = [position for position, _ in read]
                 await self._turns.pause()
+                is_freed = freed is not None and freed()
+                positions = range(len(request.queues)) if is_freed else [at for at, _ in read]
                 continue
             keys = self._keys(request)
             if keys is None:
                 positions = range(len(request.queues))  # one of them has gone meanwhile
                 looked = self._held.moment
                 continue
-            if any(self._is_held_back(request.group, wish) for wish in request.queues):
-                left = min(left, LOOK_AGAIN_S)
-            woken = await self._held.wait(list(keys), left, looked)
+            woken: list[QueueKey] = []
+            if freed is None or not freed():
+                woken = await self._held.wait(list(keys), left, looked, freed)
             looked = self._held.moment
+            if freed is not None and freed():  # perhaps while others were looked at, or waking
+                woken = []
             # Nobody else has got anything since they were looked at; a wake of none is a look.
             positions = sorted({at for key in woken for at in keys[key]}) or range(
                 len(request.queues)
@@ -223,13 +227,14 @@ class QueuePulls:
             return None
         return self._held_back.end_of(group, self._reader.topic(wish.topic), wish.queue_id)
 
-    def _is_held_back(self, group: str, wish: QueueWish) -> bool:
-        """Whether the queue has messages that the caller will be given, and isn't yet."""
-        topic = self._state.topics.get(wish.topic.name)
-        if topic is None or not wish.topic.means(topic.incarnation):
-            return False
-        end = self._end(group, wish)
-        return end is not None and end < topic.next_offsets[wish.queue_id]
+    def _freed(self, request: QueuesRequest) -> Callable[[], bool] | None:
+        """Whether what the caller isn't given yet may be handed out; None: nothing is held back."""
+        group = self._state.groups.joined(request.group)
+        if group is None or not group.settings.is_orderly:
+            return None
+        names = {wish.topic.name for wish in request.queues if wish.epoch}
+        topics = (self._state.topics.get(name) for name in sorted(names))
+        return self._held_back.freed(request.group, [each for each in topics if each is not None])
 
     def _has_more(self, group: str, wish: QueueWish) -> bool:
         """Whether the queue, which the caller may read, has messages from there on.

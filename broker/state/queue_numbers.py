@@ -267,6 +267,16 @@ def held_from(numbers: Numbers, queue_count: int, done: Callable[[int], int]) ->
     return found
 
 
+def open_ends(numbers: Numbers, done: Callable[[int], int]) -> list[tuple[int, int]]:
+    """The queues that others may wait for, and up to where; of `done` see `held_from`."""
+    ends = {
+        (queue, change.end_of(queue))
+        for change in numbers.changes
+        for queue in range(change.write_queues)
+    }
+    return sorted((queue, end) for queue, end in ends if done(queue) < end)
+
+
 def _steps(numbers: Numbers) -> Iterator[tuple[Change, int]]:
     """Each change, and how many write queues there were behind it."""
     afters = [each.write_queues for each in numbers.changes[1:]]

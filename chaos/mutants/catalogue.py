@@ -30,6 +30,7 @@ from chaos.mutants.rules.judging import JUDGING
 from chaos.mutants.rules.keeping import KEEPING
 from chaos.mutants.rules.last_resort import LAST_RESORT
 from chaos.mutants.rules.later_logs import LATER_LOGS
+from chaos.mutants.rules.later_starts import LATER_STARTS
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.log_start import LOG_START
@@ -63,6 +64,7 @@ MUTANTS = (
     *LOG_START,
     *BEGINNINGS,
     *LATER_LOGS,
+    *LATER_STARTS,
     *OFFLINE_REPAIRS,
     *BACKUPS,
     *RETENTION,

@@ -53,6 +53,8 @@ FIELDS = {
                        "configuration_index", "configuration_term"),
     "snapshot_request": ("number", "index", "at"),
     "snapshot_response": ("number", "size_bytes"),
+    "log_start_request": ("number",),
+    "log_start_response": ("number",),
 }  # fmt: skip
 
 

@@ -38,6 +38,8 @@ from dledger.peers import Ears, LinkPace
 from dledger.wire.raft_pb2 import PeerMessage
 from store.directory import DISK_ID_BYTES, Birth
 
+# All that a start says that has found gaps in its log.
+ASKED_WITH_GAPS = ("entries_request", "log_start_request", "snapshot_request")
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 
@@ -152,7 +154,7 @@ class Links:
 
     def _look_at(self, peer: NodeId, message: PeerMessage) -> None:
         kind = message.WhichOneof("body")
-        if self._node.refill is not None and kind != "entries_request":
+        if self._node.refill is not None and kind not in ASKED_WITH_GAPS:
             raise Defect("speaks with gaps", f"{self._node.name} to {peer}: {kind}")
         self._world.on_sent(self._node, peer, message)
 

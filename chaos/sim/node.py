@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -109,7 +109,6 @@ class SimNode(Machine):
 
     def __init__(self, world: World, name: NodeId, number: int, plan: Plan) -> None:
         super().__init__(world, name, number, plan)
-        self._gap_at = 0  # the first entry that it wants back
         self._calls = 0
 
     def boot(self) -> None:
@@ -197,7 +196,7 @@ class SimNode(Machine):
                 raise Defect("false corruption", f"{self.name}: {found}") from found
             refilling = Refilling(self.config, ports, found)
             self.world.log(self.name, f"asks its peers for {found.missing}")
-            self.refill, self._gap_at = loop, found.holes.gaps[0].first_index
+            self.refill = loop
             process = loop.create_task(self._get_back(refilling))
             process.add_done_callback(partial(_tell_of_crash, loop))
             return
@@ -391,17 +390,6 @@ class SimNode(Machine):
         judge_ending(self, error)
         if isinstance(error, (CorruptionFound, BeyondRepair)):
             self.is_ruined = True
-
-    def give_up_what_is_retired(self, others: Iterable[SimNode]) -> None:
-        """A start that waits for entries which all others have let go waits for ever (ADR 53): the
-        disk is the operator's to replace."""
-        lives = [other.life for other in others if other is not self and other.life is not None]
-        if self.refill is None or not lives:
-            return
-        if all(life.replica.log.first_index > self._gap_at for life in lives):
-            self.is_ruined = True
-            self._bury("wants what nobody has any more")
-            self.disk.kill()
 
     def _bury(self, why: str) -> None:
         if self.refill is not None:

@@ -519,8 +519,6 @@ class _Run:
         )
 
     def _replicas_agree(self) -> bool:
-        for node in self.world.nodes.values():
-            node.give_up_what_is_retired(self.world.nodes.values())
         nodes = [
             node for node in self.world.nodes.values() if not (node.is_ruined or node.is_spare)
         ]

@@ -113,10 +113,18 @@ class Fetching:
     def begin(self, offsets: Mapping[int, int], incarnation: int) -> None:
         """Fetches each queue from its offset on, of the topic with this incarnation."""
         self._incarnation = incarnation
-        share = self._options.prefetch_bytes // (ANSWERS_PER_QUEUE * len(offsets))
+        self.add(offsets)
+
+    def add(self, offsets: Mapping[int, int]) -> None:
+        """Fetches these queues as well, each from its offset on; none of them is read yet."""
+        self._readers |= {queue: QueueReader(queue, offset) for queue, offset in offsets.items()}
+        share = self._options.prefetch_bytes // (ANSWERS_PER_QUEUE * len(self._readers))
         self._pull_bytes = min(self._options.pull_bytes, max(share, MIN_PULL_BYTES))
-        self._readers = {queue: QueueReader(queue, offset) for queue, offset in offsets.items()}
         self._start()
+
+    def fail(self, error: ClientError) -> None:
+        """What is to be read can't be told: it ends as if a queue had failed."""
+        self._fail(next(iter(self._readers.values())), error)
 
     def begin_again(self, queue_id: int, offset: int) -> None:
         """Fetches this queue from `offset` on; what was fetched of it is dropped. If it had

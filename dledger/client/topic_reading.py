@@ -1,5 +1,8 @@
 """Reads queues of a topic that the application named, or all of them, and commits without a lease.
 
+All of them are those that there are: one that the topic gets meanwhile is read, too, from its first
+message on, as soon as a look at the topic finds it.
+
 This owns what of a topic's queues is at hand, where each began, and what of them is committed; it
 is the reading behind a `PullConsumer` that is no member of its group (`dledger.client.consumer`).
 The Pulls behind it are `dledger.client.fetching`'s.
@@ -10,16 +13,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 from dledger.client.arguments import i64, milliseconds, queue_ids, wanted_tags
 from dledger.client.broker_group import BrokerGroup
-from dledger.client.errors import ClientClosed, InvalidArgument, QueueNotFound
+from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, QueueNotFound
 from dledger.client.faults import client_error
 from dledger.client.fetching import Chunk, Fetching
 from dledger.client.options import ALL, AllQueues, ConsumerOptions, StartFrom
 from dledger.client.progress import Progress
 from dledger.client.results import Message, QueueOffsets, TopicDescription, decode_messages
+
+LOOK_S: Final = 10.0  # from one look at whether the topic has more queues to the next
 
 
 class Offsets(Protocol):
@@ -79,6 +84,7 @@ class TopicReading:
         self._tags = None if tags is None else wanted_tags(tags)
         self._fetching = Fetching(broker_group, topic, options, idle_timeout_s, self._tags or ())
         self._beginning: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None  # for more queues
         self._incarnation = 0  # of the topic that it began with: positions are of no other
         self._started = False
         self._rest: dict[int, list[Message]] = {}  # by queue: decoded, last one first
@@ -295,7 +301,35 @@ class TopicReading:
         }
         offsets = {queue: known.get(queue, edges[queue]) for queue in queues}
         self._fetching.begin(offsets, self._incarnation)
+        if self._queues is None:
+            looking = self._look_for_queues()
+            self._looking = asyncio.create_task(looking, name=f"look-{self.topic}")
         self._started = True
+
+    async def _look_for_queues(self) -> None:
+        """Queues that the topic gets are read as well, to the end of the reading."""
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                try:
+                    await self._add_queues()
+                except ClientError:
+                    continue  # of a topic that is gone each queue's reading tells
+        except Exception as error:  # noqa: BLE001 - who iterates must hear of it
+            self._fetching.fail(client_error("looking for more queues", error))
+
+    async def _add_queues(self) -> None:
+        """Their first message came after this reading had begun, so none is passed over, wherever
+        it was to start; unless the group has been there before."""
+        description = await self._offsets.describe_topic(self.topic)
+        if description.topic.incarnation != self._incarnation:
+            return
+        read = self._fetching.queue_ids
+        firsts = {q.queue_id: q.min_offset for q in description.queues if q.queue_id not in read}
+        if firsts:
+            is_committed = self._start is StartFrom.COMMITTED
+            known = await self._known_offsets([*firsts]) if is_committed else {}
+            self._fetching.add({queue: known.get(queue, first) for queue, first in firsts.items()})
 
     async def _known_offsets(self, queues: Sequence[int]) -> dict[int, int]:
         """Where to start, by queue, where it isn't an end of the queue."""
@@ -325,14 +359,16 @@ class TopicReading:
         """What was fetched and not handed over is dropped, and no more is."""
         self._rest = {}
         self._fetching.end()
-        if self._beginning is not None:
-            self._beginning.cancel()
+        for task in (self._beginning, self._looking):
+            if task is not None:
+                task.cancel()
 
     async def close(self) -> None:
         """Stops; no task is left behind."""
         self.stop()
-        if self._beginning is not None:
-            await asyncio.wait([self._beginning])
+        tasks = [task for task in (self._beginning, self._looking) if task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
         await self._fetching.close()
 
 

@@ -35,7 +35,7 @@ SNAPSHOT_STATUS_GIVEN: SnapshotStatus
 SNAPSHOT_STATUS_GONE: SnapshotStatus
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "broker_group", "node_id", "to_node_id", "segment_size_bytes", "disk_id", "boot_number", "boot_nonce", "configuration_term", "configuration_index", "level", "begun_term", "begun_vote", "begun_index", "acknowledges_unsynced", "gives_entries", "compares_digests", "recoveries", "recoveries_checksum")
+    __slots__ = ("protocol_version", "broker_group", "node_id", "to_node_id", "segment_size_bytes", "disk_id", "boot_number", "boot_nonce", "configuration_term", "configuration_index", "level", "begun_term", "begun_vote", "begun_index", "acknowledges_unsynced", "gives_entries", "compares_digests", "tells_log_start", "recoveries", "recoveries_checksum")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class Hello(_message.Message):
     ACKNOWLEDGES_UNSYNCED_FIELD_NUMBER: _ClassVar[int]
     GIVES_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     COMPARES_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    TELLS_LOG_START_FIELD_NUMBER: _ClassVar[int]
     RECOVERIES_FIELD_NUMBER: _ClassVar[int]
     RECOVERIES_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
@@ -72,12 +73,13 @@ class Hello(_message.Message):
     acknowledges_unsynced: bool
     gives_entries: bool
     compares_digests: bool
+    tells_log_start: bool
     recoveries: _containers.RepeatedScalarFieldContainer[bytes]
     recoveries_checksum: int
-    def __init__(self, protocol_version: _Optional[int] = ..., broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., disk_id: _Optional[bytes] = ..., boot_number: _Optional[int] = ..., boot_nonce: _Optional[int] = ..., configuration_term: _Optional[int] = ..., configuration_index: _Optional[int] = ..., level: _Optional[int] = ..., begun_term: _Optional[int] = ..., begun_vote: _Optional[str] = ..., begun_index: _Optional[int] = ..., acknowledges_unsynced: _Optional[bool] = ..., gives_entries: _Optional[bool] = ..., compares_digests: _Optional[bool] = ..., recoveries: _Optional[_Iterable[bytes]] = ..., recoveries_checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, protocol_version: _Optional[int] = ..., broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., disk_id: _Optional[bytes] = ..., boot_number: _Optional[int] = ..., boot_nonce: _Optional[int] = ..., configuration_term: _Optional[int] = ..., configuration_index: _Optional[int] = ..., level: _Optional[int] = ..., begun_term: _Optional[int] = ..., begun_vote: _Optional[str] = ..., begun_index: _Optional[int] = ..., acknowledges_unsynced: _Optional[bool] = ..., gives_entries: _Optional[bool] = ..., compares_digests: _Optional[bool] = ..., tells_log_start: _Optional[bool] = ..., recoveries: _Optional[_Iterable[bytes]] = ..., recoveries_checksum: _Optional[int] = ...) -> None: ...
 
 class PeerMessage(_message.Message):
-    __slots__ = ("term", "hello", "pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "timeout_now", "keep_alive", "entries_request", "entries_response", "digest_request", "digest_response", "snapshot_offer", "snapshot_request", "snapshot_response", "secret_proof", "certificate_proof", "checksum")
+    __slots__ = ("term", "hello", "pre_vote_request", "pre_vote_response", "vote_request", "vote_response", "append_request", "append_response", "heartbeat_request", "heartbeat_response", "timeout_now", "keep_alive", "entries_request", "entries_response", "digest_request", "digest_response", "snapshot_offer", "snapshot_request", "snapshot_response", "log_start_request", "log_start_response", "secret_proof", "certificate_proof", "checksum")
     TERM_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PRE_VOTE_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +99,8 @@ class PeerMessage(_message.Message):
     SNAPSHOT_OFFER_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     SECRET_PROOF_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_PROOF_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
@@ -119,10 +123,12 @@ class PeerMessage(_message.Message):
     snapshot_offer: SnapshotOffer
     snapshot_request: SnapshotRequest
     snapshot_response: SnapshotResponse
+    log_start_request: LogStartRequest
+    log_start_response: LogStartResponse
     secret_proof: SecretProof
     certificate_proof: CertificateProof
     checksum: int
-    def __init__(self, term: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., pre_vote_request: _Optional[_Union[PreVoteRequest, _Mapping]] = ..., pre_vote_response: _Optional[_Union[PreVoteResponse, _Mapping]] = ..., vote_request: _Optional[_Union[VoteRequest, _Mapping]] = ..., vote_response: _Optional[_Union[VoteResponse, _Mapping]] = ..., append_request: _Optional[_Union[AppendRequest, _Mapping]] = ..., append_response: _Optional[_Union[AppendResponse, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., timeout_now: _Optional[_Union[TimeoutNow, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., entries_request: _Optional[_Union[EntriesRequest, _Mapping]] = ..., entries_response: _Optional[_Union[EntriesResponse, _Mapping]] = ..., digest_request: _Optional[_Union[DigestRequest, _Mapping]] = ..., digest_response: _Optional[_Union[DigestResponse, _Mapping]] = ..., snapshot_offer: _Optional[_Union[SnapshotOffer, _Mapping]] = ..., snapshot_request: _Optional[_Union[SnapshotRequest, _Mapping]] = ..., snapshot_response: _Optional[_Union[SnapshotResponse, _Mapping]] = ..., secret_proof: _Optional[_Union[SecretProof, _Mapping]] = ..., certificate_proof: _Optional[_Union[CertificateProof, _Mapping]] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., pre_vote_request: _Optional[_Union[PreVoteRequest, _Mapping]] = ..., pre_vote_response: _Optional[_Union[PreVoteResponse, _Mapping]] = ..., vote_request: _Optional[_Union[VoteRequest, _Mapping]] = ..., vote_response: _Optional[_Union[VoteResponse, _Mapping]] = ..., append_request: _Optional[_Union[AppendRequest, _Mapping]] = ..., append_response: _Optional[_Union[AppendResponse, _Mapping]] = ..., heartbeat_request: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., heartbeat_response: _Optional[_Union[HeartbeatResponse, _Mapping]] = ..., timeout_now: _Optional[_Union[TimeoutNow, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., entries_request: _Optional[_Union[EntriesRequest, _Mapping]] = ..., entries_response: _Optional[_Union[EntriesResponse, _Mapping]] = ..., digest_request: _Optional[_Union[DigestRequest, _Mapping]] = ..., digest_response: _Optional[_Union[DigestResponse, _Mapping]] = ..., snapshot_offer: _Optional[_Union[SnapshotOffer, _Mapping]] = ..., snapshot_request: _Optional[_Union[SnapshotRequest, _Mapping]] = ..., snapshot_response: _Optional[_Union[SnapshotResponse, _Mapping]] = ..., log_start_request: _Optional[_Union[LogStartRequest, _Mapping]] = ..., log_start_response: _Optional[_Union[LogStartResponse, _Mapping]] = ..., secret_proof: _Optional[_Union[SecretProof, _Mapping]] = ..., certificate_proof: _Optional[_Union[CertificateProof, _Mapping]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class PreVoteRequest(_message.Message):
     __slots__ = ("last_index", "last_term")
@@ -319,6 +325,20 @@ class SnapshotResponse(_message.Message):
     piece: bytes
     piece_crc: int
     def __init__(self, number: _Optional[int] = ..., status: _Optional[_Union[SnapshotStatus, str]] = ..., size_bytes: _Optional[int] = ..., piece: _Optional[bytes] = ..., piece_crc: _Optional[int] = ...) -> None: ...
+
+class LogStartRequest(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
+
+class LogStartResponse(_message.Message):
+    __slots__ = ("number", "log_start")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    log_start: bytes
+    def __init__(self, number: _Optional[int] = ..., log_start: _Optional[bytes] = ...) -> None: ...
 
 class SecretProof(_message.Message):
     __slots__ = ("broker_group", "node_id", "to_node_id", "nonce", "mac")

@@ -23,6 +23,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from dledger.codec import configuration_bytes, decode_configuration
+from dledger.core.group_epoch import Lineage
 from dledger.core.types import (
     MAX_TERM,
     NO_BASE,
@@ -196,12 +197,15 @@ def open_closely(site: Site, found: Opened, error: CorruptionFound) -> Opened:
 @dataclass(frozen=True, slots=True)
 class Holed:
     """A member's directory, locked, whose log has gaps: it may ask peers for what is missing, in
-    its own name, and promise nothing. `members`: names and addresses, as far as they are known."""
+    its own name, and promise nothing. `members`: names and addresses, as far as they are known;
+    `recoveries`: the newest epoch of the group that is."""
 
     directory: DataDirectory
+    hard_state_store: HardStateStore
     hard_state: HardState
     boot_number: int
     members: tuple[tuple[str, str], ...]
+    recoveries: Lineage
 
 
 def open_holed(site: Site, holes: Holes) -> Holed:
@@ -215,12 +219,15 @@ def open_holed(site: Site, holes: Holes) -> Holed:
         check_in_service(site)
         founding = settle_forming(site, directory)
         members = dict.fromkeys(site.peers, "")
+        recoveries: Lineage = ()
         if founding is not None:
             members |= dict(founding.members.addresses)
+            recoveries = founding.members.epoch.recoveries
         for _, body in holes.configurations:
             with contextlib.suppress(DecodeError):
                 named = decode_configuration(raft_pb2.Configuration.FromString(body))
                 members |= dict(named.addresses)
+                recoveries = max(recoveries, named.epoch.recoveries, key=len)
         hard_state = open_hard_state(site)
         boot_number = directory.next_boot()
         keep_copy(hard_state, boot_number)
@@ -228,7 +235,14 @@ def open_holed(site: Site, holes: Holes) -> Holed:
         opened.close()
         raise
     members.pop(site.identity.node_id, None)
-    return Holed(directory, hard_state.state, boot_number, tuple(sorted(members.items())))
+    return Holed(
+        directory,
+        hard_state.store,
+        hard_state.state,
+        boot_number,
+        tuple(sorted(members.items())),
+        recoveries,
+    )
 
 
 def open_directory(site: Site) -> DataDirectory:

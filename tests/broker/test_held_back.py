@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from asyncio import Task
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,9 +13,10 @@ import pytest
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.batches import Placed
 from broker.leader.deliveries.asking import Settlement
+from broker.reading.held_back import HeldBack
 from broker.reading.queues import Found
 from broker.services.deliveries import Receive, Received
-from broker.services.queue_pulls import QueuesRequest, QueueWish
+from broker.services.queue_pulls import Pulled, QueuesRequest, QueueWish
 from broker.services.topics import QueueWish as Numbers
 from broker.services.topics import Topic
 from broker.state.groups import Settings
@@ -106,9 +110,8 @@ def test_a_key_that_moved_waits_until_its_old_queue_is_read_to_where_it_moved(
     assert shop.pull((1, 2)) == {1: [b"another's", b"four"]}
 
 
-def test_a_pull_that_waits_is_given_what_was_held_back_when_it_is_not_any_more() -> None:
-    """Nobody sends anything: it looks again by itself."""
-    shop = Shop(settings=ORDERLY)
+def waiting_pull(shop: Shop) -> Task[object]:
+    """Queue 4 has a message that waits for queue 0 to be read; a pull for it is held."""
     shop.send(0, b"one")
     shop.update(5, 5)
     shop.send(4, b"two")
@@ -116,12 +119,62 @@ def test_a_pull_that_waits_is_given_what_was_held_back_when_it_is_not_any_more()
     node = shop.room.leader
     wish = QueueWish(T, 4, 0, shop.member.held["t", 4])
     request = QueuesRequest((wish,), "g", hold_ms=10_000)
-    pulling = node.begin(node.replica.services.queue_pulls.pull(request, EndlessCall()))
+    return node.begin(node.replica.services.queue_pulls.pull(request, EndlessCall()))
+
+
+def test_a_pull_that_waits_is_given_what_was_held_back_when_it_is_not_any_more() -> None:
+    """Nobody sends anything: what its old queue's being read says wakes it, and no look before."""
+    shop = Shop(settings=ORDERLY)
+    pulling = waiting_pull(shop)
     shop.pass_ms(500)
     assert not pulling.done()
+    woken = shop.room.leader.replica.parts.held.statistics().woken
+    shop.room.commit(shop.member, 2, 0)
+    shop.pass_ms(500)
+    assert shop.room.leader.replica.parts.held.statistics().woken == woken
     shop.room.commit(shop.member, 0, 1)
-    shop.pass_ms(300)
+    shop.pass_ms(20)
     assert pulling.done()
+
+
+def test_what_is_freed_while_a_pull_looks_at_its_queues_is_not_missed() -> None:
+    """A look has pauses within it, and the group commits in one."""
+    shop = Shop(settings=ORDERLY)
+    pulls = shop.room.leader.replica.services.queue_pulls
+    read, is_over = pulls._read, False
+
+    async def slowly(request: QueuesRequest, positions: Sequence[int]) -> list[Pulled]:
+        found = await read(request, positions)
+        while not is_over:
+            await asyncio.sleep(0.01)
+        return found
+
+    pulls._read = slowly  # type: ignore[method-assign]
+    pulling = waiting_pull(shop)
+    shop.pass_ms(100)
+    shop.room.commit(shop.member, 0, 1)
+    is_over = True
+    shop.pass_ms(100)
+    assert pulling.done()
+
+
+def test_a_pull_waits_for_nothing_but_messages_where_nothing_is_held_back() -> None:
+    """All that lay before the change is read; and nothing was changed at first."""
+    shop = Shop(settings=ORDERLY)
+    state = shop.room.leader.replica.machine
+    held_back = HeldBack(state, shop.room.leader.replica.services.queue_pulls._reader)
+    topic = state.topics.get("t")
+    assert topic is not None
+    assert held_back.freed("g", [topic]) is None
+    shop.send(0, b"one")
+    shop.update(5, 5)
+    shop.pass_ms(1_000)
+    freed = held_back.freed("g", [topic])
+    assert freed is not None
+    assert not freed()
+    shop.room.commit(shop.member, 0, 1)
+    assert freed()
+    assert held_back.freed("g", [topic]) is None
 
 
 def test_members_are_told_that_they_may_not_read() -> None:

@@ -21,6 +21,7 @@ from dledger.client import (
     RecordCorrupt,
     StartFrom,
     TopicNotFound,
+    topic_reading,
 )
 from dledger.client.fetching import Fetching
 from dledger.client.topic_reading import TopicReading
@@ -288,3 +289,67 @@ async def test_consumer_that_nobody_closes_ends_with_its_client() -> None:
     """`async_test` fails on any task left behind."""
     async with stocked({0: 1}) as (_, client):
         assert (await anext(client.pull_consumer("t"))).body == b"0"
+
+
+@pytest.mark.parametrize("start", [StartFrom.FIRST, StartFrom.LAST, StartFrom.COMMITTED])
+@async_test
+async def test_queues_that_the_topic_gets_are_read_from_their_first_message(
+    monkeypatch: pytest.MonkeyPatch, start: StartFrom
+) -> None:
+    """Wherever the reading was to start: what lies there came after it had begun."""
+    monkeypatch.setattr(topic_reading, "LOOK_S", 0.01)
+    async with stocked({0: 2}) as (_, client), client.producer() as producer:
+        group = "g" if start is StartFrom.COMMITTED else None
+        async with client.pull_consumer("t", group=group, queues=ALL, start=start) as consumer:
+            first = asyncio.ensure_future(anext(consumer))
+            await asyncio.sleep(0)
+            await client.update_topic("t", read_queues=3, write_queues=3)
+            for number in range(3):
+                await producer.send("t", b"%d" % number, queue_id=2)
+            seen = [await first]
+            while len([each for each in seen if each.queue_id == 2]) < 3:
+                seen.append(await anext(consumer))
+            assert [each.body for each in seen if each.queue_id == 2] == [b"0", b"1", b"2"]
+            assert sorted(fetching_of(consumer).queue_ids) == [0, 1, 2]
+
+
+@async_test
+async def test_queues_that_were_named_are_all_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks for others."""
+    monkeypatch.setattr(topic_reading, "LOOK_S", 0.01)
+    async with (
+        stocked({0: 1, 1: 1}) as (group, client),
+        client.pull_consumer("t", queues=[1]) as consumer,
+    ):
+        await anext(consumer)
+        await client.update_topic("t", read_queues=3, write_queues=3)
+        described = group.nodes[0].calls["DescribeTopic"]
+        await asyncio.sleep(0.05)
+        assert group.nodes[0].calls["DescribeTopic"] == described
+        assert list(fetching_of(consumer).queue_ids) == [1]
+
+
+@async_test
+async def test_a_look_for_queues_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is told: each queue's reading tells what is wrong with it."""
+    monkeypatch.setattr(topic_reading, "LOOK_S", 0.01)
+    async with (
+        stocked({0: 1}) as (_, client),
+        client.producer() as producer,
+        client.pull_consumer("t") as consumer,
+    ):
+        await anext(consumer)
+        describe, looks = client.describe_topic, 0
+
+        async def sometimes(name: str) -> Any:
+            nonlocal looks
+            looks += 1
+            if looks < 3:
+                raise TopicNotFound("not now")
+            return await describe(name)
+
+        monkeypatch.setattr(client, "describe_topic", sometimes)
+        await client.update_topic("t", read_queues=2, write_queues=2)
+        await producer.send("t", b"new", queue_id=1)
+        assert (await anext(consumer)).body == b"new"
+        assert looks >= 3

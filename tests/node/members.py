@@ -87,7 +87,14 @@ class Loopback:
     def links(self) -> Mapping[NodeId, PeerLink]:
         return {
             name: PeerLink(
-                True, 0, 0, 0, level=end.level, gives_entries=True, compares_digests=True
+                True,
+                0,
+                0,
+                0,
+                level=end.level,
+                gives_entries=True,
+                compares_digests=True,
+                tells_log_start=True,
             )
             for name, end in self._wires.ends.items()
             if name != self._name

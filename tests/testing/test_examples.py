@@ -49,6 +49,18 @@ def test_workers_that_share_long_jobs(dledger_group: BrokerGroup) -> None:
     ]
 
 
+def test_a_topic_that_gets_more_queues(dledger_group: BrokerGroup) -> None:
+    """And fewer again, and is closed for a while; each key stays in order."""
+    assert lines_of("more_queues.py", dledger_group) == [
+        "read and written: 8 and 8 queues",
+        "read and written: 8 and 4 queues",
+        "each customer's orders in order: True",
+        "read and written: 4 and 4 queues",
+        "closed: nothing more is stored",
+        "open again",
+    ]
+
+
 def test_the_page_of_single_messages(
     dledger_group: BrokerGroup, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from chaos.mutants.mutant import Mutant
 
+_EMPTY = ("tests/client/members/test_emptiness.py",)
+_READING = ("tests/client/test_consumer.py",)
 _NO_SUCH_CLIENT = "the simulator's clients have no such code"
 _ARGUMENTS = ("tests/client/test_arguments.py",)
 _DISPATCH = ("tests/client/test_dispatch.py",)
@@ -441,5 +443,53 @@ CLIENT = (
         "        if not self._started:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_LOOPS,
+    ),
+    Mutant(
+        "queues-that-a-topic-gets-not-read",
+        "dledger/client/topic_reading.py",
+        "        if self._queues is None:\n            looking",
+        "        if False:\n            looking",
+        masked=_NO_SUCH_CLIENT,
+        tests=_READING,
+    ),
+    Mutant(
+        "queues-that-a-topic-gets-read-from-their-ends",
+        "dledger/client/topic_reading.py",
+        "firsts = {q.queue_id: q.min_offset for",
+        "firsts = {q.queue_id: q.max_offset for",
+        masked=_NO_SUCH_CLIENT,
+        tests=_READING,
+    ),
+    Mutant(
+        "one-failed-look-for-queues-is-the-last",
+        "dledger/client/topic_reading.py",
+        "                except ClientError:\n                    continue",
+        "                except ClientError:\n                    return",
+        masked=_NO_SUCH_CLIENT,
+        tests=_READING,
+    ),
+    Mutant(
+        "many-queues-empty-one-after-the-other",
+        "dledger/client/members/emptiness.py",
+        "min(each.until_s for each in seen) - max(",
+        "max(each.until_s for each in seen) - min(",
+        masked=_NO_SUCH_CLIENT,
+        tests=_EMPTY,
+    ),
+    Mutant(
+        "many-queues-empty-though-one-was-never-asked",
+        "dledger/client/members/emptiness.py",
+        "        if not seen or len(seen) < len(found):\n",
+        "        if not seen:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_EMPTY,
+    ),
+    Mutant(
+        "many-queues-empty-whatever-came-meanwhile",
+        "dledger/client/members/emptiness.py",
+        "            self._seen.pop(hold, None)\n",
+        "            pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_EMPTY,
     ),
 )

@@ -154,4 +154,12 @@ RETRYING = (
         masked="the simulator's members are its own",
         tests=_NODES,
     ),
+    Mutant(
+        "group-that-comes-back-passes-over-its-retries",
+        "broker/leader/groups/starting.py",
+        " or is_reserved(topic.name)\n",
+        "\n",
+        masked="no simulated group is unused for so long that it is forgotten",
+        tests=("tests/broker/test_starting.py",),
+    ),
 )

@@ -30,6 +30,7 @@ from dledger.client.errors import (
 )
 from dledger.client.members.attendance import is_final
 from dledger.client.members.clock import clock
+from dledger.client.members.emptiness import Emptiness, Hold
 from dledger.client.members.member import MAX_QUEUES_A_CALL, Member
 from dledger.client.members.process_queue import Held, Place, ProcessQueue
 from dledger.client.members.retried import as_sent
@@ -108,6 +109,7 @@ class Pulling:
         # and the last one answered. What can't be asked isn't empty.
         self._empty_since: float | None = None
         self._empty_until = 0.0
+        self._emptiness = Emptiness()  # of more queues than one call takes
 
     def want(self) -> None:
         """Some queue may have room that isn't in the pull that is under way."""
@@ -126,6 +128,7 @@ class Pulling:
     def look_again(self) -> None:
         """Queues are read from elsewhere, or again: whether they are empty isn't known."""
         self._empty_since = None
+        self._emptiness.forget()
         self.want()
 
     async def run(self) -> None:
@@ -138,7 +141,7 @@ class Pulling:
             self._wants_pull.clear()
             queues = self._member.to_pull(clock())
             if queues:
-                # Whether more queues than one call takes are all empty isn't known.
+                # Of more queues than one call takes another one tells (`Emptiness`).
                 is_one_call = len(queues) <= MAX_QUEUES_A_CALL
                 self._note_empty(all_of=is_one_call and len(queues) == len(self._member.queues))
                 await self._pull(queues)
@@ -160,6 +163,11 @@ class Pulling:
     @property
     def empty_s(self) -> float | None:
         """For how long everything that is held was seen to be empty; None: it wasn't."""
+        queues = self._member.queues
+        if len(queues) > MAX_QUEUES_A_CALL:
+            if any(queue.waiting_messages for queue in queues.values()):
+                return None
+            return self._emptiness.seconds([_hold(queue) for queue in queues.values()])
         since = self._empty_since
         if since is None or self._empty_until < since:
             return None
@@ -193,6 +201,7 @@ class Pulling:
         call = self._broker_group.call(
             PULL_QUEUES, request, Effect.NONE, deadline_s=CALL_S + self._pace.hold_ms / 1000
         )
+        sent_s = clock()
         pulling = self._pulling = self._loop.create_task(call)
         try:
             await asyncio.wait([pulling])
@@ -205,7 +214,7 @@ class Pulling:
                 self._interruption = None
             pulling.cancel()
         if not pulling.cancelled():
-            await self._on_pulled(queues, request, pulling)
+            await self._on_pulled(queues, request, pulling, sent_s)
 
     def _pull_request(self, queues: Sequence[ProcessQueue], hold_ms: int) -> gpb.PullQueuesRequest:
         request = gpb.PullQueuesRequest(
@@ -233,6 +242,7 @@ class Pulling:
         queues: Sequence[ProcessQueue],
         request: gpb.PullQueuesRequest,
         pulling: asyncio.Task[gpb.PullQueuesResponse],
+        sent_s: float,
     ) -> None:
         try:
             answer = pulling.result()
@@ -243,6 +253,14 @@ class Pulling:
             await asyncio.sleep(REST_S)
             return
         self._pulls += 1
+        full = {each.position for each in answer.queues if not _is_at_its_end(each)}
+        holds = [_hold(queue) for queue in queues]
+        self._emptiness.note(
+            [hold for at, hold in enumerate(holds) if at not in full],
+            [holds[at] for at in full],
+            sent_s,
+            clock(),
+        )
         if all(_is_at_its_end(each) for each in answer.queues):
             self._empty_until = clock()
         elif not any(each.count for each in answer.queues):
@@ -306,3 +324,7 @@ def _is_at_its_end(pulled: gpb.PulledQueue) -> bool:
     """Whether the leader has looked at all of the queue, and there was nothing for this member."""
     is_seen = not pulled.HasField("error") and not pulled.count
     return is_seen and pulled.next_offset >= pulled.max_offset
+
+
+def _hold(queue: ProcessQueue) -> Hold:
+    return queue.place, queue.epoch

@@ -877,3 +877,17 @@ async def test_of_more_queues_than_a_call_takes_each_has_its_turn(
                 for queue_id in (6, 5, 0, 6):
                     await producer.send("t", b"x", queue_id=queue_id)
             await until(lambda: sorted(handled) == [0, 5, 6, 6])
+
+
+@async_test
+async def test_of_more_queues_than_a_call_takes_all_may_be_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loop that ends when nothing is left ends."""
+    monkeypatch.setattr(pulling, "MAX_QUEUES_A_CALL", 2)
+    async with stocked(5) as (_, client):
+        async with client.producer() as producer:
+            for queue_id in (4, 0, 4):
+                await producer.send("t", b"x", queue_id=queue_id)
+        async with client.pull_consumer("t", group="g", idle_timeout_s=0.2) as consumer:
+            assert sorted([message.queue_id async for message in consumer]) == [0, 4, 4]

@@ -1,0 +1,263 @@
+"""What a start does whose missing entries all others have let go of: its log begins behind them.
+
+Nobody can give back what has rotted here then, nor needs it. A peer whose log begins behind it says
+where, and gives the state as of there, as to a member that runs (docs/adr/0053, docs/adr/0043):
+
+    told where ─▶ judged ─┬ this log goes on from there ─▶ state ─▶ read back ─▶ note
+                          ├ it ends before, or parts before ─▶ state ─▶ term ─▶ intent
+                          └ that is within a gap ─▶ what lies behind it is asked for, judged,
+                                                    written ─▶ the first of these
+
+It must never drop an entry that may have been counted for a commit: of a log that goes on from
+there nothing behind goes; one that doesn't hold the entry there, which the group has committed, was
+counted for nothing behind it. Nor while logs are compared: this one may be what is left of the true
+one (docs/adr/0044).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from broker.asking import Asking, Given
+from broker.pulling import Hand, NotGiven, Pulling, checked, head_of
+from broker.snapshots import REFUSALS, refusal_of
+from broker.state.machine import MachineOptions
+from dledger.core.group_epoch import Standing, standing_of
+from dledger.core.types import HardState, LogBase, NodeId, Term
+from dledger.peers import PeerLink
+from dledger.reading.log_start import LogStart
+from store.files import FULL_ERRNOS, FileSystem
+from store.gap import Gap, Holes
+from store.gap_files import GapFiles
+from store.gap_start import Fit, fit_of
+from store.log_start import Install, StartNote
+from store.snapshot_files import SnapshotFiles, SnapshotHead
+from store.starting.opening import Holed, base_of
+from store.suspicion import SuspicionNote
+
+LISTEN_S: Final = 2.0  # from the first look on: who compares logs has asked here by then
+ASKED_FOR_S: Final = 5.0  # since a peer asked last, until no comparison is taken to go on
+PULL_S: Final = 30.0  # for all of a state, from one peer
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where that is, and what a state there has to be.
+
+    Attributes:
+        path: of the data directory.
+        own: the member's node id.
+        options, known_level: of the machines that the state is tried in.
+    """
+
+    files: FileSystem
+    path: Path
+    own: NodeId
+    segment_size: int
+    options: MachineOptions
+    known_level: int
+
+
+class LaterStart:
+    """One start's. Its steps on the disk are the hand's.
+
+    Args:
+        links: the connections to the peers.
+        pulling, asking: this start's questions.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        holed: Holed,
+        holes: Holes,
+        gap_files: GapFiles,
+        hand: Hand,
+        links: Callable[[], Mapping[NodeId, PeerLink]],
+        pulling: Pulling,
+        asking: Asking,
+    ) -> None:
+        self._place = place
+        self._holed = holed
+        self._holes = holes
+        self._gap_files = gap_files
+        self._hand = hand
+        self._links = links
+        self._pulling = pulling
+        self._asking = asking
+        self._snapshots = SnapshotFiles(place.path, place.files)
+        self._looked_s: float | None = None
+        self._compared_s = -ASKED_FOR_S
+
+    def compared(self) -> None:
+        """A peer asks what this log holds: logs are being compared."""
+        self._compared_s = asyncio.get_running_loop().time()
+
+    async def begun(self, left: Sequence[Gap]) -> str:
+        """Why the next start doesn't begin behind what is missing; empty: it does.
+
+        Args:
+            left: the gaps that are left, of which nobody gives the first.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        reasons = []
+        for peer, link in sorted(self._links().items()):
+            if not (link.connected and link.tells_log_start):
+                continue
+            try:
+                await self._begin(peer, left)
+            except (NotGiven, *REFUSALS) as error:
+                if isinstance(error, OSError) and error.errno not in FULL_ERRNOS:
+                    raise
+                reasons.append(f"{peer}: {error}")
+            else:
+                return ""
+        return ", ".join(reasons) or "nobody says where its log begins"
+
+    async def _begin(self, peer: NodeId, left: Sequence[Gap]) -> None:
+        """The next start begins where the peer's log does.
+
+        Raises:
+            NotGiven, REFUSALS: it doesn't; the text says why.
+        """
+        start = await self._pulling.log_start_of(peer, self._patience_with(peer, 1.0))
+        if not start.index:
+            raise NotGiven("its log begins with entry 1")
+        judge = partial(
+            fit_of, self._holes, left, start, self._place.segment_size, self._gap_files.frame_at
+        )
+        fit = await self._hand.run(judge)
+        if isinstance(fit, Gap):
+            await self._shorten(fit)
+            fit = await self._hand.run(judge)
+        base = _decoded(start)
+        if fit is Fit.BEHIND:
+            self._check_named(base)
+        elif fit is not Fit.CONTINUED:
+            raise NotGiven(f"its log begins with entry {start.first_index}, {_told(fit)}")
+        await self._hand.run(self._check_undisputed)
+        await self._pulling.pull(peer, start.index, self._patience_with(peer, PULL_S))
+        if self.is_disputed():
+            raise NotGiven("logs are compared")
+        await self._hand.run(partial(self._write, start, is_continued=fit is Fit.CONTINUED))
+        log.warning(
+            "log_begins_behind_rot",
+            peer=peer,
+            index=start.index,
+            is_kept_behind=fit is Fit.CONTINUED,
+        )
+
+    async def _shorten(self, rest: Gap) -> None:
+        """What a gap lacks behind that entry is there, judged by where it arrives: that shows the
+        entry to be this log's, too.
+
+        Raises:
+            NotGiven: nobody has given it.
+        """
+        begun = await self._hand.run(partial(self._gap_files.begin, rest))
+        given = await self._asking.ask_all(begun.anew, rest.behind.index, rest.behind.term)
+        if not isinstance(given, Given):
+            raise NotGiven(f"its log begins within what is missing, and nobody gives {rest}")
+        await self._hand.run(partial(self._gap_files.write, given.taken))
+
+    def _check_named(self, base: LogBase) -> None:
+        """This disk is a member there, in the group as it is known here: nobody else's log may take
+        the place of its own."""
+        configuration = base.configuration
+        if configuration is None:
+            raise NotGiven("it doesn't say who is a member there")
+        own_disk = self._holed.directory.disk.disk_id
+        if configuration.disk_of(self._place.own) != own_disk:
+            raise NotGiven(f"this disk is no member yet where it begins, at entry {base.index}")
+        standing = standing_of(configuration.epoch.recoveries, self._holed.recoveries)
+        if standing not in (Standing.SAME, Standing.NEWER):
+            raise NotGiven(f"the epoch that it begins in is {standing.value}")
+
+    def _check_undisputed(self) -> None:
+        """Nobody's log is in question; see `broker.installing`. Blocks."""
+        if SuspicionNote(self._place.files, self._place.path).read() is not None:
+            raise NotGiven("this log may be another one than the group's")
+
+    def is_disputed(self) -> bool:
+        """Whether somebody's log is in question, or could be, as nobody could ask yet."""
+        now_s = asyncio.get_running_loop().time()
+        if self._looked_s is None:
+            self._looked_s = now_s
+        return now_s < max(self._looked_s + LISTEN_S, self._compared_s + ASKED_FOR_S)
+
+    def _write(self, start: LogStart, *, is_continued: bool) -> None:
+        """What was received is this disk's own, and its log begins with it at the next start.
+        Blocks; a crash on the way leaves a snapshot, or a term, that harms nothing.
+
+        Raises:
+            REFUSALS: it isn't, or doesn't.
+        """
+        place, snapshots = self._place, self._snapshots
+        try:
+            chunks = checked(snapshots, start, place.options, place.known_level)
+            head = head_of(self._holed.directory.disk.disk_id, start)
+            self._publish(head, chunks)
+        finally:
+            snapshots.drop_received()
+        if (refusal := refusal_of(snapshots, head, place.options, place.known_level)) is not None:
+            raise NotGiven(f"what was written isn't what is read: {refusal}")
+        if is_continued:
+            StartNote(place.files, place.path).replace(start)
+            return
+        if start.term > self._holed.hard_state.term:  # no log is ahead of its term
+            self._holed.hard_state_store.save(HardState(Term(start.term)))
+        Install(place.files, place.path).intend(start)
+
+    def _publish(self, head: SnapshotHead, chunks: Sequence[bytes]) -> None:
+        """The state has its name. Of a full disk it takes the place of all others but the one that
+        the log begins with until now: a start can do without them.
+
+        Raises:
+            OSError: it hasn't.
+        """
+        snapshots = self._snapshots
+        unfinished = snapshots.begin(head, takes_reserve=True)
+        try:
+            unfinished.add(chunks)
+            unfinished.finish()
+            snapshots.publish(unfinished)
+        except OSError as error:
+            unfinished.drop()
+            if error.errno in FULL_ERRNOS:
+                now = StartNote(self._place.files, self._place.path).read().index
+                snapshots.remove_all_but({now})
+            raise
+
+    def _patience_with(self, peer: NodeId, seconds: float) -> Callable[[], bool]:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + seconds
+
+        def is_there() -> bool:
+            link = self._links().get(peer)
+            return loop.time() < until_s and link is not None and link.connected
+
+        return is_there
+
+
+def _decoded(start: LogStart) -> LogBase:
+    """Raises NotGiven: it names no members."""
+    try:
+        return base_of(start)
+    except (DecodeError, ValueError) as error:
+        raise NotGiven(f"who is a member there can't be read: {error}") from error
+
+
+def _told(fit: Fit | Gap) -> str:
+    return fit.value if isinstance(fit, Fit) else f"and lacks {fit}"

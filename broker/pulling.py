@@ -1,0 +1,193 @@
+"""Pulls from a peer the state that its log begins with, piece by piece, and asks where that is.
+
+What is pulled lies in `snapshot/received.tmp`, which no start reads, until whoever wanted it has
+judged the whole (`checked`) and written it as this disk's own. This owns the question that is under
+way: one at a time, asked again until it is answered, as messages get lost. It must never take an
+answer for one to another question, nor decide what the state is good for
+(docs/adr/0043-a-log-that-begins-later.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from crc32c import crc32c
+
+from broker.snapshots import NoFiles
+from broker.state.errors import SnapshotDamaged
+from broker.state.machine import MachineOptions, StateMachine
+from dledger.checksum import seal
+from dledger.core.types import NodeId
+from dledger.errors import InvalidMessage
+from dledger.reading.log_start import FROM_THE_FIRST, LogStart, decode_start
+from dledger.records.errors import InvalidFrame
+from dledger.wire import raft_pb2 as pb
+from store.snapshot_files import SnapshotFiles, SnapshotHead
+
+PIECE_BYTES: Final = 64 << 10
+MAX_BYTES: Final = 1 << 30  # of a snapshot; at the state's bounds it has 16 MB
+ASK_S: Final = 1.0
+
+T = TypeVar("T")
+
+
+class Hand(Protocol):
+    """`broker.ports.DiskHand`, as far as it is used here."""
+
+    async def run(self, step: Callable[[], T]) -> T: ...
+
+
+class NotGiven(Exception):
+    """Nothing comes of this question; the text says why."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The request that is under way."""
+
+    peer: NodeId
+    number: int
+    answer: asyncio.Future[pb.SnapshotResponse | pb.LogStartResponse]
+
+
+class Pulling:
+    """One member's questions, one at a time.
+
+    Args:
+        ask: sends a message to a peer, which may get lost.
+        files: where to.
+    """
+
+    def __init__(
+        self, ask: Callable[[NodeId, pb.PeerMessage], None], files: SnapshotFiles, hand: Hand
+    ) -> None:
+        self._ask = ask
+        self._files = files
+        self._hand = hand
+        self._asked: _Asked | None = None
+        self._number = 0
+
+    def give_up(self) -> None:
+        """The question that is under way comes to nothing: another one is to be asked."""
+        if self._asked is not None and not self._asked.answer.done():
+            self._asked.answer.cancel()
+
+    async def log_start_of(self, peer: NodeId, is_there: Callable[[], bool]) -> LogStart:
+        """Where the peer's log begins.
+
+        Raises:
+            NotGiven: it hasn't said so as long as `is_there`, or that says nothing.
+        """
+
+        def asked(number: int) -> pb.PeerMessage:
+            return pb.PeerMessage(log_start_request=pb.LogStartRequest(number=number))
+
+        answer = await self._exchange(peer, asked, is_there)
+        if not isinstance(answer, pb.LogStartResponse):
+            raise NotGiven("it has answered something else")
+        if not answer.log_start:
+            return FROM_THE_FIRST
+        try:
+            return decode_start(answer.log_start)
+        except InvalidFrame as error:
+            raise NotGiven(f"where it begins can't be: {error}") from error
+
+    async def pull(self, peer: NodeId, index: int, is_there: Callable[[], bool]) -> None:
+        """A peer's snapshot as of that entry is in `received.tmp`, as it came.
+
+        Raises:
+            NotGiven: it hasn't given all of it as long as `is_there`.
+            OSError: the disk doesn't take it.
+        """
+        at, size = 0, 1
+        while at < size:
+
+            def asked(number: int, at: int = at) -> pb.PeerMessage:
+                body = pb.SnapshotRequest(number=number, index=index, at=at)
+                return pb.PeerMessage(snapshot_request=body)
+
+            answer = await self._exchange(peer, asked, is_there)
+            if not isinstance(answer, pb.SnapshotResponse):
+                raise NotGiven("it has answered something else")
+            if answer.status != pb.SNAPSHOT_STATUS_GIVEN:
+                raise NotGiven("it is gone there")
+            if at and answer.size_bytes != size:
+                raise NotGiven("its size has changed")
+            size = answer.size_bytes
+            await self._hand.run(partial(self._files.receive, at, answer.piece))
+            at += len(answer.piece)
+
+    async def _exchange(
+        self, peer: NodeId, make: Callable[[int], pb.PeerMessage], is_there: Callable[[], bool]
+    ) -> pb.SnapshotResponse | pb.LogStartResponse:
+        """One question, asked until it is answered."""
+        loop = asyncio.get_running_loop()
+        while is_there():
+            self._number += 1
+            asked = _Asked(peer, self._number, loop.create_future())
+            self._asked = asked
+            self._ask(peer, seal(make(asked.number)))
+            try:
+                async with asyncio.timeout(ASK_S):
+                    await asyncio.wait([asked.answer])
+                if asked.answer.cancelled():
+                    raise NotGiven("another one is offered")
+                return asked.answer.result()
+            except TimeoutError:
+                pass  # it may have got lost
+            finally:
+                self._asked = None
+        raise NotGiven("nobody offers it any more")
+
+    # --- what peers say -----------------------------------------------------------------------
+
+    def on_piece(self, peer: NodeId, body: pb.SnapshotResponse) -> None:
+        """A peer has answered, perhaps late.
+
+        Raises:
+            InvalidMessage: no working peer says that.
+        """
+        is_given = body.status == pb.SNAPSHOT_STATUS_GIVEN
+        is_fit = 0 < len(body.piece) <= min(PIECE_BYTES, body.size_bytes) if is_given else True
+        if not is_fit or is_given != bool(body.piece) or body.size_bytes > MAX_BYTES:
+            raise InvalidMessage(f"{peer} gives {len(body.piece)} bytes of a snapshot")
+        if crc32c(body.piece) != body.piece_crc:
+            raise InvalidMessage(f"{peer} gives a piece that isn't what was sent")
+        self._take(peer, body)
+
+    def on_log_start(self, peer: NodeId, body: pb.LogStartResponse) -> None:
+        """The same, of where its log begins."""
+        self._take(peer, body)
+
+    def _take(self, peer: NodeId, body: pb.SnapshotResponse | pb.LogStartResponse) -> None:
+        asked = self._asked
+        is_awaited = asked is not None and (asked.peer, asked.number) == (peer, body.number)
+        if asked is not None and is_awaited and not asked.answer.done():
+            asked.answer.set_result(body)
+
+
+def checked(
+    files: SnapshotFiles, start: LogStart, options: MachineOptions, known_level: int
+) -> Sequence[bytes]:
+    """The chunks of what was received, which are the state as of the entry before `start`. Blocks.
+
+    Raises:
+        SnapshotRefused, StoreError: they aren't.
+        OSError: they can't be read.
+    """
+    head, chunks = files.received()
+    if head != head_of(head.disk_id, start):
+        raise SnapshotDamaged("head", f"that of {start}", head)
+    machine = StateMachine.restore(chunks, NoFiles(), options=options, known_level=known_level)
+    if machine.applied_index != start.index:
+        raise SnapshotDamaged("state", f"that of entry {start.index}", machine.applied_index)
+    return chunks
+
+
+def head_of(disk_id: bytes, start: LogStart) -> SnapshotHead:
+    """What the snapshot that a log begins with says of itself on that disk."""
+    return SnapshotHead(disk_id, start.index, start.term, start.digest, start.end_offset)

@@ -1,0 +1,85 @@
+"""Defects of starts that begin behind what all others have let go of, `broker/later_start.py` and
+`store/gap_start.py` (docs/adr/0053-a-start-gets-back-what-has-rotted.md)."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_FIT = ("tests/store/test_gap_start.py",)
+_START = ("tests/node/test_start_behind_rot.py",)
+_RARE = "a start that meets such a log is one in some hundreds of seeds"
+
+LATER_STARTS = (
+    Mutant(
+        "another-log-of-one-term-dropped-at-a-start",
+        "store/gap_start.py",
+        "own_term not in (None, start.term)",
+        "own_term is not None",
+        masked=_RARE,
+        tests=_FIT,
+    ),
+    Mutant(
+        "log-of-a-later-life-dropped-at-a-start",
+        "store/gap_start.py",
+        "return Fit.BEHIND if start.term >= holes.terms[-1][1] else Fit.TOO_OLD",
+        "return Fit.BEHIND",
+        masked=_RARE,
+        tests=_FIT,
+    ),
+    Mutant(
+        "entry-behind-the-start-dropped",
+        "store/gap_start.py",
+        "    if start.index >= holes.last_index:\n",
+        "    if start.index + 1 >= holes.last_index:\n",
+        masked=_RARE,
+        tests=_FIT,
+    ),
+    Mutant(
+        "start-goes-on-from-any-log",
+        "store/gap_start.py",
+        "verify_frame(frame, 0, start.digest)",
+        "verify_frame(frame, 0, None)",
+        masked=_RARE,
+        tests=_FIT,
+    ),
+    Mutant(
+        "start-begins-anew-while-logs-are-compared",
+        "broker/refilling.py",
+        "if self._later.is_disputed() else await self._begun()",
+        "if False else await self._begun()",
+        masked="logs that differ are not simulated with starts that move",
+        tests=_START,
+    ),
+    Mutant(
+        "suspected-log-dropped-at-a-start",
+        "broker/later_start.py",
+        "        if SuspicionNote(self._place.files, self._place.path).read() is not None:\n",
+        "        if False:\n",
+        masked="logs that differ are not simulated with starts that move",
+        tests=_START,
+    ),
+    Mutant(
+        "start-believes-a-group-without-it",
+        "broker/later_start.py",
+        "        if configuration.disk_of(self._place.own) != own_disk:\n",
+        "        if False:\n",
+        masked=_RARE,
+        tests=_START,
+    ),
+    Mutant(
+        "start-believes-an-older-life-of-the-group",
+        "broker/later_start.py",
+        "        if standing not in (Standing.SAME, Standing.NEWER):\n",
+        "        if False:\n",
+        masked=_RARE,
+        tests=_START,
+    ),
+    Mutant(
+        "start-begins-ahead-of-its-term",
+        "broker/later_start.py",
+        "        if start.term > self._holed.hard_state.term:  # no log is ahead of its term\n",
+        "        if False:\n",
+        masked=_RARE,
+        tests=_START,
+    ),
+)

@@ -1,0 +1,277 @@
+"""A start finds rotten what all others have let go of meanwhile: nobody gives it back, and the log
+begins behind it, with a peer's state (ADR 53). It keeps what lies behind, where its log goes on
+from there, and nothing, where its log has nothing there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker import later_start
+from broker.later_start import LaterStart
+from dledger.checksum import seal
+from dledger.codec import configuration_bytes
+from dledger.core.types import Configuration, NodeId
+from dledger.reading.log_start import decode_start
+from dledger.wire import raft_pb2 as pb
+from store.files import OsFiles
+from store.starting.opening import base_of
+from store.suspicion import Suspicion, SuspicionNote
+from tests.node.members import Members
+from tests.node.test_later_logs import SMALL, follower, grow, let_go, on_a_loop, small_members
+from tests.node.test_refilling import refilling
+from tests.node.test_repairs import Wiretap
+
+LONG = "-" + 90 * "x"  # of a topic's name: fewer entries fill a segment
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody compares logs here, so nobody has to be given the time to ask."""
+    monkeypatch.setattr(later_start, "LISTEN_S", 0.05)
+
+
+def killed(directory: Path) -> None:
+    """The next start reads all of the log, as after a crash without seals."""
+    (directory / "abort").touch()
+    for seal_file in (directory / "seal").glob("*"):
+        seal_file.unlink()
+
+
+def spoil(directory: Path, place: int) -> None:
+    """A byte of the log is another one."""
+    path = directory / "commitlog" / f"{place - place % SMALL:020}"
+    with path.open("r+b") as file:
+        file.seek(place % SMALL)
+        byte = file.read(1)[0]
+        file.seek(place % SMALL)
+        file.write(bytes([byte ^ 0x40]))
+
+
+async def left_behind(group: Members, where: Callable[[Members, NodeId], list[int]]) -> NodeId:
+    """A member that is down, rotten where `where` says, which all others have let go of; and its
+    log goes on from where theirs begin."""
+    leader = await group.leader()
+    name = follower(group, leader)
+    victim, before = group.replicas[name], leader.log.first_index
+
+    async def not_yet(segments: Iterable[Path]) -> str:
+        return "not yet"
+
+    victim.archiver.release = not_yet  # type: ignore[method-assign]
+    leader = await grow(group, 2, f"{where.__name__}{LONG}")
+    await leader.propose_log_start(leader.machine.applied_index)
+    await grow(group, 1, f"behind-{where.__name__}{LONG}")
+    others = [each for each in group.replicas.values() if each is not victim]
+    await group.until(lambda: min(each.log.first_index for each in others) > before)
+    assert victim.log.first_index == before
+    places = where(group, name)
+    await group.stop(name)
+    directory = group.configs[name].data_directory
+    killed(directory)
+    for place in places:
+        spoil(directory, place)
+    return name
+
+
+def in_front(group: Members, name: NodeId) -> list[int]:
+    log = group.replicas[name].log
+    return [log.position_of(log.first_index + 9) + 60]
+
+
+def around_the_start(group: Members, name: NodeId) -> list[int]:
+    """The last entry that the others have let go of, and the first that they have."""
+    log = group.replicas[name].log
+    first = max(each.log.first_index for each in group.replicas.values())
+    return [log.position_of(index) + 60 for index in (first - 1, first)]
+
+
+def in_front_and_behind(group: Members, name: NodeId) -> list[int]:
+    log = group.replicas[name].log
+    return [log.position_of(index) + 60 for index in (log.first_index + 9, log.last_index - 3)]
+
+
+async def follows(group: Members, name: NodeId) -> None:
+    """The member has the group's state, and every entry that isn't retired."""
+    group.start(name)
+    replica = group.replicas[name]
+    leader = await grow(group, 1, f"after-{replica.log.last_index}{LONG}")
+    last = leader.machine.applied_index
+    await group.until(lambda: replica.machine.applied_index >= last)
+    first = max(replica.log.first_index, leader.log.first_index)
+    await group.until(lambda: replica.log.synced_index >= last)
+    assert replica.log.read(first, last) == leader.log.read(first, last)
+    assert not replica.repairs.is_at_work
+    assert replica.failure is None
+
+
+@on_a_loop
+async def test_the_log_begins_behind_and_keeps_what_it_has(tmp_path: Path) -> None:
+    """Nothing that it has acknowledged behind the others' start is lost; also where what is missing
+    begins before that start and ends behind it; and what has rotted behind it is got back."""
+    async with small_members(tmp_path) as group:
+        for where in (in_front, around_the_start, in_front_and_behind):
+            name = await left_behind(group, where)
+            held = sorted((group.configs[name].data_directory / "commitlog").glob("0*"))[-1]
+            before = held.read_bytes()
+            with capture_logs() as told:
+                async with refilling(group, name) as made:
+                    await made.fill()
+                if where is in_front_and_behind:
+                    async with refilling(group, name) as made:
+                        await made.fill()
+            begun = [each for each in told if each["event"] == "log_begins_behind_rot"]
+            assert [each["is_kept_behind"] for each in begun] == [True], where
+            if where is in_front:
+                assert held.read_bytes() == before
+            await follows(group, name)
+
+
+async def left_far_behind(group: Members) -> NodeId:
+    """A member that is down and rotten, and all others begin behind its end."""
+    name = follower(group, await group.leader())
+    await grow(group, 2, f"first{LONG}")
+    last, place = group.replicas[name].log.last_index, in_front(group, name)[0]
+    await group.stop(name)
+    directory = group.configs[name].data_directory
+    killed(directory)
+    spoil(directory, place)
+    other = NodeId((await group.leader()).config.node_id)
+    await group.stop(other)  # the next term is one that the member hasn't heard of
+    group.start(other)
+    leader = await grow(group, 3, f"without-it{LONG}")
+    while await let_go(group, leader) <= last + 1:
+        leader = await group.leader()
+    return name
+
+
+@on_a_loop
+async def test_the_log_begins_anew_where_all_of_it_is_gone(tmp_path: Path) -> None:
+    """None of it was counted for anything that isn't retired."""
+    async with small_members(tmp_path) as group:
+        name = await left_far_behind(group)
+        with capture_logs() as told:
+            async with refilling(group, name) as made:
+                await made.fill()
+        assert [e["is_kept_behind"] for e in told if e["event"] == "log_begins_behind_rot"] == [
+            False
+        ]
+        await follows(group, name)
+
+
+def without_the_member(named: Configuration, name: NodeId) -> Configuration:
+    return replace(named, disks=tuple(each for each in named.disks if each[0] != name))
+
+
+def as_it_is(named: Configuration, _: NodeId) -> Configuration:
+    return named
+
+
+@on_a_loop
+async def test_the_log_of_who_is_no_member_there_stays(tmp_path: Path) -> None:
+    """Its own disk isn't named where peers begin, or they are of another life of the group."""
+    async with small_members(tmp_path) as group:
+        name = await left_far_behind(group)
+        tap = Wiretap(group)
+        change: Callable[[Configuration, NodeId], Configuration] = without_the_member
+        asked: set[str | None] = set()
+
+        def tell(sender: NodeId, message: pb.PeerMessage) -> pb.PeerMessage:
+            if sender == name:
+                asked.add(message.WhichOneof("body"))
+            if not message.HasField("log_start_response"):
+                return message
+            start = decode_start(message.log_start_response.log_start)
+            named = base_of(start).configuration
+            assert named is not None
+            told = configuration_bytes(change(named, name))
+            message.log_start_response.log_start = replace(start, configuration=told).encode()
+            message.ClearField("checksum")
+            return seal(message)
+
+        tap.change = tell
+        for each, known in ((without_the_member, ()), (as_it_is, (b"another recovery",))):
+            change = each
+            asked.clear()
+            async with refilling(group, name) as made:
+                made._later._holed = replace(made.holed, recoveries=known)
+                filling = asyncio.ensure_future(made.fill())
+                await group.until(lambda: "log_start_request" in asked)
+                await asyncio.sleep(0.3)
+                assert "snapshot_request" not in asked, each
+                filling.cancel()
+        tap.change = lambda _, message: message
+
+
+@on_a_loop
+async def test_nothing_is_dropped_while_logs_are_compared(tmp_path: Path) -> None:
+    """Somebody asks what this one holds; or it was in question itself, before."""
+    async with small_members(tmp_path) as group:
+        name = await left_far_behind(group)
+        directory = group.configs[name].data_directory
+        asker = next(iter(group.replicas))
+        compared = pb.DigestRequest(number=1, index=3, entry_term=1, digest=7)
+        asked: set[str | None] = set()
+        tap = Wiretap(group)
+
+        def listen(sender: NodeId, message: pb.PeerMessage) -> pb.PeerMessage:
+            if sender == name:
+                asked.add(message.WhichOneof("body"))
+            return message
+
+        tap.change = listen
+        async with refilling(group, name) as made:
+            filling = asyncio.ensure_future(made.fill())
+            await group.until(lambda: "entries_request" in asked)
+            group.wires.carry(asker, name, seal(pb.PeerMessage(digest_request=compared)))
+            await asyncio.sleep(0.5)  # it has looked twice by then
+            assert "snapshot_request" not in asked
+            filling.cancel()
+        SuspicionNote(OsFiles(), directory).write(Suspicion(5, is_memory=False))
+        async with refilling(group, name) as made:
+            filling = asyncio.ensure_future(made.fill())
+            await group.until(lambda: "log_start_request" in asked)
+            await asyncio.sleep(0.3)
+            assert "snapshot_request" not in asked
+            assert not (directory / "install").exists()
+            filling.cancel()
+        SuspicionNote(OsFiles(), directory).write(None)
+        async with refilling(group, name) as made:
+            await made.fill()
+        tap.change = lambda _, message: message
+        await follows(group, name)
+
+
+@on_a_loop
+async def test_a_crash_at_any_step_leads_to_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is there and the note isn't: all of it is done again."""
+    async with small_members(tmp_path) as group:
+        name = await left_behind(group, in_front)
+
+        class Died(Exception):
+            pass
+
+        def die(*_: object) -> None:
+            raise Died
+
+        for method in ("_publish", "_check_undisputed"):
+            with monkeypatch.context() as broken:
+                broken.setattr(LaterStart, method, die)
+                async with refilling(group, name) as made:
+                    with pytest.raises(Died):
+                        await made.fill()
+        with monkeypatch.context() as broken:
+            broken.setattr("store.log_start.StartNote.replace", die)
+            async with refilling(group, name) as made:
+                with pytest.raises(Died):
+                    await made.fill()
+        async with refilling(group, name) as made:
+            await made.fill()
+        await follows(group, name)
