@@ -320,6 +320,7 @@ PLACES: Final = {
     "broker/leader/units.py: _settle": AGAIN,
     "broker/leader/retries/pump.py: _look": ENDS,
     "broker/services/attendance.py: join": ONE_CALL,
+    "broker/services/cluster.py: notify": "it only wakes who watches, which can't fail",
     "broker/services/consumers.py: move": ONE_CALL,
     "broker/services/deliveries.py: _set_to_work": TOLD,
     "broker/ticker.py: start": ENDS,
