@@ -200,6 +200,7 @@ class Replication:
             self.is_full,
             ports.store_host,
             config.broker.max_message_bytes,
+            config.store.segment_size_bytes,
         )
 
     def _make_old_sessions(self) -> OldSessions:

@@ -102,6 +102,7 @@ class Appender:
         is_full: Callable[[], bool],
         store_host: tuple[bytes, int],
         max_message_bytes: int,
+        segment_bytes: int,
     ) -> None:
         """Starts idle; `begin` comes when this node leads.
 
@@ -112,6 +113,7 @@ class Appender:
             is_full: whether the disk has no room for another segment.
             store_host: IPv4 address (4 bytes) and port that records are stamped with.
             max_message_bytes: the largest body.
+            segment_bytes: of the log: no entry is longer.
         """
         self._read_at = read_at
         self._is_full = is_full
@@ -122,7 +124,9 @@ class Appender:
         self._rules = BatchRules(max_message_bytes)
         self.check_in_steps = self._rules.check_in_steps
         self._flight = InFlight()
-        self.units = Units(self._propose, machine, lambda: self._flight, self._rules, store_host)
+        self.units = Units(
+            self._propose, machine, lambda: self._flight, self._rules, store_host, segment_bytes
+        )
         self._waiting: dict[int, list[Waiting]] = {}
         self._commands: dict[int, asyncio.Future[Refusal | None]] = {}
         self._applied = 0

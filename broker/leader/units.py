@@ -45,8 +45,14 @@ from store.stamping import stamp_records
 MAX_WAITING: Final = 16_384  # units; more are told to come again
 MAX_WAITING_BYTES: Final = 16 << 20
 SHARED_BYTES: Final = 256 << 10  # an entry is given units up to here, and one at least
+SHARED_PART: Final = 4  # of a segment at most: an entry has to fit in one
 SHARED_UNITS: Final = 256  # of an entry: it is applied in one turn
 LOOKED_AT: Final = 2_048  # units that wait, for one entry: what is behind them waits on
+
+
+def shared_bytes(segment_bytes: int) -> int:
+    """Up to where an entry is given units, the first one aside."""
+    return min(SHARED_BYTES, segment_bytes // SHARED_PART)
 
 
 def holds() -> None:
@@ -125,6 +131,7 @@ class Units:
         flight: Callable[[], InFlight],
         rules: BatchRules,
         store_host: tuple[bytes, int],
+        segment_bytes: int,
     ) -> None:
         """Starts idle; `begin` comes when this node leads.
 
@@ -134,7 +141,9 @@ class Units:
             flight: the appender's, of the term that is led.
             rules: what a batch must be like.
             store_host: IPv4 address (4 bytes) and port that records are stamped with.
+            segment_bytes: of the log: no entry is longer.
         """
+        self._shared_bytes = shared_bytes(segment_bytes)
         self._propose = propose
         self._machine = machine
         self._flight = flight
@@ -262,7 +271,7 @@ class Units:
             is_free = claims.conflict(unit.keys) is None
             fits = not chosen or (
                 len(chosen) < SHARED_UNITS
-                and size + unit.body.size <= SHARED_BYTES
+                and size + unit.body.size <= self._shared_bytes
                 and records + unit.body.record_count <= MAX_RECORD_COUNT
             )
             if is_free and fits and self._is_answered(unit):

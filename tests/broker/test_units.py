@@ -17,14 +17,15 @@ from broker.leader.units import (
     SHARED_UNITS,
     ProposedUnit,
     UnitResult,
+    shared_bytes,
 )
 from broker.state.outcomes import Outcomes
 from broker.state.refusals import OffsetOutOfRange, OutcomesDiffer, Refusal, TopicNotFound
 from broker.state.topics import TopicRef
 from dledger.core.types import EntryKind
 from dledger.level import COMPOUND_LEVEL
-from dledger.reading.compound import unit_spans
-from dledger.reading.entry import parse_header
+from dledger.reading.compound import UnitBody, build_body, unit_spans
+from dledger.reading.entry import HEADER_SIZE, parse_header, position_after
 from dledger.records.record import decode_records
 from dledger.wire.commands_pb2 import Command, RaiseLevelCommand, SettleUnitsCommand
 from tests.broker.leader import Bench, batch
@@ -259,6 +260,17 @@ def test_entries_are_bounded_and_so_is_what_waits() -> None:
     bench.commit()
     assert max(entries(bench, before)) == SHARED_UNITS
     assert bench.appender.idle
+
+
+@pytest.mark.parametrize("command_bytes", [1, 40, 300, 1_000])
+@pytest.mark.parametrize("segment_bytes", [8 << 10, 2 << 20, 64 << 20])
+def test_units_that_share_an_entry_fit_a_segment(segment_bytes: int, command_bytes: int) -> None:
+    """However small that is: a leader whose entry doesn't would stop."""
+    each = UnitBody([], [bytes(command_bytes)])
+    count = min(SHARED_UNITS, shared_bytes(segment_bytes) // each.size)
+    body, _ = build_body([each] * count)
+    assert count > 1
+    assert position_after(0, HEADER_SIZE + len(body), segment_bytes) == 0
 
 
 def test_many_of_one_key_hold_up_only_those_behind_what_is_looked_at() -> None:
