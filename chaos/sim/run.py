@@ -213,8 +213,8 @@ class _Run:
         # A disk that is refused may have been found, and replaced, only by now.
         if not self._advance(world.now_us + PEACE_US, until_rest=True):
             raise Defect("no progress", self._what_is_missing())
+        self._check_preference()  # before what is told then: that leadership moves is told, too
         self._advance(world.now_us + TOLD_US)
-        self._check_preference()
         self.nemesis.copies.check_told()
         if plan.one_away:
             self._take_one_away()

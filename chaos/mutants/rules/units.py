@@ -20,6 +20,14 @@ _OFFLINE: Final = "the simulator's readers are nodes"
 
 UNITS = (
     Mutant(
+        "units-shared-beyond-a-segment",
+        "broker/leader/units.py",
+        "min(SHARED_BYTES, segment_bytes // SHARED_PART)",
+        "SHARED_BYTES",
+        masked="few units of a run are so large, and wait together",
+        tests=("tests/broker/test_units.py",),
+    ),
+    Mutant(
         "refused-unit-gives-its-offsets-back",
         _JUDGE,
         "        return Judged(refusal, tuple(void), ())\n",
