@@ -161,11 +161,12 @@ class Dispatcher:
         return left
 
     def put(self, lane: Lane, batch: Batch) -> None:
-        """The batch, of messages that were accepted before, is sent behind all that is there."""
+        """The batch, of messages that were accepted before, is sent behind all that is there. It is
+        there at the end of this, or not at all."""
         lane.seal()
-        lane.ready.append(batch)
-        self._active[lane] = None
         self._arm_expiry(batch.deadline)
+        self._active[lane] = None
+        lane.ready.append(batch)
 
     def end(self, batch: Batch) -> None:
         """Its messages are in other batches: who waits for this one looks again."""

@@ -31,6 +31,7 @@ from dledger.client.faults import contained, fault
 from dledger.client.lane import Batch, Lane
 from dledger.client.pause import PAUSE_MIN_S
 from dledger.client.rerouting import Refused, rerouted
+from dledger.client.results import SendResult
 from dledger.client.routing import HeldMessage, Route, for_queue
 from dledger.wire import broker_pb2 as pb
 
@@ -171,25 +172,41 @@ class Holding:
             each.queues_changed = topic.queues_changed
         route.resolve(lanes, self._first_sticky)
         for lane, batches in held:
-            with contained("choosing queues anew", partial(self._give_up, batches)):
-                self._reroute(route, lane, batches)
+            moved: set[asyncio.Future[SendResult]] = set()
+            with contained("choosing queues anew", partial(self._give_up, batches, moved)):
+                self._reroute(route, lane, batches, moved)
         if held:
             self._dispatcher.go_on()
 
-    def _reroute(self, route: Route, lane: Lane, batches: list[Batch]) -> None:
+    def _reroute(
+        self,
+        route: Route,
+        lane: Lane,
+        batches: list[Batch],
+        moved: set[asyncio.Future[SendResult]],
+    ) -> None:
+        """`moved` is told who is done with here: in another batch, or refused."""
         for each in rerouted(route, lane, batches):
             if isinstance(each, Refused):
                 self._dispatcher.fail_message(*each)
+                moved.add(each.batch.futures[each.position])
             else:
                 self._dispatcher.put(*each)
+                moved.update(each[1].futures)
         for batch in batches:
             self._dispatcher.end(batch)
 
-    def _give_up(self, batches: list[Batch], error: ClientFault) -> None:
-        """Whatever of these batches isn't in others by now fails: which is which isn't known."""
+    def _give_up(
+        self,
+        batches: list[Batch],
+        moved: set[asyncio.Future[SendResult]],
+        error: ClientFault,
+    ) -> None:
+        """Whatever of these batches isn't in others fails: it is stored nowhere, and what is goes
+        its way."""
         for batch in batches:
             for position, future in enumerate(batch.futures):
-                if not future.done():
+                if future not in moved:
                     self._dispatcher.fail_message(batch, position, error)
             self._dispatcher.end(batch)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dledger.client import DeadlineExceeded, ProducerOptions, QueueClosed, QueueNotFound, SendResult
 from dledger.client.dispatch import Dispatcher
 from dledger.client.errors import ClientError, LeadershipLost, QueuesChanged
-from dledger.client.lane import Batch, BatchState
+from dledger.client.lane import Batch, BatchState, Lane
 from dledger.outcome import Outcome
 from dledger.records.record import decode_records
 from dledger.testing.fake_nodes import FakeGroup, FakeNode
@@ -250,13 +250,13 @@ async def test_who_cannot_ask_where_to_tells_its_messages() -> None:
 @async_test
 async def test_who_gets_nowhere_looks_at_the_topic_again() -> None:
     """A leader that knows of no such change says so for ever, after a recovery by force."""
-    async with producing(ProducerOptions(delivery_timeout_ms=150), queues=2) as (
+    async with producing(ProducerOptions(delivery_timeout_ms=800), queues=2) as (
         group,
         _,
         producer,
     ):
         await producer.send("t", b"0", key="k")
-        refusals = [wire_error(epb.NOT_READY)] * 40
+        refusals = [wire_error(epb.NOT_READY)] * 400
         group.before.append(refusing("Send", *refusals))
         with pytest.raises(DeadlineExceeded):
             await producer.send("t", b"1", key="k")
@@ -280,6 +280,43 @@ async def test_nobody_waits_when_choosing_fails(monkeypatch: pytest.MonkeyPatch)
         assert [type(context["exception"]) for context in told] == [TypeError]
         await producer.send("t", b"2", key="k")
         assert producer.statistics().buffered_messages == 0
+
+
+@async_test
+async def test_what_may_go_on_when_choosing_fails_midway_is_not_said_to_be_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some messages are in other batches by then, and stored: they are told so, the others fail,
+    and none is counted twice."""
+    async with producing(queues=2) as (group, _, producer):
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+        await producer.send("t", b"0", key="k")
+        group.model.update("t", 3, 3)
+        put, calls = Dispatcher.put, 0
+
+        def break_midway(self: Dispatcher, lane: Lane, batch: Batch) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 3:  # of the second queue, whose keys go to two
+                raise RuntimeError("midway")
+            put(self, lane, batch)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Dispatcher, "put", break_midway)
+            keys = ["k", "l", "m", "k", "l", "m"]
+            futures = [producer.send("t", b"%d" % n, key=key) for n, key in enumerate(keys, 1)]
+            found = await asyncio.gather(*futures, return_exceptions=True)
+            await producer.flush()
+        there = {number for numbers in stored(group).values() for number in numbers}
+        assert there > {0}, "something went on"
+        for number, each in enumerate(found, 1):
+            if isinstance(each, ClientError):
+                assert (each.code, each.outcome) == ("CLIENT_FAULT", Outcome.DID_NOT_HAPPEN)
+            assert isinstance(each, SendResult) == (number in there)
+        figures = producer.statistics()
+        assert figures.buffered_messages == figures.buffered_bytes == 0
+        assert figures.stored + figures.failed == figures.accepted
+        assert (await producer.send("t", b"9", key="k")).queue_id == ord("k") % 3
 
 
 ACTS = st.one_of(

@@ -311,6 +311,14 @@ RESIZING = (
         tests=_CLIENT,
     ),
     Mutant(
+        "moved-and-failed",
+        "dledger/client/holding.py",
+        "                moved.update(each[1].futures)\n",
+        "",
+        masked=_NO_CLIENT,
+        tests=_CLIENT,
+    ),
+    Mutant(
         "choice-not-said",
         "dledger/client/holding.py",
         "            each.queues_changed = topic.queues_changed\n",
