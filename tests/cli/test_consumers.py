@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -78,14 +79,21 @@ def topic_with(group: LocalGroup, name: str, count: int) -> str:
     return name
 
 
-def member(group: LocalGroup, topic: str, name: str, *options: str) -> subprocess.Popen[bytes]:
-    """`dledger consume` as a process, its lines in a pipe."""
+@contextmanager
+def member(
+    group: LocalGroup, topic: str, name: str, *options: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """`dledger consume` as a process, its lines in a pipe; it ends with the test at the latest."""
     command = [sys.executable, "-m", "dledger_cli", "consume", topic, "--group", name]
-    return subprocess.Popen(
+    with subprocess.Popen(
         [*command, *options, "--dir", str(group.directory)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def lines_of(stream: IO[bytes] | None, count: int) -> list[int]:

@@ -309,15 +309,22 @@ CONSUMERS = (
     _mutant(
         "commit-says-yes-of-what-went",
         "dledger/client/members/reading.py",
-        "        if message is None and self._gone:\n",
-        "        if False:\n",
+        "            gone, self._gone = self._uncommitted(), {}\n",
+        "            gone: dict[int, int] = {}\n",
         _READING,
     ),
     _mutant(
         "commit-says-yes-though-the-queue-went-meanwhile",
         "dledger/client/members/reading.py",
-        "            self._check_held(queue_id, offset)\n",
-        "            pass\n",
+        "            if _committed(queue) < offset:\n",
+        "            if False:\n",
+        _READING,
+    ),
+    _mutant(
+        "commit-says-no-of-what-was-handed-over",
+        "dledger/client/members/reading.py",
+        "self._gone.items() if _committed(each[0]) < each[1]}",
+        "self._gone.items()}",
         _READING,
     ),
 )

@@ -9,7 +9,7 @@ finished and not committed by then comes again, elsewhere: with `commit_every_s`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Final
@@ -83,7 +83,9 @@ class MemberReading:
         self._known: dict[int, ProcessQueue] = {}  # by queue held: by which lease
         self._begun: dict[int, int] = {}  # by queue held: where it began, or was sought
         self._wished: dict[int, int] = {}  # by queue held: what the application wants committed
-        self._gone: set[int] = set()  # queues that went with what was finished and not committed
+        # Queues that went before it was known that what was finished in them is committed up to
+        # there: the answer may be on its way.
+        self._gone: dict[int, tuple[ProcessQueue, int]] = {}
         self._paused: set[int] = set()
         self._changed = asyncio.Event()
         self._error: ClientError | None = None
@@ -211,8 +213,10 @@ class MemberReading:
         what another one brings is new."""
         held = {queue.place.queue_id: queue for queue in self._member.queues.values()}
         for queue_id in [at for at, queue in self._known.items() if held.get(at) is not queue]:
-            if self._loop.finished.get(queue_id, 0) > _committed(self._known[queue_id]):
-                self._gone.add(queue_id)
+            finished = self._loop.finished.get(queue_id, 0)
+            if finished > _committed(self._known[queue_id]):
+                self._gone = self._uncommitted()
+                self._gone.setdefault(queue_id, (self._known[queue_id], finished))
             self._loop.forget(queue_id)
             self._wished.pop(queue_id, None)
             del self._known[queue_id], self._begun[queue_id]
@@ -264,28 +268,29 @@ class MemberReading:
             if message is None:
                 return
             raise InvalidArgument("this consumer never gave any message")
-        wanted: Mapping[int, int] = {}
+        wanted: list[tuple[ProcessQueue, int]] = []
         if message is None:
             self._wish_finished()
         else:
-            wanted = self._loop.up_to(message)
-            for queue_id, offset in wanted.items():
-                self._check_held(queue_id, 0)
+            for queue_id, offset in self._loop.up_to(message).items():
+                if (queue := self._queue(queue_id)) is None:
+                    raise self._lost(queue_id)
+                wanted.append((queue, offset))
                 self._wish(queue_id, offset)
         error = await self._membership.commit(deadline_s)
         if error is not None:
             raise error
-        for queue_id, offset in wanted.items():
-            self._check_held(queue_id, offset)
-        if message is None and self._gone:
-            gone, self._gone = min(self._gone), set()
-            raise self._lost(gone)
+        for queue, offset in wanted:
+            if _committed(queue) < offset:
+                raise self._lost(queue.place.queue_id)
+        if message is None:
+            gone, self._gone = self._uncommitted(), {}
+            if gone:
+                raise self._lost(min(gone))
 
-    def _check_held(self, queue_id: int, offset: int) -> None:
-        """Returns if the queue is this member's, and committed up to there."""
-        queue = self._queue(queue_id)
-        if queue is None or _committed(queue) < offset:
-            raise self._lost(queue_id)
+    def _uncommitted(self) -> dict[int, tuple[ProcessQueue, int]]:
+        """Of the queues that went, those of which no commit has been answered that covers them."""
+        return {at: each for at, each in self._gone.items() if _committed(each[0]) < each[1]}
 
     def _lost(self, queue_id: int) -> LeaseLost:
         return LeaseLost(

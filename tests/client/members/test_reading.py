@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from dledger.client import (
     RevokedQueues,
     StartFrom,
 )
+from dledger.testing.fake_nodes import FakeNode
 from tests.client.loops import async_test
 from tests.client.members.test_push import QUICK, fill, stocked, until
 
@@ -164,6 +166,37 @@ async def test_commit_of_all_tells_of_what_went_uncommitted() -> None:
             await consumer.commit()
         await consumer.commit()
         assert group.members.frontier("g", "t", done) == 0
+
+
+@async_test
+async def test_queue_that_is_heard_to_be_gone_before_its_commit_is_answered_was_committed() -> None:
+    """It was handed over with all that was finished: the two come by different ways."""
+    options = ConsumerOptions(commit_every_s=0.02)
+    async with (
+        stocked(1, 3) as (group, client),
+        client.pull_consumer("t", group="g", idle_timeout_s=5.0, options=options) as consumer,
+    ):
+        answered = asyncio.Event()
+
+        async def hold(method: str, node: FakeNode, request: Any) -> None:
+            if method == "CommitLeases" and any(
+                queue.release for topic in request.topics for queue in topic.queues
+            ):
+                await answered.wait()
+
+        group.after.append(hold)
+        for _ in range(3):
+            await anext(consumer)
+        going_on = asyncio.ensure_future(anext(consumer))
+        group.members.ask_for("g", "t", 0)
+        await until(lambda: consumer.positions == {})
+        committing = asyncio.create_task(consumer.commit())
+        await asyncio.sleep(0.05)
+        assert not committing.done()
+        answered.set()
+        await committing
+        going_on.cancel()
+        assert group.members.frontier("g", "t") == 3
 
 
 @async_test
