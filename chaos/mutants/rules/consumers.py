@@ -246,8 +246,8 @@ CONSUMERS = (
     _mutant(
         "commit-of-a-queue-that-went-is-silent",
         "dledger/client/members/reading.py",
-        "                self._check_held(queue_id, 0)\n",
-        "",
+        "                    raise self._lost(queue_id)\n",
+        "                    continue\n",
         _READING,
     ),
     _mutant(
