@@ -3,8 +3,8 @@
 The ticker calls at each tick; between two of them the loop's thread has used some processor time,
 and no turn can have been longer than that: an upper bound that is right to a tick (10 ms as a
 rule) and costs two clocks a tick, nothing a request. While a tick is overdue a thread of its own
-looks once at what the loop is doing. It must never be in the way: it changes nothing, holds no
-lock, and says something every `TOLD_EVERY_S` at most.
+looks at what the loop is doing, until it has seen code of the house. It must never be in the way:
+it changes nothing, holds no lock, and says something every `TOLD_EVERY_S` at most.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LoopWatch:
         self._turns = turns
         self._used_s: float | None = None  # by the loop's thread, as of the last tick
         self._beat = time.perf_counter()
-        self._doing: tuple[float, str] = (0.0, "")  # the beat it was seen after
+        self._doing: tuple[float, str] = (0.0, "")  # the beat it was seen after; empty: it wasn't
         self._longest: tuple[float, str] = (0.0, "")  # since it was last told
         self._count = 0
         self._told_at = 0.0
@@ -92,7 +92,7 @@ class LoopWatch:
     def _look(self, loop_thread: int) -> None:
         while not self._ended.wait(LOOK_EVERY_S):
             beat = self._beat
-            if time.perf_counter() - beat < LONG_S or self._doing[0] == beat:
+            if time.perf_counter() - beat < LONG_S or (self._doing[0] == beat and self._doing[1]):
                 continue
             frame = frame_of(loop_thread)
             names: list[str] = []
@@ -101,6 +101,7 @@ class LoopWatch:
                 if module.split(".")[0] in _HOUSE:
                     names.append(f"{module}.{frame.f_code.co_name}")
                 frame = frame.f_back
+            # In code of others, as between two of ours, nothing is named: it looks once more.
             self._doing = (beat, " < ".join(names))
 
 

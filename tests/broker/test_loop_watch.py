@@ -35,7 +35,8 @@ def test_a_turn_that_holds_the_loop_is_measured_and_named_once() -> None:
     records = RecordTemplate("t", ("127.0.0.1", 1)).encode(0, b"", b"", 1) * 20_000
 
     def hold() -> None:
-        end = time.thread_time() + 3 * LONG_S
+        """Long enough for the watching thread to get a turn, whatever else the machine does."""
+        end = time.thread_time() + 10 * LONG_S
         while time.thread_time() < end:
             validate_records(records, topic="t", queue_id=0, max_record_size=1_000)
 
@@ -55,10 +56,10 @@ def test_a_turn_that_holds_the_loop_is_measured_and_named_once() -> None:
 
     with capture_logs() as logs:
         asyncio.run(play())
-    assert max(turns.seconds) >= 3 * LONG_S
+    assert max(turns.seconds) >= 10 * LONG_S
     told = [entry for entry in logs if entry["event"] == "event_loop_held"]
     assert [entry["turns"] for entry in told] == [1]
-    assert told[0]["longest_ms"] >= 149  # rounded
+    assert told[0]["longest_ms"] >= 499  # rounded
     assert "validate_records" in told[0]["doing"]
 
 
