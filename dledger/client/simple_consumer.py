@@ -127,7 +127,12 @@ class SimpleConsumer:
     def _keep(self, task: asyncio.Task[list[Delivery]]) -> None:
         """Nobody waits for what the receive brings: the next one has it."""
         if not task.cancelled() and task.exception() is None:
-            self._kept.extend(task.result())
+            self.keep(task.result())
+
+    def keep(self, deliveries: Sequence[Delivery]) -> None:
+        """Nobody was given these: the next receive has them."""
+        if not self._is_closing:
+            self._kept.extend(deliveries)
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         """Messages one by one, for ever: until the consumer is closed."""

@@ -15,6 +15,7 @@ _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
 _CONNECTION = ("tests/client/test_connection.py",)
 _BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
+_BLOCKING_MEMBERS = ("tests/client/members/test_blocking_members.py",)
 
 CLIENT = (
     Mutant(
@@ -387,6 +388,30 @@ CLIENT = (
         "",
         masked=_NO_SUCH_CLIENT,
         tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "what-an-interrupted-call-took-is-finished",
+        "dledger/client/blocking_consumer.py",
+        "        if not self._has_arrived:\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_MEMBERS,
+    ),
+    Mutant(
+        "what-is-taken-back-counts-as-handed-over",
+        "dledger/client/progress.py",
+        "        self._handed_over[queue_id] = self._read[queue_id] = message.queue_offset\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_MEMBERS,
+    ),
+    Mutant(
+        "interrupted-receive-hides-what-it-brought",
+        "dledger/client/blocking_simple.py",
+        "                self._thread.post(partial(self._consumer.keep, found))\n",
+        "                pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/integration/test_simple_consumer.py",),
     ),
     Mutant(
         "client-closes-itself-from-its-own-thread",

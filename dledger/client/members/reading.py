@@ -104,6 +104,14 @@ class MemberReading:
         works = self._take(self._options.prefetch_bytes)
         return [work.message for work in works] or None
 
+    def take_back(self) -> None:
+        """What is in hand never reached the application; whoever has its queue is given it next."""
+        works, self._in_hand = self._in_hand, []
+        if works and self._membership is not None:
+            self._loop.take_back(works[0].message)
+            for work in reversed(works):
+                self._membership.put_back(work)
+
     def _take(self, most: int) -> list[Work]:
         """Up to so many of one queue; what was in hand is finished."""
         self._finish()
