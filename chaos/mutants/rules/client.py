@@ -414,6 +414,14 @@ CLIENT = (
         tests=("tests/integration/test_simple_consumer.py",),
     ),
     Mutant(
+        "commit-of-a-message-of-an-earlier-lease",
+        "dledger/client/members/reading.py",
+        "if queue is None or message.queue_offset >= self._given.get(queue_id, 0):",
+        "if queue is None:",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/members/test_reading.py",),
+    ),
+    Mutant(
         "client-closes-itself-from-its-own-thread",
         "dledger/client/blocking.py",
         "        thread.check_outside()\n",
