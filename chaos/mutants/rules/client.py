@@ -5,6 +5,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _EMPTY = ("tests/client/members/test_emptiness.py",)
+_IDLENESS = ("tests/client/test_idleness.py",)
 _READING = ("tests/client/test_consumer.py",)
 _NO_SUCH_CLIENT = "the simulator's clients have no such code"
 _ARGUMENTS = ("tests/client/test_arguments.py",)
@@ -412,6 +413,22 @@ CLIENT = (
         "                pass\n",
         masked=_NO_SUCH_CLIENT,
         tests=("tests/integration/test_simple_consumer.py",),
+    ),
+    Mutant(
+        "late-answer-says-that-it-was-silent-until-now",
+        "dledger/client/fetching.py",
+        "            reader.empty_until = min(self._loop.time(), asked + hold_ms / 1000)\n",
+        "            reader.empty_until = self._loop.time()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_IDLENESS,
+    ),
+    Mutant(
+        "late-answer-says-that-a-member-s-queues-were-silent-until-now",
+        "dledger/client/members/pulling.py",
+        "        seen_until = min(clock(), sent_s + request.hold_ms / 1000)\n",
+        "        seen_until = clock()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_IDLENESS,
     ),
     Mutant(
         "commit-of-a-message-of-an-earlier-lease",
