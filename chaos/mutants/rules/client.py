@@ -6,6 +6,7 @@ from chaos.mutants.mutant import Mutant
 
 _EMPTY = ("tests/client/members/test_emptiness.py",)
 _IDLENESS = ("tests/client/test_idleness.py",)
+_KEPT = ("tests/client/test_kept_deliveries.py",)
 _READING = ("tests/client/test_consumer.py",)
 _NO_SUCH_CLIENT = "the simulator's clients have no such code"
 _ARGUMENTS = ("tests/client/test_arguments.py",)
@@ -429,6 +430,30 @@ CLIENT = (
         "        seen_until = clock()\n",
         masked=_NO_SUCH_CLIENT,
         tests=_IDLENESS,
+    ),
+    Mutant(
+        "kept-deliveries-wake-nobody",
+        "dledger/client/simple_consumer.py",
+        "            if not waiter.done():\n",
+        "            if waiter.done():\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_KEPT,
+    ),
+    Mutant(
+        "kept-deliveries-are-given-when-others-have-them",
+        "dledger/client/simple_consumer.py",
+        "            if now_s < kept.until_s:\n",
+        "            if True:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_KEPT,
+    ),
+    Mutant(
+        "kept-deliveries-go-with-a-failed-acknowledgement",
+        "dledger/client/simple_consumer.py",
+        "        except BaseException:\n            self._kept.extendleft(reversed(kept))\n",
+        "        except BaseException:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_KEPT,
     ),
     Mutant(
         "commit-of-a-message-of-an-earlier-lease",
