@@ -30,8 +30,9 @@ from broker.asking import Asking, Given
 from broker.pulling import Hand, NotGiven, Pulling, checked, head_of
 from broker.snapshots import REFUSALS, refusal_of
 from broker.state.machine import MachineOptions
+from dledger.core.admission import TERMS_PER_TICK, wrong_base
 from dledger.core.group_epoch import Standing, standing_of
-from dledger.core.types import HardState, LogBase, NodeId, Term
+from dledger.core.types import MAX_TERM, HardState, LogBase, NodeId, Term
 from dledger.peers import PeerLink
 from dledger.reading.log_start import LogStart
 from store.files import FULL_ERRNOS, FileSystem
@@ -135,6 +136,12 @@ class LaterStart:
         start = await self._pulling.log_start_of(peer, self._patience_with(peer, 1.0))
         if not start.index:
             raise NotGiven("its log begins with entry 1")
+        base = _decoded(start)
+        if (wrong := wrong_base(base, self._furthest())) is not None:
+            raise NotGiven(
+                f"it begins where none can: {wrong.field} is {wrong.found}, "
+                f"expected {wrong.expected}"
+            )
         judge = partial(
             fit_of, self._holes, left, start, self._place.segment_size, self._gap_files.frame_at
         )
@@ -142,7 +149,6 @@ class LaterStart:
         if isinstance(fit, Gap):
             await self._shorten(fit)
             fit = await self._hand.run(judge)
-        base = _decoded(start)
         if fit is Fit.BEHIND:
             self._check_named(base)
         elif fit is not Fit.CONTINUED:
@@ -158,6 +164,13 @@ class LaterStart:
             index=start.index,
             is_kept_behind=fit is Fit.CONTINUED,
         )
+
+    def _furthest(self) -> Term:
+        """The term that the group can be in by now; for who runs see `dledger.core.admission`."""
+        looked_s = self._looked_s
+        since_s = 0.0 if looked_s is None else asyncio.get_running_loop().time() - looked_s
+        reach = TERMS_PER_TICK * (1 + int(since_s))
+        return Term(min(MAX_TERM, self._holed.hard_state.term + reach))
 
     async def _shorten(self, rest: Gap) -> None:
         """What a gap lacks behind that entry is there, judged by where it arrives: that shows the

@@ -51,8 +51,9 @@ def fit_of(
     if start.index >= holes.last_index:
         return _behind(holes, start)
     place = start.offset(segment_size)
-    if _carries_on(read(place), start, place):
-        return Fit.CONTINUED
+    next_term = _next_term(read(place), start, place)
+    if next_term is not None:  # a log whose terms go back is none, and drops none
+        return Fit.CONTINUED if start.term <= next_term else Fit.OTHER
     for gap in left:
         if gap.first_index <= start.first_index <= gap.last_index:
             fits = gap.term <= start.term <= gap.behind.term
@@ -77,15 +78,15 @@ def _behind(holes: Holes, start: LogStart) -> Fit:
     return Fit.BEHIND if start.term >= holes.terms[-1][1] else Fit.TOO_OLD
 
 
-def _carries_on(frame: bytes, start: LogStart, place: int) -> bool:
+def _next_term(frame: bytes, start: LogStart, place: int) -> int | None:
+    """Of the entry that goes on from there; None: `frame` isn't that one."""
     try:
         header = verify_frame(frame, 0, start.digest) if frame else None
     except InvalidFrame:
-        return False
-    return header is not None and (header.index, header.physical_offset) == (
-        start.first_index,
-        place,
-    )
+        return None
+    if header is None or (header.index, header.physical_offset) != (start.first_index, place):
+        return None
+    return header.term
 
 
 def _term_at(holes: Holes, index: int) -> int | None:

@@ -18,13 +18,16 @@ is the one who stops applying.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from dledger.checksum import seal
 from dledger.core.types import MAX_TIME_MS
 from dledger.reading.entry import HEADER_SIZE, build_frame, parse_header
+from dledger.reading.log_start import decode_start
 from dledger.wire import raft_pb2 as pb
 
 ABSURD = (1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
@@ -56,6 +59,9 @@ FIELDS = {
     "log_start_request": ("number",),
     "log_start_response": ("number",),
 }  # fmt: skip
+
+STARTS_FIELDS = ("index", "term", "end_offset", "append_time_ms", "configuration_index",
+                 "configuration_term")  # fmt: skip
 
 
 def garble(message: pb.PeerMessage, chance: Random) -> pb.PeerMessage | None:
@@ -90,6 +96,8 @@ def lie(message: pb.PeerMessage, chance: Random) -> pb.PeerMessage:
         ways += [_other_frames] * 3
     if told.WhichOneof("body") in ("digest_request", "digest_response"):
         ways += [_other_compared] * 3
+    if told.log_start_response.log_start:
+        ways += [_other_start] * 4
     if told.HasField("entries_response"):
         ways += [_other_entries] * 4
     if told.append_response.accepted or told.WhichOneof("body") == "heartbeat_response":
@@ -240,6 +248,24 @@ def _other_entries(told: pb.PeerMessage, chance: Random) -> None:
         case _:
             body.number += 1
     body.frames_size = len(body.frames)
+
+
+def _other_start(told: pb.PeerMessage, chance: Random) -> None:
+    """Where its log begins is where none can; bytes that are no note; or those of another one."""
+    body = told.log_start_response
+    start = decode_start(body.log_start)
+    absurd: dict[str, Any] = {chance.choice(STARTS_FIELDS): chance.choice(ABSURD)}
+    match chance.randrange(6):
+        case 0:
+            body.log_start = body.log_start[: chance.randrange(len(body.log_start))]
+        case 1:
+            body.log_start = replace(start, configuration=chance.randbytes(9)).encode()
+        case 2:
+            body.log_start = replace(
+                start, digest=start.digest ^ 1 << chance.randrange(64)
+            ).encode()
+        case _:
+            body.log_start = replace(start, **absurd).encode()
 
 
 def _other_frames(told: pb.PeerMessage, chance: Random) -> None:

@@ -20,6 +20,7 @@ where the line is.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NoReturn, assert_never
 
 from dledger.core.errors import Contradiction, MessageRefused
@@ -40,6 +41,7 @@ from dledger.core.types import (
     HeartbeatResponse,
     IncomingMessage,
     Index,
+    LogBase,
     PreVoteRequest,
     PreVoteResponse,
     Role,
@@ -55,6 +57,15 @@ from dledger.core.types import (
 # not a distance, because a distance would shut out for good who was taken beyond it; as it is, who
 # is refused now is admitted a little later, and walking to `MAX_TERM` takes a thousand years.
 TERMS_PER_TICK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A field that can't be what it is, and what it could be."""
+
+    field: str
+    found: object
+    expected: str
 
 
 def admit(state: RaftState, message: IncomingMessage) -> None:
@@ -157,27 +168,53 @@ def _check_entries(message: AppendRequest) -> None:
         term = entry.term
 
 
-def _check_configuration(message: AppendRequest | SnapshotOffer, entry: EntryMeta) -> None:
+def _check_configuration(message: AppendRequest, entry: EntryMeta) -> None:
+    if (wrong := wrong_configuration(entry)) is not None:
+        _refuse(message, "entries", wrong.found, wrong.expected)
+
+
+def wrong_configuration(entry: EntryMeta) -> Wrong | None:
+    """What of an entry can't be a configuration of any group."""
     configuration = entry.configuration
     if configuration is None or entry.kind is not EntryKind.CONFIGURATION:
-        _refuse(message, "entries", f"kind {entry.kind.name}", "a configuration, and its kind")
-    if not configuration.voters or not all(configuration.members()):
-        _refuse(message, "entries", f"{configuration}", "voters, each with a name")
-    learners = configuration.learners
-    if learners & configuration.voters or configuration.observers - learners:
-        _refuse(message, "entries", f"{configuration}", "voters, learners and no third")
-    if configuration.preferred is not None and configuration.preferred not in (
-        configuration.members()
-    ):
-        _refuse(message, "entries", f"{configuration}", "a member that is preferred, or nobody")
+        return Wrong("configuration", f"kind {entry.kind.name}", "a configuration, and its kind")
+    learners, members = configuration.learners, configuration.members()
     named = dict(configuration.disks)
     disks = set(named.values())
-    if len(named) != len(configuration.disks) or len(disks) != len(named):
-        _refuse(message, "entries", f"{configuration.disks}", "a disk of its own for each member")
-    if any(len(disk) != DISK_ID_BYTES for disk in disks) or named.keys() - configuration.members():
-        _refuse(
-            message, "entries", f"{configuration.disks}", f"members, {DISK_ID_BYTES} bytes each"
-        )
+    expected = None
+    if not configuration.voters or not all(members):
+        expected = "voters, each with a name"
+    elif learners & configuration.voters or configuration.observers - learners:
+        expected = "voters, learners and no third"
+    elif configuration.preferred is not None and configuration.preferred not in members:
+        expected = "a member that is preferred, or nobody"
+    elif len(named) != len(configuration.disks) or len(disks) != len(named):
+        expected = "a disk of its own for each member"
+    elif any(len(disk) != DISK_ID_BYTES for disk in disks) or named.keys() - members:
+        expected = f"disks of members, {DISK_ID_BYTES} bytes each"
+    return Wrong("configuration", configuration, expected) if expected is not None else None
+
+
+def wrong_base(base: LogBase, furthest: Term) -> Wrong | None:
+    """What of a peer's base can't be where any log of this group begins.
+
+    Args:
+        base: what it says of the last entry before its log's first.
+        furthest: the term that such an entry can be of.
+    """
+    if not NO_INDEX < base.index <= MAX_INDEX:
+        return Wrong("index", base.index, f"[1, {MAX_INDEX}]")
+    if not NO_TERM < base.term <= furthest:
+        return Wrong("index_term", base.term, f"[1, {furthest}]")
+    place = base.place
+    if not NO_INDEX < place.at <= base.index or not NO_TERM < place.term <= base.term:
+        return Wrong("configuration", place, f"up to entry {base.index}")
+    if not 0 <= base.append_time_ms <= MAX_TIME_MS:
+        return Wrong("append_time_ms", base.append_time_ms, f"[0, {MAX_TIME_MS}]")
+    if not 0 < base.end_offset <= MAX_INDEX:
+        return Wrong("end_offset", base.end_offset, f"[1, {MAX_INDEX}]")
+    entry = EntryMeta(place.at, place.term, 1, EntryKind.CONFIGURATION, base.configuration)
+    return wrong_configuration(entry)
 
 
 def _check_settled(state: RaftState, message: AppendRequest) -> None:
@@ -257,19 +294,8 @@ def _check_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> N
 
 def _check_offer(state: RaftState, message: SnapshotOffer) -> None:
     base = message.base
-    if not NO_INDEX < base.index <= MAX_INDEX:
-        _refuse(message, "index", base.index, f"[1, {MAX_INDEX}]")
-    if not NO_TERM < base.term <= message.term:
-        _refuse(message, "index_term", base.term, f"[1, {message.term}]")
-    place = base.place
-    if not NO_INDEX < place.at <= base.index or not NO_TERM < place.term <= base.term:
-        _refuse(message, "configuration", f"{place}", f"up to entry {base.index}")
-    entry = EntryMeta(place.at, place.term, 1, EntryKind.CONFIGURATION, base.configuration)
-    _check_configuration(message, entry)
-    if not 0 <= base.append_time_ms <= MAX_TIME_MS:
-        _refuse(message, "append_time_ms", base.append_time_ms, f"[0, {MAX_TIME_MS}]")
-    if not 0 < base.end_offset <= MAX_INDEX:
-        _refuse(message, "end_offset", base.end_offset, f"[1, {MAX_INDEX}]")
+    if (wrong := wrong_base(base, message.term)) is not None:
+        _refuse(message, wrong.field, wrong.found, wrong.expected)
     if message.term >= state.term:
         _check_leads(state, message)
     if base.index <= state.log.commit_index:

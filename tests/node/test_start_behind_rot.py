@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from broker import later_start
 from broker.later_start import LaterStart
 from dledger.checksum import seal
 from dledger.codec import configuration_bytes
-from dledger.core.types import Configuration, NodeId
-from dledger.reading.log_start import decode_start
+from dledger.core.types import MAX_INDEX, MAX_TERM, MAX_TIME_MS, Configuration, NodeId
+from dledger.reading.log_start import LogStart, decode_start
 from dledger.wire import raft_pb2 as pb
 from store.files import OsFiles
 from store.starting.opening import base_of
@@ -27,6 +28,7 @@ from tests.node.test_later_logs import SMALL, follower, grow, let_go, on_a_loop,
 from tests.node.test_refilling import refilling
 from tests.node.test_repairs import Wiretap
 
+TOP = (1 << 63) - 1
 LONG = "-" + 90 * "x"  # of a topic's name: fewer entries fill a segment
 
 
@@ -168,6 +170,22 @@ def without_the_member(named: Configuration, name: NodeId) -> Configuration:
     return replace(named, disks=tuple(each for each in named.disks if each[0] != name))
 
 
+def without_voters(named: Configuration) -> Configuration:
+    return replace(named, voters=frozenset(), learners=named.voters)
+
+
+def with_two(named: Configuration) -> Configuration:
+    """Two members with one disk."""
+    disk = named.disks[0][1]
+    return replace(named, disks=tuple((each, disk) for each, _ in named.disks))
+
+
+def with_members(start: LogStart, change: Callable[[Configuration], Configuration]) -> LogStart:
+    named = base_of(start).configuration
+    assert named is not None
+    return replace(start, configuration=configuration_bytes(change(named)))
+
+
 def as_it_is(named: Configuration, _: NodeId) -> Configuration:
     return named
 
@@ -206,6 +224,65 @@ async def test_the_log_of_who_is_no_member_there_stays(tmp_path: Path) -> None:
                 assert "snapshot_request" not in asked, each
                 filling.cancel()
         tap.change = lambda _, message: message
+
+
+ABSURD_STARTS: tuple[dict[str, int], ...] = (
+    {"term": MAX_TERM},  # the next one would be none
+    {"term": MAX_TERM + 1},  # no start believes a hard state of it
+    {"term": TOP},
+    {"index": TOP},
+    {"index": MAX_INDEX + 1},
+    {"append_time_ms": MAX_TIME_MS + 1},
+    {"append_time_ms": TOP},
+    {"end_offset": TOP},
+    {"configuration_index": 0},
+    {"configuration_term": 0},
+    {"configuration_term": TOP},
+)
+
+
+@on_a_loop
+async def test_where_no_log_can_begin_is_believed_of_nobody(tmp_path: Path) -> None:
+    """A field of a peer that lies: nothing is asked for, no term and no note is written; nor is
+    anything of its members that are none. Whoever tells the truth is believed after that."""
+    async with small_members(tmp_path) as group:
+        name = await left_far_behind(group)
+        directory = group.configs[name].data_directory
+        tap = Wiretap(group)
+        lie: Callable[[LogStart], LogStart] = partial(replace)
+        asked: set[str | None] = set()
+        told = 0
+
+        def tell(sender: NodeId, message: pb.PeerMessage) -> pb.PeerMessage:
+            nonlocal told
+            if sender == name:
+                asked.add(message.WhichOneof("body"))
+            if not message.HasField("log_start_response"):
+                return message
+            start = lie(decode_start(message.log_start_response.log_start))
+            message.log_start_response.log_start = start.encode()
+            message.ClearField("checksum")
+            told += 1
+            return seal(message)
+
+        tap.change = tell
+        lies: list[Callable[[LogStart], LogStart]] = [
+            partial(replace, **absurd) for absurd in ABSURD_STARTS
+        ]
+        lies += [partial(with_members, change=change) for change in (without_voters, with_two)]
+        async with refilling(group, name) as made:
+            filling = asyncio.ensure_future(made.fill())
+            for lie in lies:  # noqa: B007 - what `tell` says from now on
+                before = told
+                await group.until(partial(lambda before: told >= before + 2, before))
+            filling.cancel()
+            assert made.holed.hard_state_store.load() == made.holed.hard_state
+        assert "snapshot_request" not in asked
+        assert not (directory / "install").exists()
+        tap.change = lambda _, message: message
+        async with refilling(group, name) as made:
+            await made.fill()
+        await follows(group, name)
 
 
 @on_a_loop

@@ -147,6 +147,18 @@ def test_start_without_members_is_none() -> None:
     assert fit_of(holes, holes.gaps, start, SEGMENT, own.reading(holes)) is Fit.UNNAMED
 
 
+def test_a_start_of_a_later_term_than_its_next_entry_is_none() -> None:
+    """No log goes on from there with a term that goes back, and nothing is dropped for its sake."""
+    own = Written([Entry(3, 300)] * 12)
+    holes = own.holes(2, 2)
+    start = own.starts()[-1]
+    read = own.reading(holes)
+    assert fit_of(holes, holes.gaps, start, SEGMENT, read) is Fit.CONTINUED
+    for term, expected in ((2, Fit.CONTINUED), (4, Fit.OTHER)):
+        told = replace(start, term=term)
+        assert fit_of(holes, holes.gaps, told, SEGMENT, read) is expected
+
+
 @pytest.mark.parametrize(("own_term", "expected"), [(1, Fit.BEHIND), (3, Fit.TOO_OLD)])
 def test_an_older_start_than_the_last_term_is_no_end_of_it(own_term: int, expected: Fit) -> None:
     """A later life of the group has later terms, and who is of the one before doesn't know it."""

@@ -274,8 +274,22 @@ CONSUMERS = (
     _mutant(
         "work-that-nobody-began-counts-as-done",
         _WORKERS,
-        "    if answer is not None and inspect.iscoroutine(answer):\n",
+        "    if inspect.iscoroutine(answer):\n",
         "    if False and inspect.iscoroutine(answer):\n",
+        _PUSH,
+    ),
+    _mutant(
+        "generator-taken-for-work-done",
+        _WORKERS,
+        "    if inspect.isgenerator(answer) or inspect.isasyncgen(answer):\n",
+        "    if False:\n",
+        _PUSH,
+    ),
+    _mutant(
+        "future-taken-for-work-done",
+        _WORKERS,
+        "    if inspect.isawaitable(answer) or isinstance(answer, concurrent.futures.Future):\n",
+        "    if False:\n",
         _PUSH,
     ),
     _mutant(

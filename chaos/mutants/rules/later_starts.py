@@ -82,4 +82,28 @@ LATER_STARTS = (
         masked=_RARE,
         tests=_START,
     ),
+    Mutant(
+        "start-of-a-peer-not-judged",
+        "broker/later_start.py",
+        "        if (wrong := wrong_base(base, self._furthest())) is not None:\n",
+        "        wrong = wrong_base(base, self._furthest())\n        if False:\n",
+        masked=_RARE,
+        tests=_START,
+    ),
+    Mutant(
+        "start-goes-on-in-an-older-term",
+        "store/gap_start.py",
+        "return Fit.CONTINUED if start.term <= next_term else Fit.OTHER",
+        "return Fit.CONTINUED",
+        masked="a lie that only one who knows the log can tell",
+        tests=_FIT,
+    ),
+    Mutant(
+        "members-of-a-base-not-judged",
+        "dledger/core/admission.py",
+        "    return wrong_configuration(entry)\n",
+        "    return None\n",
+        masked="a lie about members is none of the simulator's",
+        tests=_START,
+    ),
 )

@@ -75,8 +75,8 @@ PREFERENCE = (
     Mutant(
         "stranger-preferred-is-taken",
         "dledger/core/admission.py",
-        "    if configuration.preferred is not None and configuration.preferred not in (\n",
-        "    if configuration.preferred is None and configuration.preferred not in (\n",
+        "configuration.preferred is not None and configuration.preferred not in members:\n",
+        "configuration.preferred is None and configuration.preferred not in members:\n",
         masked="no leader of a run prefers a stranger",
         tests=_TESTS,
     ),

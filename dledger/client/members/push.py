@@ -132,6 +132,11 @@ class PushConsumer:
         def decorate(handler: Handler) -> Handler:
             if not callable(handler):
                 raise InvalidArgument(f"{handler!r} can't be called: no handler of {name!r}")
+            if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+                raise InvalidArgument(
+                    f"{handler!r} has a `yield`: calling it does nothing yet, so it is no handler "
+                    f"of {name!r}"
+                )
             if name in self._subscriptions:
                 raise InvalidArgument(f"topic {name!r} has a handler already")
             self._subscriptions[name] = Subscription(handler, wanted, chosen)

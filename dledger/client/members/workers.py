@@ -6,8 +6,8 @@ Everything is taken and settled on the event loop, so `Member` needs no lock; th
 few messages ahead, which are taken back as long as nobody has begun with them.
 
 A handler that raises has failed; so has a coroutine that is cancelled for having taken too long. A
-function on a thread can't be cancelled: it is told of, and goes on. A function that gives back a
-coroutine has failed as well: nobody has run it, so nothing was done.
+function on a thread can't be cancelled: it is told of, and goes on. One that gives back a
+coroutine, a generator or a future has failed as well: nobody has run it, or waits for it.
 
 A worker that is gone is told: whatever it had in hand nobody would finish. Its consumer ends then,
 and the message comes again.
@@ -16,6 +16,7 @@ and the message comes again.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import inspect
 import logging
 import threading
@@ -45,16 +46,28 @@ def no_handler(message: Message) -> NoReturn:
 
 
 def check_run(answer: object) -> None:
-    """Returns if what a handler has returned isn't work that was never begun.
+    """Returns if what a handler has returned isn't work that is still to be done.
 
     Raises:
         TypeError: it is; counted as done, the message would be forgotten.
     """
-    if answer is not None and inspect.iscoroutine(answer):
+    if answer is None:
+        return
+    if inspect.iscoroutine(answer):
         answer.close()
         raise TypeError(
             f"the handler returned the coroutine {answer.__qualname__!r}, which nobody runs: "
             "nothing was done; a handler that waits is declared with `async def`"
+        )
+    if inspect.isgenerator(answer) or inspect.isasyncgen(answer):
+        raise TypeError(
+            f"the handler returned the generator {answer.__qualname__!r}, which nobody runs: "
+            "nothing was done; a handler has no `yield`"
+        )
+    if inspect.isawaitable(answer) or isinstance(answer, concurrent.futures.Future):
+        raise TypeError(
+            f"the handler returned {type(answer).__name__} of work that nobody waits for: it may "
+            "fail or get lost; a handler waits for what it has begun before it returns"
         )
 
 

@@ -7,9 +7,11 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -594,21 +596,44 @@ async def test_handler_that_takes_too_long_has_failed() -> None:
 
 
 @async_test
-async def test_coroutine_that_nobody_runs_is_no_work_done() -> None:
-    """Whoever hands over a function that makes one would have every message finished, and none
+async def test_work_that_nobody_runs_or_waits_for_is_not_done() -> None:
+    """Whoever hands over a function that makes some would have every message finished, and none
     worked on; around a hook, too."""
+    begun: list[int] = []
+
+    async def work(message: Message) -> None:
+        begun.append(message.attempt)
+
+    def in_steps(message: Message) -> Iterator[None]:
+        begun.append(message.attempt)
+        yield
+
+    async def in_async_steps(message: Message) -> AsyncIterator[None]:
+        begun.append(message.attempt)
+        yield
+
+    async def later(message: Message) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
+
+    def on_a_pool(message: Message) -> Future[None]:
+        return Future()
+
+    handlers: list[Callable[[Message], Any]] = [
+        *(lambda message, call=call: call(message) for call in (work, in_steps, in_async_steps)),
+        later,
+        on_a_pool,
+    ]
     async with stocked(1, 1) as (group, client):
-        done: list[int] = []
-
-        async def work(message: Message) -> None:
-            done.append(message.attempt)
-
-        for around in (None, nullcontext):
-            service = client.push_consumer("g", replace(PUSH, around=around))
-            service.on("t")(lambda message: work(message))
-            async with running(service):
-                await until(lambda now=service: now.statistics().failed >= 2)
-            assert (done, group.members.frontier("g", "t")) == ([], 0)
+        for handler in handlers:
+            for around in (None, nullcontext):
+                service = client.push_consumer("g", replace(PUSH, around=around))
+                service.on("t")(handler)
+                async with running(service):
+                    await until(lambda now=service: now.statistics().failed >= 2)
+                assert (begun, group.members.frontier("g", "t")) == ([], 0), handler
+        for handler in (in_steps, in_async_steps):
+            with pytest.raises(InvalidArgument, match="yield"):
+                client.push_consumer("g", PUSH).on("t")(handler)
 
 
 @pytest.mark.parametrize("threads", [False, True])
