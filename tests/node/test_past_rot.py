@@ -22,9 +22,6 @@ async def kept_back(group: Members, victim: Replica) -> None:
     """All but the victim have let the front go, as the group has decided; the victim's archive
     command wants more time."""
 
-    async def not_yet(segments: Iterable[Path]) -> str:
-        return "not yet"
-
     victim.archiver.release = not_yet  # type: ignore[method-assign]
     leader = await grow(group, 3, "first")
     await leader.propose_log_start(leader.machine.applied_index)
@@ -33,6 +30,10 @@ async def kept_back(group: Members, victim: Replica) -> None:
     await group.until(lambda: all(each.log.first_index > 1 for each in others))
     await group.until(lambda: victim.machine.log_start.first_index > 1)
     assert victim.log.first_index == 1
+
+
+async def not_yet(segments: Iterable[Path]) -> str:
+    return "not yet"
 
 
 async def given(segments: Iterable[Path]) -> str:
@@ -155,10 +156,15 @@ async def test_what_the_log_begins_with_is_got_back_from_a_peer(tmp_path: Path) 
             assert files.mend_base(first - 1) is BaseFound.SOUND
             assert victim.log.first_index == first
             await group.until(lambda: not victim.mender.is_at_work)
-            spoil_base(victim)
+            released = victim.archiver.release
+            victim.archiver.release = not_yet  # type: ignore[method-assign]
             await grow(group, 1, "more")
             await leader.propose_log_start(leader.machine.applied_index)
             await grow(group, 1, "most")
+            others = [each for each in group.replicas.values() if each is not victim]
+            await group.until(lambda: all(each.log.first_index > first for each in others))
+            spoil_base(victim)
+            victim.archiver.release = released  # type: ignore[method-assign]
             await group.until(lambda: victim.log.first_index > first)
             assert victim.failure is None
             await group.stop(name)
