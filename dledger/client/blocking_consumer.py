@@ -52,6 +52,7 @@ class BlockingConsumer:
         self._thread = thread
         self._consumer = consumer
         self._taking = threading.Lock()
+        self._has_arrived = True  # what was taken last is its loop's, or nothing was
         around = options.around
         failures = HookFailures("around", thread.report)
         self._surrounding = None if around is None else Surrounding(around, failures)
@@ -86,12 +87,22 @@ class BlockingConsumer:
     def _taken(self, take: Callable[[], Item]) -> Item:
         """What `take` gives: of a member, whose queues may go at any time, on the loop's thread."""
         if self._consumer._reading.crosses_threads:
-            return take()
+            return self._took(take)
 
         async def taking() -> Item:
-            return take()
+            return self._took(take)
 
         return self._thread.call(taking())
+
+    def _took(self, take: Callable[[], Item]) -> Item:
+        """What `take` gives. A call that was interrupted on its way back had taken something that
+        nobody was given: counted as finished now it would be forgotten."""
+        if not self._has_arrived:
+            self._consumer._reading.take_back()
+        self._has_arrived = False
+        item = take()
+        self._has_arrived = item is None
+        return item
 
     def _step(self, take: Callable[[], Item | None], loop: object | None) -> Item:
         """What `take` gives; crosses to the loop's thread when nothing is here."""
@@ -99,20 +110,25 @@ class BlockingConsumer:
         if not self._taking.acquire(blocking=False):
             raise ConsumerInUse(f"another thread reads this consumer of {self.topic!r}")
         try:
-            self._consumer._enter(loop)
-            try:
-                self._leave(None, None, None)
-                while (item := take()) is None:
-                    if not self._thread.call(self._consumer._fill()):
-                        raise StopIteration
-                return item
-            except BaseException:  # its traceback would keep the loop alive, which is over
-                self._consumer._loop = None
-                raise
-            finally:
-                self._consumer._taking = False
+            item = self._stepped(take, loop)
+            self._has_arrived = True
+            return item
         finally:
             self._taking.release()
+
+    def _stepped(self, take: Callable[[], Item | None], loop: object | None) -> Item:
+        self._consumer._enter(loop)
+        try:
+            self._leave(None, None, None)
+            while (item := take()) is None:
+                if not self._thread.call(self._consumer._fill()):
+                    raise StopIteration
+            return item
+        except BaseException:  # its traceback would keep the loop alive, which is over
+            self._consumer._loop = None
+            raise
+        finally:
+            self._consumer._taking = False
 
     def _leave(
         self,

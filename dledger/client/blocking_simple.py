@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -77,7 +78,17 @@ class BlockingSimpleConsumer:
     ) -> list[BlockingDelivery]:
         """See `SimpleConsumer.receive`."""
         finished = [each.delivery for each in done]
-        found = self._thread.call(self._consumer.receive(count, wait_s=wait_s, done=finished))
+        found: list[Delivery] = []
+
+        async def receiving() -> None:
+            found.extend(await self._consumer.receive(count, wait_s=wait_s, done=finished))
+
+        try:
+            self._thread.call(receiving())
+        except BaseException:  # an interruption may come when the messages are here already
+            with suppress(ClientClosed):
+                self._thread.post(partial(self._consumer.keep, found))
+            raise
         return [BlockingDelivery(self._thread, each) for each in found]
 
     def __iter__(self) -> Iterator[BlockingDelivery]:

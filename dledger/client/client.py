@@ -625,7 +625,8 @@ class Client:
                 group, else the first message. Of a member: where the group starts in the topic, if
                 it never read that; all members say the same.
             queues: the ids to read, or `ALL`; None: all, or with a group what it holds as a member.
-            idle_timeout_s: the iteration ends when all queues were empty together for so long.
+            idle_timeout_s: the iteration ends when all queues were empty together for so long, as
+                far as the brokers were asked: time in which this process stood still isn't silence.
 
         Raises:
             InvalidArgument: the arguments make no sense together.

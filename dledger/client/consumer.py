@@ -40,6 +40,9 @@ class Reading(Protocol):
     def next_messages(self) -> list[Message] | None:
         """All of one queue's that are here; None: `fill` first."""
 
+    def take_back(self) -> None:
+        """What is in hand never reached the application; it is given next."""
+
     async def fill(self) -> bool:
         """There are messages to hand over; false when the iteration is over."""
 

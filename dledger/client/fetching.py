@@ -320,7 +320,8 @@ class Fetching:
             reader.empty_since = None
         else:
             reader.empty_since = asked if reader.empty_since is None else reader.empty_since
-            reader.empty_until = self._loop.time()
+            # What the answer says was so when it was made, however late it is heard.
+            reader.empty_until = min(self._loop.time(), asked + hold_ms / 1000)
         return answer
 
     def _hold_ms(self, now: float) -> int:

@@ -61,6 +61,16 @@ class Progress:
         if after > self._furthest.get(queue_id, 0):
             self._furthest[queue_id] = after
 
+    def take_back(self, message: Message) -> bool:
+        """What was handed over last, from `message` on, never reached the application; false: it
+        isn't in hand, as its queue is read from elsewhere by now."""
+        queue_id = message.queue_id
+        if self._in_hand != queue_id:
+            return False
+        self._in_hand = None
+        self._handed_over[queue_id] = self._read[queue_id] = message.queue_offset
+        return True
+
     def pass_over(self, queue_id: int, read_to: int) -> None:
         """More of a queue of which nothing is in hand, up to `read_to`, isn't wanted."""
         self._read[queue_id] = self._finished[queue_id] = read_to

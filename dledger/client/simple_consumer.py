@@ -45,6 +45,13 @@ class _Settling(NamedTuple):
     done: asyncio.Future[None]
 
 
+class _Kept(NamedTuple):
+    """A message that was received, and that nobody was given."""
+
+    delivery: Delivery
+    until_s: float  # then others may have it
+
+
 class SimpleConsumer:
     """Receives single messages for a group; closed with the client at the latest: what is in hand
     then is given back.
@@ -79,7 +86,8 @@ class SimpleConsumer:
         self._in_order = in_order
         self._start = _start_of(start)
         self._forget = forget
-        self._kept: deque[Delivery] = deque()  # of receives that were cancelled
+        self._kept: deque[_Kept] = deque()  # of receives that were cancelled
+        self._waiters: set[asyncio.Future[None]] = set()  # of receives that would take those
         self._in_hand: dict[Delivery, None] = {}
         self._receiving: set[asyncio.Task[list[Delivery]]] = set()
         self._settling: list[_Settling] = []
@@ -109,25 +117,74 @@ class SimpleConsumer:
         self._check_open()
         if self._is_closing:
             raise ClientClosed("the consumer is being closed")
-        if self._kept and not done:
-            return [self._kept.popleft() for _ in range(min(count, len(self._kept)))]
+        kept = self._of_kept(count)
+        if kept and not done:
+            return [each.delivery for each in kept]
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._receive(count, min(wait_s, 3_600.0), tuple(done)))
+        # Who has something already waits for his acknowledgements, and for nothing else.
+        left, wait_s = max(1, count - len(kept)), 0.0 if kept else min(wait_s, 3_600.0)
+        task = loop.create_task(self._receive(left, wait_s, tuple(done)))
         self._receiving.add(task)
         task.add_done_callback(self._receiving.discard)
         try:
-            return await asyncio.shield(task)
+            # Acknowledgements have to be heard of; what others have left may be taken instead.
+            found = await (self._first_of(task, count) if not done else asyncio.shield(task))
         except asyncio.CancelledError:
             caller = asyncio.current_task()
+            self._kept.extendleft(reversed(kept))
             if task.cancelled() and (caller is None or not caller.cancelling()):
                 raise ClientClosed("the consumer was closed") from None
             task.add_done_callback(self._keep)
             raise
+        except BaseException:
+            self._kept.extendleft(reversed(kept))
+            raise
+        found = [*(each.delivery for each in kept), *found]
+        self.keep(found[count:])
+        return found[:count]
+
+    async def _first_of(self, task: asyncio.Task[list[Delivery]], count: int) -> list[Delivery]:
+        """What the receive brings, or, if that comes first, what one brings that was cancelled: it
+        has asked before, and is given what there is."""
+        while True:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.add(waiter)
+            try:
+                await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._waiters.discard(waiter)
+            if task.done():
+                return await task
+            if kept := self._of_kept(count):
+                task.add_done_callback(self._keep)
+                return [each.delivery for each in kept]
 
     def _keep(self, task: asyncio.Task[list[Delivery]]) -> None:
         """Nobody waits for what the receive brings: the next one has it."""
         if not task.cancelled() and task.exception() is None:
-            self._kept.extend(task.result())
+            self.keep(task.result())
+
+    def keep(self, deliveries: Sequence[Delivery]) -> None:
+        """Nobody was given these: whoever receives has them, while they are hidden from others."""
+        if self._is_closing:
+            return
+        until_s = asyncio.get_running_loop().time() + self.invisible_s
+        self._kept.extend(_Kept(each, until_s) for each in deliveries)
+        for waiter in self._waiters if deliveries else ():
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _of_kept(self, count: int) -> list[_Kept]:
+        """Up to so many of those that nobody was given, and that nobody else may have by now."""
+        found: list[_Kept] = []
+        now_s = asyncio.get_running_loop().time()
+        while self._kept and len(found) < count:
+            kept = self._kept.popleft()
+            if now_s < kept.until_s:
+                found.append(kept)
+            else:
+                self._in_hand.pop(kept.delivery, None)
+        return found
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         """Messages one by one, for ever: until the consumer is closed."""
@@ -166,7 +223,7 @@ class SimpleConsumer:
                 if each.is_settled:
                     self._in_hand.pop(each, None)
         if late:
-            self._kept.extend(found)
+            self.keep(found)
             raise from_wire(next(iter(late.values())).error)
         return found
 

@@ -88,6 +88,7 @@ class TopicReading:
         self._incarnation = 0  # of the topic that it began with: positions are of no other
         self._started = False
         self._rest: dict[int, list[Message]] = {}  # by queue: decoded, last one first
+        self._in_hand: list[Message] = []  # what was taken last
         self._paused: set[int] = set()
         self._read_to: dict[int, int] = {}  # by queue: where what is decoded ends
         self._progress = Progress(topic)
@@ -99,6 +100,7 @@ class TopicReading:
         if rest is None:
             return None
         message = rest.pop()
+        self._in_hand = [message]
         if rest:
             read_to = rest[-1].queue_offset
         else:
@@ -114,8 +116,15 @@ class TopicReading:
             return None
         self._rest.pop(rest[0].queue_id, None)
         rest.reverse()
+        self._in_hand = list(rest)
         self._progress.hand_over(rest[-1], self._read_to[rest[-1].queue_id])
         return rest
+
+    def take_back(self) -> None:
+        """What is in hand never reached the application; it is given next."""
+        messages, self._in_hand = self._in_hand, []
+        if messages and self._progress.take_back(messages[0]):
+            self._rest.setdefault(messages[0].queue_id, []).extend(reversed(messages))
 
     def _waiting(self) -> list[Message] | None:
         """Messages of some queue that isn't withheld, last one first."""

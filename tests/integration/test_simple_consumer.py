@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from dledger.client import (
     StartFrom,
 )
 from dledger.client.blocking import BlockingClient
+from dledger.client.blocking_simple import BlockingSimpleConsumer
 from dledger.records.reserved import ORIGIN_TOPIC
 from tests.integration.group import Group, make_configs
 
@@ -222,15 +224,33 @@ def test_callers_without_an_event_loop(tmp_path: Path) -> None:
             batch = jobs.receive(2)
             batch[0].extend(60)
             batch[0].retry()
-            assert jobs.receive(1, wait_s=5, done=batch[1:])[0].attempt == 2
+            (given,) = jobs.receive(1, wait_s=5, done=batch[1:])
+            assert given.attempt == 2
             with pytest.raises(ZeroDivisionError):
                 fail(batch)
+            given.retry()
+            interrupted(jobs)
+            (again,) = jobs.receive(wait_s=0)  # it would be hidden, and have an attempt less
+            assert again.attempt == 3
         with BlockingClient.connect(address) as client, client.simple_consumer(TOPIC, "g") as jobs:
             (last,) = jobs.receive(wait_s=10)  # given back as the one before was left
             last.ack()
 
     def fail(batch: object) -> None:
         raise ZeroDivisionError(batch)
+
+    def interrupted(jobs: BlockingSimpleConsumer) -> None:
+        """By a signal, which comes when the messages are there already."""
+        call = jobs._thread.call
+
+        def late(work: Any) -> None:
+            call(work)
+            raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(jobs._thread, "call", late)
+            with pytest.raises(KeyboardInterrupt):
+                jobs.receive(wait_s=10)
 
     asyncio.run(scenario())
 

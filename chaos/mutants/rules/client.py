@@ -5,6 +5,8 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _EMPTY = ("tests/client/members/test_emptiness.py",)
+_IDLENESS = ("tests/client/test_idleness.py",)
+_KEPT = ("tests/client/test_kept_deliveries.py",)
 _READING = ("tests/client/test_consumer.py",)
 _NO_SUCH_CLIENT = "the simulator's clients have no such code"
 _ARGUMENTS = ("tests/client/test_arguments.py",)
@@ -15,6 +17,7 @@ _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
 _CONNECTION = ("tests/client/test_connection.py",)
 _BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
+_BLOCKING_MEMBERS = ("tests/client/members/test_blocking_members.py",)
 
 CLIENT = (
     Mutant(
@@ -387,6 +390,78 @@ CLIENT = (
         "",
         masked=_NO_SUCH_CLIENT,
         tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "what-an-interrupted-call-took-is-finished",
+        "dledger/client/blocking_consumer.py",
+        "        if not self._has_arrived:\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_MEMBERS,
+    ),
+    Mutant(
+        "what-is-taken-back-counts-as-handed-over",
+        "dledger/client/progress.py",
+        "        self._handed_over[queue_id] = self._read[queue_id] = message.queue_offset\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_MEMBERS,
+    ),
+    Mutant(
+        "interrupted-receive-hides-what-it-brought",
+        "dledger/client/blocking_simple.py",
+        "                self._thread.post(partial(self._consumer.keep, found))\n",
+        "                pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/integration/test_simple_consumer.py",),
+    ),
+    Mutant(
+        "late-answer-says-that-it-was-silent-until-now",
+        "dledger/client/fetching.py",
+        "            reader.empty_until = min(self._loop.time(), asked + hold_ms / 1000)\n",
+        "            reader.empty_until = self._loop.time()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_IDLENESS,
+    ),
+    Mutant(
+        "late-answer-says-that-a-member-s-queues-were-silent-until-now",
+        "dledger/client/members/pulling.py",
+        "        seen_until = min(clock(), sent_s + request.hold_ms / 1000)\n",
+        "        seen_until = clock()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_IDLENESS,
+    ),
+    Mutant(
+        "kept-deliveries-wake-nobody",
+        "dledger/client/simple_consumer.py",
+        "            if not waiter.done():\n",
+        "            if waiter.done():\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_KEPT,
+    ),
+    Mutant(
+        "kept-deliveries-are-given-when-others-have-them",
+        "dledger/client/simple_consumer.py",
+        "            if now_s < kept.until_s:\n",
+        "            if True:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_KEPT,
+    ),
+    Mutant(
+        "kept-deliveries-go-with-a-failed-acknowledgement",
+        "dledger/client/simple_consumer.py",
+        "        except BaseException:\n            self._kept.extendleft(reversed(kept))\n",
+        "        except BaseException:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_KEPT,
+    ),
+    Mutant(
+        "commit-of-a-message-of-an-earlier-lease",
+        "dledger/client/members/reading.py",
+        "if queue is None or message.queue_offset >= self._given.get(queue_id, 0):",
+        "if queue is None:",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/members/test_reading.py",),
     ),
     Mutant(
         "client-closes-itself-from-its-own-thread",

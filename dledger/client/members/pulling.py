@@ -253,16 +253,18 @@ class Pulling:
             await asyncio.sleep(REST_S)
             return
         self._pulls += 1
+        # What the answer says was so when it was made, however late it is heard.
+        seen_until = min(clock(), sent_s + request.hold_ms / 1000)
         full = {each.position for each in answer.queues if not _is_at_its_end(each)}
         holds = [_hold(queue) for queue in queues]
         self._emptiness.note(
             [hold for at, hold in enumerate(holds) if at not in full],
             [holds[at] for at in full],
             sent_s,
-            clock(),
+            seen_until,
         )
         if all(_is_at_its_end(each) for each in answer.queues):
-            self._empty_until = clock()
+            self._empty_until = seen_until
         elif not any(each.count for each in answer.queues):
             self._empty_since = None  # there is more behind what was passed over
         for pulled in answer.queues:

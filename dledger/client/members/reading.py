@@ -82,6 +82,7 @@ class MemberReading:
         self._loop = Loop(topic)
         self._known: dict[int, ProcessQueue] = {}  # by queue held: by which lease
         self._begun: dict[int, int] = {}  # by queue held: where it began, or was sought
+        self._given: dict[int, int] = {}  # by queue held: behind all that was handed over of it
         self._wished: dict[int, int] = {}  # by queue held: what the application wants committed
         # Queues that went before it was known that what was finished in them is committed up to
         # there: the answer may be on its way.
@@ -104,6 +105,14 @@ class MemberReading:
         works = self._take(self._options.prefetch_bytes)
         return [work.message for work in works] or None
 
+    def take_back(self) -> None:
+        """What is in hand never reached the application; whoever has its queue is given it next."""
+        works, self._in_hand = self._in_hand, []
+        if works and self._membership is not None:
+            self._loop.take_back(works[0].message)
+            for work in reversed(works):
+                self._membership.put_back(work)
+
     def _take(self, most: int) -> list[Work]:
         """Up to so many of one queue; what was in hand is finished."""
         self._finish()
@@ -117,7 +126,10 @@ class MemberReading:
             works.append(more)
         self._member.on_pulled(queue)  # it may have more, for the next turn
         last = works[-1].message
-        self._loop.hand_over(last, queue.finished.next_unfinished(last.queue_offset + 1))
+        end = last.queue_offset + 1
+        self._loop.hand_over(last, queue.finished.next_unfinished(end))
+        if end > self._given.get(last.queue_id, 0):
+            self._given[last.queue_id] = end
         self._in_hand = works
         return works
 
@@ -218,7 +230,8 @@ class MemberReading:
                 self._gone = self._uncommitted()
                 self._gone.setdefault(queue_id, (self._known[queue_id], finished))
             self._loop.forget(queue_id)
-            self._wished.pop(queue_id, None)
+            for noted in (self._wished, self._given):
+                noted.pop(queue_id, None)
             del self._known[queue_id], self._begun[queue_id]
         share = Bounds(bytes=max(self._options.prefetch_bytes // max(len(held), 1), MIN_BYTES))
         for queue_id, queue in held.items():
@@ -273,7 +286,9 @@ class MemberReading:
             self._wish_finished()
         else:
             for queue_id, offset in self._loop.up_to(message).items():
-                if (queue := self._queue(queue_id)) is None:
+                queue = self._queue(queue_id)
+                # Given by an earlier lease it says nothing of this one, which may begin before it.
+                if queue is None or message.queue_offset >= self._given.get(queue_id, 0):
                     raise self._lost(queue_id)
                 wanted.append((queue, offset))
                 self._wish(queue_id, offset)

@@ -8,12 +8,16 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dledger.client import ClientOptions, ConsumerOptions, Message, RevokedQueues
+from dledger.client import ALL, ClientOptions, ConsumerOptions, Message, RevokedQueues
 from dledger.client.blocking import BlockingClient, BlockingPushConsumer
 from dledger.client.members.push import PushConsumer
 from dledger.testing import BlockingFakeGroup
@@ -80,6 +84,86 @@ def test_loops_take_part_in_a_group() -> None:
             assert count == 40
             assert consumer.lag() == {0: 0, 1: 0}
         assert sum(client.fetch_offsets("g", topic).values()) == 40
+
+
+class Interrupted(Exception):
+    """What a signal's handler raises."""
+
+
+def interrupting(call: Callable[[Any], Any], every: int) -> Callable[[Any], Any]:
+    """Calls of which some end by an exception of the caller's thread, as by a signal: when
+    everything is done, before their answer is taken."""
+    calls = count(1)
+
+    def interrupted(work: object) -> Any:
+        answer = call(work)
+        if next(calls) % every == 0:
+            raise Interrupted
+        return answer
+
+    return interrupted
+
+
+@pytest.mark.parametrize("every", [2, 3, 5])
+@pytest.mark.parametrize("group", [None, "g"], ids=["alone", "member"])
+def test_what_an_interrupted_loop_was_not_given_is_given_next(
+    monkeypatch: pytest.MonkeyPatch, group: str | None, every: int
+) -> None:
+    """One by one and in batches: counted as finished it would be committed, and forgotten."""
+    with (
+        BlockingFakeGroup() as nodes,
+        BlockingClient.connect(nodes.addresses, options=CLIENT) as client,
+    ):
+        topic = nodes.topic()
+        fill(client, topic, 60)
+        options = ConsumerOptions(hold_ms=50, pull_bytes=400)
+        consumer = client.pull_consumer(
+            topic,
+            group=group,
+            queues=ALL if group is None else None,
+            idle_timeout_s=0.2,
+            options=options,
+        )
+        for owner, name in ((consumer._thread, "call"), (consumer, "_taken")):
+            monkeypatch.setattr(owner, name, interrupting(getattr(owner, name), every))
+        seen: list[int] = []
+        for turn in range(400):
+            with suppress(Interrupted):
+                if turn % 2:
+                    seen += [message.queue_offset for message in next(consumer.batches())]
+                else:
+                    seen.append(next(consumer).queue_offset)
+            if 59 in seen:
+                break
+        monkeypatch.undo()
+        assert seen == list(range(60))
+        assert consumer.positions == {0: 60}
+        if group is not None:
+            consumer.commit()
+            assert client.fetch_offsets(group, topic)[0] < 60  # the last one is in hand
+        consumer.close()
+
+
+def test_what_is_taken_back_is_not_covered_by_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by one of all, nor by one of the message before it."""
+    with (
+        BlockingFakeGroup() as nodes,
+        BlockingClient.connect(nodes.addresses, options=CLIENT) as client,
+    ):
+        topic = nodes.topic()
+        fill(client, topic, 3)
+        with client.pull_consumer(topic, group="g") as consumer:
+            first = next(consumer)
+            with monkeypatch.context() as patched:
+                patched.setattr(consumer._thread, "call", interrupting(consumer._thread.call, 1))
+                with pytest.raises(Interrupted):
+                    next(consumer)
+            consumer._consumer._reading.take_back()
+            assert consumer.positions == {0: 1}
+            consumer.commit(first)
+            consumer.commit()
+            assert client.fetch_offsets("g", topic)[0] == 1
+            assert next(consumer).queue_offset == 1
 
 
 def test_the_two_faces_have_the_same_names() -> None:

@@ -153,6 +153,25 @@ async def test_commit_of_a_queue_that_went_is_refused_by_name() -> None:
 
 
 @async_test
+async def test_commit_of_a_message_of_an_earlier_lease_is_refused_by_name() -> None:
+    """The queue is back by then, perhaps as somebody has set the group's offsets back: the commit
+    would undo that."""
+    async with (
+        stocked(1, 5) as (group, client),
+        client.pull_consumer("t", group="g", options=OWN_WORD) as consumer,
+    ):
+        messages = [await anext(consumer) for _ in range(3)]
+        group.members.take_away("g", "t", 0)
+        await until(lambda: consumer.positions == {})
+        group.members.give_back("g")
+        assert (await anext(consumer)).queue_offset == 0
+        with pytest.raises(LeaseLost):
+            await consumer.commit(messages[2])
+        await consumer.commit(messages[0])
+        assert group.members.frontier("g", "t") == 1
+
+
+@async_test
 async def test_commit_of_all_tells_of_what_went_uncommitted() -> None:
     """Once: the loop had done it, and it comes again."""
     async with (
