@@ -38,6 +38,7 @@ from store.files import FULL_ERRNOS, PASSING_ERRNOS, FileSystem
 from store.log_start import StartNote
 from store.segments import Segment
 from store.snapshot_files import SnapshotHead
+from store.starting.errors import BaseMissing
 from store.starting.opening import base_of
 
 SLICE_BYTES: Final = 256 << 10
@@ -129,6 +130,7 @@ class LogStartKeeper:
         self._failed = failed
         self._look_s = look_s
         self._task: asyncio.Task[None] | None = None
+        self._is_base_rotten = False
 
     # --- deciding -----------------------------------------------------------------------------
 
@@ -175,6 +177,18 @@ class LogStartKeeper:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def on_base_rotted(self) -> None:
+        """Neither copy of what the log begins with is what was written: no start, and no later
+        front, could begin with it. It is got back from a peer."""
+        self._is_base_rotten = True
+
+    def takes(self, error: BaseException) -> bool:
+        """Whether what failed has rotted and is being got back: it works later."""
+        if isinstance(error, BaseMissing):
+            self.on_base_rotted()
+            return True
+        return self._front.repairs.takes(error)
+
     def due(self) -> LogStart | None:
         """Where the log can begin by now; None: no later than it does.
 
@@ -184,16 +198,19 @@ class LogStartKeeper:
         return None if self._front.is_hindered() else self._latest()
 
     def past_rot(self) -> Iterator[LogStart]:
-        """Where the log could begin so that something goes that has rotted, the latest first:
-        nobody who has dropped it can give it back, and without it no state can be computed. A
-        peer's will do (ADR 43). As far as is noted, and not only as far as the group's decisions
-        are known here: who is in doubt acknowledges nothing, and a new leader sends it no more.
+        """Where the log could begin so that something goes that has rotted, be it what it begins
+        with now, the latest first: nobody who has dropped it can give it back, and without it no
+        state can be computed. A peer's will do (ADR 43). As far as is noted, and not only as far as
+        the group's decisions are known here: who is in doubt acknowledges nothing, and a new leader
+        sends it no more.
         """
         front = self._front
+        size, behind = front.log.options.segment_size_bytes, self._noted() + 1
         rotten = front.repairs.first_rotten
+        if self._is_base_rotten:
+            rotten = front.log.start.offset(size)
         if rotten is None or front.is_disputed():
             return
-        size, behind = front.log.options.segment_size_bytes, self._noted() + 1
         while (start := front.log.start_before(behind)) is not None and start.offset(size) > rotten:
             if start.configuration_index and front.log.synced_index > start.index:
                 yield start
@@ -223,14 +240,17 @@ class LogStartKeeper:
                 await asyncio.sleep(self._look_s)
                 try:
                     await self._step()
-                except CorruptionFound as error:
-                    if not self._front.repairs.takes(error):
+                except (CorruptionFound, BaseMissing) as error:
+                    if not self.takes(error):
                         raise
         except Exception as error:  # noqa: BLE001  nobody else would hear of it
             self._failed(error)
 
     async def _step(self) -> None:
         front = self._front
+        if self._is_base_rotten:
+            await self._get_base_back()
+            return
         if (start := self.due()) is not None:
             if not await self._is_archived(start):
                 return
@@ -238,10 +258,7 @@ class LogStartKeeper:
             if await self._is_ready(start, machine.snapshot) and not front.is_hindered():
                 await self._move(start, machine, front.is_hindered)
             return
-        for start in self.past_rot():
-            if (chunks := await front.fetched(base_of(start))) is not None:
-                await self._pass_rot(start, chunks)
-                return
+        await self._step_past_rot()
 
     async def _pass_rot(self, start: LogStart, chunks: Sequence[bytes]) -> None:
         """The log begins behind what has rotted there, with a peer's state as of then."""
@@ -251,6 +268,32 @@ class LogStartKeeper:
             return
         log.warning("log_begins_behind_rot", index=start.index)
         await self._move(start, machine, front.is_disputed)
+
+    async def _get_base_back(self) -> None:
+        """The state as of the log's start is there again, as a peer has it whose log begins with
+        the same entry; or the log begins later, with that of one that does. Else why not is told.
+        """
+        front, start = self._front, self._front.log.start
+        self._hold(
+            f"the state as of entry {start.index}, with which the log begins, has rotted here, and "
+            "no peer has given it yet: don't stop this node before"
+        )
+        if front.is_disputed():
+            return
+        if (chunks := await front.fetched(base_of(start))) is None:
+            await self._step_past_rot()
+            return
+        machine = await self._hand.run(partial(front.base.restored, chunks))
+        if await self._is_ready(start, machine.snapshot):
+            log.warning("base_got_back", index=start.index)
+            self._is_base_rotten, self.held = False, ""
+
+    async def _step_past_rot(self) -> None:
+        """The log begins behind what has rotted, if a peer gives the state as of there."""
+        for start in self.past_rot():
+            if (chunks := await self._front.fetched(base_of(start))) is not None:
+                await self._pass_rot(start, chunks)
+                return
 
     async def _is_archived(self, start: LogStart) -> bool:
         """Whether the archive has what is about to go; what has rotted here is not for it."""
@@ -302,7 +345,7 @@ class LogStartKeeper:
                     raise
                 self._hold(f"the note can't be written: {error}")
                 return
-            self.held = ""
+            self._is_base_rotten, self.held = False, ""
             dropped, shorter = self._forget(start, machine)
         await self._hand.run(partial(_remove, front.files, dropped))
         await front.snapshots.begin_at(self._head(start))

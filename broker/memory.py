@@ -47,7 +47,7 @@ class Memory:
         try:
             if self._files.exists(self._path):
                 self._written = promises_in(read_sealed(self._files, self._path))
-        except (CorruptionFound, ValueError) as error:
+        except (CorruptionFound, NotARegularFile, ValueError) as error:
             log.warning("promises_not_remembered", file=str(self._path), reason=str(error))
         return self._written
 
@@ -102,6 +102,8 @@ def promises_in(stored: Mapping[str, object]) -> dict[NodeId, Promises]:
     disks = stored.get("disks")
     if stored.get("format_version") != FORMAT_VERSION or not isinstance(disks, dict):
         raise ValueError(f"no promises of format {FORMAT_VERSION}")
+    if not all(isinstance(fields, dict) for fields in disks.values()):
+        raise ValueError("promises without names")
     return {NodeId(node): _promises(fields) for node, fields in disks.items()}
 
 

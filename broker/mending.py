@@ -31,6 +31,7 @@ from broker.state.replay import FolderKey, WrongQueue
 from broker.state.topics import TopicState
 from dledger.errors import ApplyPaused
 from store.errors import CorruptionFound, OutOfRange, StorageFull
+from store.starting.errors import BaseMissing
 
 SLICE_BYTES: Final = 256 << 10
 SHORTEST_PAUSE_S: Final = 0.001
@@ -162,7 +163,7 @@ class Mender:
                 await asyncio.sleep(RETRY_S)
         # What is applied from here on is dispatched to files that are there: the end stands still.
         through, before = self._machine.applied_index, self._mended
-        machine = await self._begin_with(_Derived(self._overwrite))
+        machine = await self._beginning()
         while machine.applied_index < through:  # noqa: ASYNC110  it works, a slice at a time
             await asyncio.sleep(self._do_slice(machine, through))
         for key, topic in self._repaired.items():
@@ -173,6 +174,15 @@ class Mender:
                 units=self._mended - before,
                 through_index=machine.applied_index,
             )
+
+    async def _beginning(self) -> StateMachine:
+        """The state that the log begins with; as soon as a peer has given it, if it has rotted."""
+        while True:
+            try:
+                return await self._begin_with(_Derived(self._overwrite))
+            except BaseMissing as error:
+                log.warning("mending_paused", reason=str(error))
+            await asyncio.sleep(RETRY_S)
 
     async def _empty(self, queues: QueueFiles) -> StateMachine:
         known_level = self._machine.statistics().known_level

@@ -67,6 +67,19 @@ class KeptQueues:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptBase:
+    """What the log begins with.
+
+    Attributes:
+        index: as of which entry it is; 0: there is none.
+        rotted: is told that neither of its copies is what was written.
+    """
+
+    index: Callable[[], int]
+    rotted: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
 class _Wanted:
     """What one queue must hold, as of the moment at which that was asked."""
 
@@ -87,7 +100,7 @@ class Upkeep:
     Args:
         keepsakes: the small files.
         snapshots, files: those of state.
-        base_index: as of which entry the log's base is; 0: there is none.
+        base: of the log.
     """
 
     def __init__(
@@ -97,7 +110,7 @@ class Upkeep:
         seals: Seals,
         snapshots: SnapshotKeeper,
         files: SnapshotFiles,
-        base_index: Callable[[], int],
+        base: KeptBase,
         queues: KeptQueues,
     ) -> None:
         self._hand = hand
@@ -105,7 +118,7 @@ class Upkeep:
         self._seals = seals
         self._snapshots = snapshots
         self._files = files
-        self._base_index = base_index
+        self._base = base
         self._queues = queues
 
     async def round(self) -> AsyncIterator[int]:
@@ -121,8 +134,8 @@ class Upkeep:
             yield await self._look_at_seals(look)
         for index in await self._listed():
             yield await self._snapshot(index)
-        if self._base_index():
-            yield await self._base(self._base_index())
+        if self._base.index():
+            yield await self._look_at_base(self._base.index())
         async for found in self._look_at_queues():
             yield found
 
@@ -176,16 +189,17 @@ class Upkeep:
         log.error("file_rotted", file=file, became="made anew")
         return 1
 
-    async def _base(self, index: int) -> int:
+    async def _look_at_base(self, index: int) -> int:
         file = str(self._files.path(index))
         try:
             found = await self._hand.run(partial(self._files.mend_base, index))
         except OSError as error:
             return _not_now(file, error)
-        if found is BaseFound.SOUND or index != self._base_index():
+        if found is BaseFound.SOUND or index != self._base.index():
             return 0
         if found is BaseFound.LOST:
             log.critical("base_rotted", file=file, index=index)
+            self._base.rotted()
         else:
             log.error("file_rotted", file=file, became="written again")
         return 1

@@ -37,7 +37,7 @@ from broker.services.messages import SendTimings
 from broker.services.services import Services
 from broker.state.replay import QueueStarts
 from broker.ticker import Ticker
-from broker.upkeep import KeptQueues, Upkeep
+from broker.upkeep import KeptBase, KeptQueues, Upkeep
 from dledger.core.types import NodeId
 from store.errors import CorruptionFound
 from store.keepsakes import Keepsake, constant_file
@@ -201,7 +201,7 @@ class Wiring:
             member.machine,
             wanted.disk_percent,
             member.driver.voters_disks,
-            member.repairs.takes,
+            self.log_start.takes,
             member.machine_at_base,
         )
         return Retention(
@@ -261,7 +261,7 @@ class Wiring:
             member.log.seals,
             member.snapshots,
             member.base.files,
-            lambda: member.log.start.index,
+            KeptBase(lambda: member.log.start.index, self.log_start.on_base_rotted),
             queues,
         )
 

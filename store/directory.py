@@ -45,6 +45,7 @@ from store.files import (
     Handle,
     OsFiles,
     make_directory,
+    read_upto,
     replace_file,
     write_all,
 )
@@ -329,11 +330,11 @@ def read_sealed(files: FileSystem, file: Path) -> dict[str, object]:
     """What `write_sealed` wrote.
 
     Raises:
-        CorruptionFound: it isn't that.
+        CorruptionFound: it isn't that, or the disk can't give it any more.
     """
     handle = files.open(file)
     try:
-        content = files.pread(handle, _MAX_SEALED_BYTES, 0)
+        content = read_upto(files, handle, _MAX_SEALED_BYTES, 0, str(file))
     finally:
         files.close(handle)
     try:

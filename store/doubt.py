@@ -3,8 +3,9 @@ been put right.
 
 A start passes over what a seal speaks of (ADR 37), and would forget the doubt that the member was
 in: it would vote and acknowledge on what it knew not to hold. So the places are written down in
-`<data>/doubt.json` as they are found, and gone when all is sound; a start begins with them. A file
-that can't be read says nothing, as before there was one.
+`<data>/doubt.json` as they are found, and gone when all is sound; a start begins with them. There
+is room for so many; a note that is full, or can't be read, doesn't say where all of it is, and the
+start after it passes over nothing.
 """
 
 from __future__ import annotations
@@ -45,6 +46,14 @@ class DoubtNote:
         if stored.get("format_version") != FORMAT_VERSION or not isinstance(places, list):
             return []
         return [(each[0], each[1]) for each in places if _is_place(each)]
+
+    def says_all(self) -> bool:
+        """Whether nothing is rotten but what `read` gives, for all that the process before knew.
+        Raises OSError: not now."""
+        if not self._files.exists(self._path):
+            return True
+        places = self.read()
+        return 0 < len(places) < MAX_PLACES
 
     def write(self, places: Iterable[Place]) -> None:
         """It holds these, durably; without any there is none. Raises OSError: it may or may not."""

@@ -53,6 +53,7 @@ from store.directory import (
     born_now,
     stored_boot_number,
 )
+from store.doubt import DoubtNote
 from store.errors import CorruptionFound, StorageFull
 from store.files import FULL_ERRNOS, PASSING_ERRNOS, AtomicFile, FileSystem, make_directory
 from store.gap import Holes
@@ -292,10 +293,11 @@ def open_log(site: Site) -> CommitLog:
 
 def _distrust_seals(site: Site) -> None:
     """Nothing of the log is passed over, where the memory that its seals were written from was
-    found to be wrong."""
+    found to be wrong, or where more has rotted than is known."""
     path, files = site.path, site.files
     suspicion = SuspicionNote(files, path).read()
-    if suspicion is None or not suspicion.is_memory:
+    is_suspected = suspicion is not None and suspicion.is_memory
+    if not is_suspected and DoubtNote(files, path).says_all():
         return
     if not files.exists(path / "abort"):
         files.close(files.create(path / "abort"))

@@ -45,13 +45,13 @@ from dledger.wire import raft_pb2
 from store.backup import COMMITLOG, Backup, read_backup
 from store.commitlog import CommitLog
 from store.directory import DataDirectory, DirectoryState, read_sealed, write_sealed
-from store.errors import BackupUnusable, CorruptionFound
+from store.errors import BackupUnusable, CorruptionFound, StorageFailed
 from store.files import AtomicFile, FileSystem, make_directory, read_exactly, write_all
 from store.log_start import INTENT, Install, StartNote
 from store.snapshot_files import SnapshotFiles, SnapshotHead
 from store.starting.founding import FILE as FOUNDING
 from store.starting.opening import Site, open_directory
-from store.worker import ManualWorker
+from store.worker import InlineWorker
 
 UNFINISHED: Final = "restore"
 CHUNK_BYTES: Final = 4 << 20
@@ -280,9 +280,10 @@ def _found(
     """
     end, last_index = wanted
     path, files = site.path, site.files
-    # Nothing runs beside this: what is submitted is done by `close`.
+    # Nothing runs beside this: what is submitted is done when that returns, and as it opens it has
+    # a segment made for what founds the group, should the last one be full.
     try:
-        log = CommitLog.open(path, site.options, files, workers=ManualWorker)
+        log = CommitLog.open(path, site.options, files, workers=InlineWorker)
     except CorruptionFound as error:
         raise BackupUnusable(f"the backup isn't what it was: {error}") from error
     is_founded = False
@@ -308,6 +309,8 @@ def _found(
         time_ms = log.last_append_time_ms
         log.append(EntryKind.CONFIGURATION, last_index + 1, term, time_ms, 0, body)
         log.submit(1)
+        if log.synced_index != last_index + 1:
+            raise StorageFailed("the entry that founds the group", OSError("it isn't durable"))
         is_founded = True
     finally:
         log.close(is_clean=is_founded)

@@ -12,6 +12,7 @@ from broker.replica import Replica
 from dledger.core.types import NodeId
 from dledger.wire import raft_pb2 as pb
 from store.errors import CorruptionFound
+from store.snapshot_files import BaseFound
 from tests.node.members import Members
 from tests.node.test_later_logs import follower, grow, on_a_loop, small_members
 from tests.node.test_repairs import Wiretap
@@ -21,9 +22,6 @@ async def kept_back(group: Members, victim: Replica) -> None:
     """All but the victim have let the front go, as the group has decided; the victim's archive
     command wants more time."""
 
-    async def not_yet(segments: Iterable[Path]) -> str:
-        return "not yet"
-
     victim.archiver.release = not_yet  # type: ignore[method-assign]
     leader = await grow(group, 3, "first")
     await leader.propose_log_start(leader.machine.applied_index)
@@ -32,6 +30,10 @@ async def kept_back(group: Members, victim: Replica) -> None:
     await group.until(lambda: all(each.log.first_index > 1 for each in others))
     await group.until(lambda: victim.machine.log_start.first_index > 1)
     assert victim.log.first_index == 1
+
+
+async def not_yet(segments: Iterable[Path]) -> str:
+    return "not yet"
 
 
 async def given(segments: Iterable[Path]) -> str:
@@ -116,3 +118,58 @@ async def test_member_waits_in_doubt_until_a_peer_gives_the_state(tmp_path: Path
         assert victim.repairs.is_at_work
         tap.change = lambda _, message: message
         await healed(group, victim, 1)
+
+
+def spoil_base(victim: Replica) -> list[Path]:
+    """A byte of what its log begins with is another one, in both copies."""
+    path = victim.base.files.path(victim.log.start.index)
+    both = [path, path.with_suffix(".copy")]
+    for each in both:
+        content = bytearray(each.read_bytes())
+        content[90] ^= 1
+        each.write_bytes(content)
+    return both
+
+
+@on_a_loop
+async def test_what_the_log_begins_with_is_got_back_from_a_peer(tmp_path: Path) -> None:
+    """Both copies have rotted: they are what they were. Where the others have let go of the state
+    as of there meanwhile, the log begins with the one that they have; a start begins with that."""
+    with capture_logs() as told:
+        async with small_members(tmp_path) as group:
+            leader = await grow(group, 2, "first")
+            await leader.propose_log_start(leader.machine.applied_index)
+            name = follower(group, leader)
+            victim = group.replicas[name]
+            await grow(group, 1, "behind")
+            await group.until(lambda: {e.log.first_index for e in group.replicas.values()} != {1})
+            await group.until(lambda: victim.log.first_index > 1)
+            first, files = victim.log.first_index, victim.base.files
+            await group.until(lambda: files.mend_base(first - 1) is BaseFound.SOUND)
+            spoil_base(victim)
+            victim.mender.suspect(next(iter(victim.machine.topics.values())), 0)
+            await grow(group, 1, "meanwhile")
+            assert victim.mender.is_at_work
+            victim.log_start.on_base_rotted()
+            await group.until(lambda: victim.log_start.held)
+            await group.until(lambda: not victim.log_start.held)
+            assert files.mend_base(first - 1) is BaseFound.SOUND
+            assert victim.log.first_index == first
+            await group.until(lambda: not victim.mender.is_at_work)
+            released = victim.archiver.release
+            victim.archiver.release = not_yet  # type: ignore[method-assign]
+            await grow(group, 1, "more")
+            await leader.propose_log_start(leader.machine.applied_index)
+            await grow(group, 1, "most")
+            others = [each for each in group.replicas.values() if each is not victim]
+            await group.until(lambda: all(each.log.first_index > first for each in others))
+            spoil_base(victim)
+            victim.archiver.release = released  # type: ignore[method-assign]
+            await group.until(lambda: victim.log.first_index > first)
+            assert victim.failure is None
+            await group.stop(name)
+            group.start(name)
+            last = leader.log.last_index
+            await group.until(lambda: group.replicas[name].machine.applied_index >= last)
+    held = [each["reason"] for each in told if each["event"] == "log_start_not_moved"]
+    assert sum("has rotted here" in each for each in held) > 1

@@ -25,8 +25,9 @@ from dledger.level import KNOWN_LEVEL
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import raft_pb2 as pb
 from store.directory import write_sealed
-from store.errors import CorruptionFound
+from store.errors import CorruptionFound, GapFound
 from store.files import OsFiles
+from tests.audit.replicas import flip_bit
 from tests.node.members import Members, make_configs, members, nothing_to_shut
 from tests.node.test_replica import on_a_loop
 
@@ -329,6 +330,25 @@ async def test_who_was_in_doubt_is_in_doubt_after_a_restart(tmp_path: Path) -> N
         await group.until(lambda: not again.repairs.is_at_work)
         assert content(again)[: len(before)] == before
         await group.until(lambda: not (again.config.data_directory / "doubt.json").exists())
+
+
+@pytest.mark.parametrize("places", [[[f"{0:020}", each] for each in range(256)], "rotten itself"])
+@on_a_loop
+async def test_nothing_is_passed_over_where_more_may_have_rotted_than_was_noted(
+    tmp_path: Path, places: object
+) -> None:
+    """A note that is full, or can't be read: by its seals the member would acknowledge and vote on
+    what it once knew not to hold."""
+    async with members(tmp_path, 3, SEALING) as group:
+        victim = follower(group, await fill(group))
+        name, path = NodeId(victim.config.node_id), victim.config.data_directory
+        seals, at = path / "seal", victim.log.position_of(20) + 60
+        await group.until(lambda: seals.exists() and victim.log.seals.due(30) is None)
+        await group.stop(name)
+        write_sealed(OsFiles(), path / "doubt.json", {"format_version": 1, "places": places})
+        flip_bit(segment(victim), at)
+        with pytest.raises(GapFound):
+            group.open(name)
 
 
 @on_a_loop

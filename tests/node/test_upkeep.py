@@ -17,7 +17,7 @@ from broker.ports import Rhythm
 from broker.replica import Replica
 from broker.scrubbing import ScrubPace
 from broker.snapshots import SnapshotPace
-from broker.upkeep import KeptQueues, Upkeep
+from broker.upkeep import KeptBase, KeptQueues, Upkeep
 from dledger.core.types import HardState, NodeId, Term
 from dledger.hard_state import HardStateStore, decode_hard_state, encode_hard_state
 from dledger.reading.checkpoint import decode_checkpoint
@@ -36,6 +36,7 @@ from tests.store.faulty_files import SimulatedDisk
 
 SOON = 10  # entries from one snapshot to the next
 QUICK = Rhythm(housekeeping_s=0.02, snapshots=SnapshotPace(SOON), scrub=ScrubPace(between_s=0.02))
+NO_BASE = KeptBase(lambda: 0, lambda: None)
 FILE = Path("/data/hard_state")
 COPY = Path("/data/hard_state.copy")
 OLD, NEW = HardState(Term(3), NodeId("n1")), HardState(Term(7), NodeId("n2"))
@@ -203,7 +204,7 @@ async def test_a_queue_is_suspected_for_what_it_still_must_hold(meanwhile: str) 
     files: Any = made_disk()
     queues = KeptQueues(files, Path("/data/cq"), 100, machine, lambda: starts, mender)
     nothing: Any = SimpleNamespace(kept=list, indexes=list, looks=list)
-    upkeep = Upkeep(hand, [], nothing, nothing, nothing, lambda: 0, queues)
+    upkeep = Upkeep(hand, [], nothing, nothing, nothing, NO_BASE, queues)
     found = sum([each async for each in upkeep.round()])
     expected = [(topic, 0)] if meanwhile == "nothing" else []
     assert (suspected, found) == (expected, len(expected))
@@ -323,7 +324,7 @@ async def test_a_full_disk_is_tried_again_and_one_that_fails_ends_it(number: int
 def small_files(*keepsakes: Keepsake) -> AsyncIterator[int]:
     """A round of an upkeep that gets no further than these."""
     nothing: Any = None
-    return Upkeep(Inline(), keepsakes, nothing, nothing, nothing, lambda: 0, nothing).round()
+    return Upkeep(Inline(), keepsakes, nothing, nothing, nothing, NO_BASE, nothing).round()
 
 
 @on_a_loop

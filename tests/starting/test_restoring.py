@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -13,13 +16,13 @@ from hypothesis import strategies as st
 
 from dledger.codec import decode_configuration
 from dledger.core.types import NodeId
-from dledger.reading.entry import EPOCH_TERM_GAP
+from dledger.reading.entry import EPOCH_TERM_GAP, HEADER_SIZE
 from dledger.records.layout import file_name
 from dledger.wire import raft_pb2
 from store.backup import Backup, read_backup, write_backup
 from store.commitlog import CommitLogOptions
 from store.directory import DataDirectory, DirectoryState, Identity
-from store.errors import BackupUnusable, CorruptionFound, StorageFailed
+from store.errors import BackupUnusable, CorruptionFound, StorageFailed, StoreError
 from store.files import FileSystem, OsFiles
 from store.starting.judging import judge
 from store.starting.opening import Opened, Site, open_member
@@ -134,6 +137,21 @@ def test_log_ends_with_the_entry_that_was_wanted(made: Made, tmp_path: Path, thr
     check_member(made, site, done, through)
 
 
+def test_log_ends_where_its_last_segment_is_full(made: Made, tmp_path: Path) -> None:
+    """What founds the group has no room in the segment of the entry before: there is a next one."""
+    last = [
+        one.index
+        for one, other in pairwise(made.headers)
+        if one.physical_offset // SEGMENT != other.physical_offset // SEGMENT
+    ]
+    ends = {each: made.headers[each - 1] for each in last}
+    left = [SEGMENT - (each.physical_offset + each.total_size) % SEGMENT for each in ends.values()]
+    assert min(left) < 2 * HEADER_SIZE  # and an address, an identity of a disk, an epoch
+    for through in last:
+        site = site_at(tmp_path / f"m{through}")
+        check_member(made, site, restore(made.folder, site, ADDRESS, through), through)
+
+
 @pytest.mark.parametrize("through", [0, -1, ENTRIES + 1, 1 << 70])
 def test_entry_that_no_backup_has_is_refused(made: Made, tmp_path: Path, through: int) -> None:
     with pytest.raises(BackupUnusable, match=f"{through} was asked for"):
@@ -173,6 +191,34 @@ def test_power_that_fails_leaves_a_member_or_nothing(made: Made, fatal: int) -> 
     opened.directory.close()
     done = Restored(backup, backup.last_index, term, disk_id, epoch)
     check_member(made, site, done, backup.last_index)
+
+
+def test_disk_that_fails_once_is_told(made: Made) -> None:
+    """At each call behind the copying one write or sync fails: whoever is told that it is done has
+    a member, after a loss of power as well."""
+    told = 0
+    for fatal in range(80, 150):
+        disk = SimulatedDisk()
+        made.on(disk)
+        site = site_at(Path("/data/m1"), disk)
+        make_folders(disk, Path("/data"))
+        end = len(disk.calls) + fatal
+
+        def fail(operation: str, name: str, disk: SimulatedDisk = disk, end: int = end) -> None:
+            if operation != "pread" and len(disk.calls) == end:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+
+        disk.before = fail
+        done = None
+        try:
+            done = restore(made.folder, site, ADDRESS)
+        except (OSError, StoreError):
+            told += 1
+        disk.before = lambda _operation, _name: None
+        disk.power_cut()
+        if done is not None:
+            check_member(made, site, done, made.backup.last_index)
+    assert told > 20
 
 
 def test_so_many_calls_are_all_of_them(made: Made) -> None:

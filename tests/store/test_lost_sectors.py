@@ -4,18 +4,33 @@ over."""
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from broker.memory import Memory
 from chaos.sim.files import SECTOR_BYTES
+from dledger.core.types import DiskId, NodeId
+from dledger.promises import Promises, Start
 from dledger.records.layout import file_name
 from store.commitlog import CommitLog
 from store.damage import Damage, Refill
+from store.directory import read_sealed, write_sealed
+from store.doubt import MAX_PLACES, DoubtNote
 from store.errors import CorruptionFound
-from store.files import AtomicFile, read_exactly, read_upto
+from store.files import (
+    AtomicFile,
+    FileSystem,
+    OsFiles,
+    make_directory,
+    read_exactly,
+    read_upto,
+)
 from store.repair_journal import RepairJournal
+from store.scrub_note import NOTHING, ScrubNote, ScrubPlace
+from store.suspicion import UNKNOWN, Suspicion, SuspicionNote
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import DATA, LOG, SEGMENT, LogUnderTest, make_log
 
@@ -198,3 +213,77 @@ def test_a_small_file_that_cannot_be_read_is_like_one_that_has_rotted(name: str)
     if name == "raft/hard_state":
         with pytest.raises(CorruptionFound):
             AtomicFile(made.disk, path).read()
+
+
+def doubted(files: FileSystem, path: Path) -> object:
+    return DoubtNote(files, path).read(), DoubtNote(files, path).says_all()
+
+
+def write_promises(files: FileSystem, path: Path) -> None:
+    write = Memory(files, path).step({NodeId("n2"): Promises(DiskId(bytes(16)), Start())})
+    assert write is not None
+    write()
+
+
+# What writes one, what it says that can't be read, and what reads it.
+Note = tuple[Callable[[FileSystem, Path], object], object, Callable[[FileSystem, Path], object]]
+NOTES: dict[str, Note] = {
+    "doubt.json": (
+        lambda files, path: DoubtNote(files, path).write([(file_name(0), 7)]),
+        ([], False),
+        doubted,
+    ),
+    "suspected.json": (
+        lambda files, path: SuspicionNote(files, path).write(Suspicion(7, is_memory=False)),
+        UNKNOWN,
+        lambda files, path: SuspicionNote(files, path).read(),
+    ),
+    "scrub.json": (
+        lambda files, path: ScrubNote(files, path).write(ScrubPlace(7, 8, 9, 10)),
+        NOTHING,
+        lambda files, path: ScrubNote(files, path).read(1_000),
+    ),
+    "promises.json": (write_promises, {}, lambda files, path: Memory(files, path).read()),
+}
+
+
+@pytest.mark.parametrize("name", sorted(NOTES))
+def test_a_note_with_a_lost_sector_keeps_nobody_from_starting(name: str) -> None:
+    """It says nothing, or the worst."""
+    write, nothing, read = NOTES[name]
+    disk = SimulatedDisk()
+    make_directory(disk, DATA)
+    write(disk, DATA)
+    assert read(disk, DATA) != nothing
+    disk.lose_sector(DATA / name, 0)
+    assert read(disk, DATA) == nothing
+
+
+@pytest.mark.parametrize("name", sorted(NOTES))
+def test_a_note_that_is_no_file_keeps_nobody_from_starting(name: str, tmp_path: Path) -> None:
+    _, nothing, read = NOTES[name]
+    (tmp_path / name).mkdir()
+    assert read(OsFiles(), tmp_path) == nothing
+
+
+def test_what_says_whose_a_directory_is_is_missed_as_if_it_had_rotted() -> None:
+    disk = SimulatedDisk()
+    make_directory(disk, DATA)
+    write_sealed(disk, DATA / "identity.json", {"a": 1})
+    disk.lose_sector(DATA / "identity.json", 0)
+    with pytest.raises(CorruptionFound, match="a sector that can't be read"):
+        read_sealed(disk, DATA / "identity.json")
+
+
+def test_a_note_of_doubt_that_is_full_says_so() -> None:
+    """What came behind its last line nobody knows."""
+    disk = SimulatedDisk()
+    make_directory(disk, DATA)
+    note = DoubtNote(disk, DATA)
+    assert note.says_all()
+    for count in (1, MAX_PLACES - 1, MAX_PLACES, MAX_PLACES + 1):
+        note.write((file_name(0), each) for each in range(count))
+        assert len(note.read()) == min(count, MAX_PLACES)
+        assert note.says_all() == (count < MAX_PLACES)
+    note.write([])
+    assert note.says_all()

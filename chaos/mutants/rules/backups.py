@@ -47,6 +47,18 @@ BACKUPS = (
         "        others = [each.address for each in answering if each.address is not None]\n",
     ),
     _mutant(
+        "restored-group-has-no-room-to-be-founded-in",
+        _RESTORING,
+        "workers=InlineWorker)\n",
+        'workers=lambda name, step: InlineWorker(name, step if "flush" in name else dict))\n',
+    ),
+    _mutant(
+        "restored-though-what-founds-it-is-not-durable",
+        _RESTORING,
+        "        if log.synced_index != last_index + 1:\n",
+        "        if log.last_index != last_index + 1:\n",
+    ),
+    _mutant(
         "backup-goes-on-from-another-log",
         _TAKING,
         "    if own != _read_range(source, base, at, end - at):\n",

@@ -138,8 +138,8 @@ DIVERGENCE = (
     Mutant(
         "seals-of-a-wrong-memory-believed",
         "store/starting/opening.py",
-        "    if suspicion is None or not suspicion.is_memory:\n",
-        "    if suspicion is None or suspicion.index:\n",
+        "    is_suspected = suspicion is not None and suspicion.is_memory\n",
+        "    is_suspected = False\n",
         masked="no memory of a run is wrong",
         tests=_MEMBERS,
     ),

@@ -15,6 +15,30 @@ _FAIR = "no member of a run makes up a whole entry that fits where it is asked f
 REPAIRS = (
     # --- what is looked at ---
     Mutant(
+        "seals-believed-though-more-has-rotted-than-is-noted",
+        "store/starting/opening.py",
+        "    if not is_suspected and DoubtNote(files, path).says_all():\n",
+        "    if not is_suspected:\n",
+        masked="no member of a run rots in so many places, nor does its note",
+        tests=("tests/node/test_repairs.py",),
+    ),
+    Mutant(
+        "full-note-of-doubt-taken-for-all-of-it",
+        "store/doubt.py",
+        "        return 0 < len(places) < MAX_PLACES\n",
+        "        return 0 < len(places)\n",
+        masked="no member of a run rots in so many places",
+        tests=("tests/store/test_lost_sectors.py",),
+    ),
+    Mutant(
+        "lost-sector-of-a-note-ends-the-node",
+        "store/directory.py",
+        "        content = read_upto(files, handle, _MAX_SEALED_BYTES, 0, str(file))\n",
+        "        content = files.pread(handle, _MAX_SEALED_BYTES, 0)\n",
+        masked="sectors of a run are lost in the log",
+        tests=("tests/store/test_lost_sectors.py",),
+    ),
+    Mutant(
         "scrub-compares-nothing",
         "store/scrubbing.py",
         "if xxh3_64_intdigest(blob) != piece.digest:",
