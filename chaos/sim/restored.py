@@ -74,7 +74,9 @@ def _check_files(node: SimNode, life: Life, used: int, archive: Archive | None) 
             raise Defect("snapshot on disk", f"{node.name}'s of entry {index}: {error}") from error
         if machine.applied_index != index:
             raise Defect("snapshot on disk", f"{node.name}'s of entry {index} is of another one")
-    newest = next((index for index in named if index <= source.noted()), 0)
+    # What is before the log's first entry is committed, whatever was noted of it.
+    known = max(source.noted(), source.log.start.index)
+    newest = next((index for index in named if index <= known), 0)
     if used != newest:
         raise Defect("snapshot not used", f"{node.name} has {newest} and began with {used}")
 

@@ -185,10 +185,11 @@ class Watch:
         self._derived[node.name] = index
         if node.was_mended or node.spoiled:
             return
+        through = min(index, life.replica.machine.applied_index)
+        if through < life.replica.log.first_index:
+            return  # a start that begins behind what it had noted: nothing of that is vouched for
         self._observe(is_observed=True)
-        end = committed_log(life.replica.parts).end_of_entry(
-            min(index, life.replica.machine.applied_index)
-        )
+        end = committed_log(life.replica.parts).end_of_entry(through)
         self._observe(is_observed=False)
         for path, content, durable in node.disk.unsettled(QUEUES):
             if path.relative_to(QUEUES).parts[0].startswith("."):
