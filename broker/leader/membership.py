@@ -191,8 +191,12 @@ class Membership:
                 f"{node} answers, or did just now, on the disk that the group knows: stop it first"
             )
             raise BrokerError(ErrorCode.BUSY, text)
-        elif others := sorted(present.learners - present.observers - {node}):
+        elif node not in present.learners and (
+            others := sorted(present.learners - present.observers)
+        ):
             # One after the other: an acknowledged entry is on a majority of all members' disks.
+            # Who doesn't vote has acknowledged nothing: two that are lost while they are taken in
+            # would wait for each other for ever.
             text = f"{', '.join(others)} is being taken in and doesn't vote yet: after that"
             raise BrokerError(ErrorCode.BUSY, text)
         if reason:
