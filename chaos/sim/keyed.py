@@ -4,8 +4,10 @@ Senders do what clients are to do: they choose a queue by what they know of the 
 they chose, and choose anew when they are told to; a key's next message is sent when the last one is
 known to be stored. The crew must be handed each key's messages in the order of sending, whatever
 the number of queues was meanwhile: before a message that lies in another queue than the one before
-it, that one is finished. At rest every message lies in a queue that its key belonged to where it
-lies in the log, once, none is missing, and nothing is in a queue behind where it was closed.
+it, that one is finished. No queue goes before the crew has joined: nobody waits for a group of
+which the brokers know nothing yet, and what had gone with such a queue it would miss by right. At
+rest every message lies in a queue that its key belonged to where it lies in the log, once, none is
+missing, and nothing is in a queue behind where it was closed.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from dledger.records.record import DecodedRecord, RecordTemplate, decode_records
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import commands_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
+from dledger.wire import groups_pb2 as gpb
 
 TOPIC: Final = "keyed"
 GROUP: Final = "keyed-crew"
@@ -51,6 +54,7 @@ class Book:
 
     stored: dict[Key, list[int]] = field(default_factory=lambda: defaultdict(list))
     finished: set[tuple[Key, int]] = field(default_factory=set)  # by the crew
+    is_joined: bool = False  # the crew was told so: from then on queues that go wait for it
     changes: int = 0
     refusals: int = 0  # of what was chosen before a change
 
@@ -181,7 +185,7 @@ class Resizer(Client):
         request = pb.UpdateTopicRequest(
             name=TOPIC, incarnation=topic.incarnation, write_queues=wanted
         )
-        if write < read and self.chance.random() < 0.4:
+        if write < read and self.chance.random() < 0.4 and self._book.is_joined:
             request.write_queues, request.read_queues = 0, write  # once all have read the rest
         elif wanted > read:
             request.read_queues = wanted
@@ -229,6 +233,10 @@ class KeyedMember(Member):
     """One process of that crew."""
 
     _crew: KeyedCrew
+
+    def _on_joined(self, joined: gpb.Joined) -> None:
+        super()._on_joined(joined)
+        self._crew.book.is_joined = True
 
     def _note(self, queue: Queue, record: DecodedRecord) -> None:
         if queue[0] == TOPIC:
