@@ -30,8 +30,6 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Final
 
-from crc32c import crc32c
-
 from dledger.records.layout import FILE_NAME, UNITS_PER_FILE, file_name
 from store.dispatch import UNIT, UNIT_SIZE
 from store.errors import DivergenceFound, NotARegularFile, OutOfRange, StorageFull
@@ -46,6 +44,7 @@ from store.files import (
     write_all,
 )
 from store.queue_flush import FlushWork, remove_topic
+from store.unit_marks import UnitMarks
 
 OPEN_FILES: Final = 512
 
@@ -97,6 +96,7 @@ class ConsumeQueues:
         self._deleted: list[Path] = []
         self._delete_count = 0
         self._topics: dict[str, Path] = {}  # Topics whose directories are there.
+        self._marks: dict[tuple[str, int], UnitMarks] = {}
         make_directory(self._files, self._root)
 
     # --- what is there ---------------------------------------------------------------------
@@ -138,22 +138,46 @@ class ConsumeQueues:
         if topic not in self._topics:
             return False
         queue = self._queues.get((topic, queue_id)) or self._queue_at(topic, queue_id)
-        return self._read(queue, base_queue_offset, len(units) // UNIT_SIZE) == units
+        if self._read(queue, base_queue_offset, len(units) // UNIT_SIZE) != units:
+            return False
+        self._learn((topic, queue_id), base_queue_offset, units)
+        return True
 
-    def crc_of(
-        self, topic: str, queue_id: int, count: int, first: int = 0, before: int = 0
-    ) -> int | None:
-        """The CRC32C of the queue's first `count` units, whatever is known of it: of what its files
-        hold from the offset `first` on, on top of `before`, that of the units before; None if they
-        don't hold as many. It reads no further than they go."""
+    def vouched(self, topic: str, queue_id: int, first: int, count: int) -> tuple[bytes, int]:
+        """`units`, and how many of them, from the first on, are known to be what was derived. The
+        others needn't be wrong: nothing is known of them.
+
+        Raises:
+            OutOfRange: as `units`.
+        """
+        marks, queue = self._marks.get((topic, queue_id)), self._queues.get((topic, queue_id))
+        end = min(first + count, self.max_offset(topic, queue_id))
+        if marks is None or queue is None or not marks.first <= first < min(end, marks.end):
+            return self.units(topic, queue_id, first, count), 0
+        low, high = marks.around(first, min(end, marks.end))
+        if first < queue.first or low < queue.first:  # what is before may have gone
+            return self.units(topic, queue_id, first, count), 0
+        units = self._read(queue, low, max(high, end) - low)
+        sure = min(marks.proven(low, units[: (high - low) * UNIT_SIZE]), end) - first
+        return units[(first - low) * UNIT_SIZE : (end - low) * UNIT_SIZE], max(0, sure)
+
+    def bears_out(
+        self, topic: str, queue_id: int, count: int, crc: int, first: int = 0, before: int = 0
+    ) -> bool:
+        """Whether `crc` is the CRC32C of the queue's first `count` units, whatever is known of it:
+        of what its files hold from the offset `first` on, on top of `before`, that of the units
+        before. It reads no further than they go."""
         queue = self._queues.get((topic, queue_id)) or self._queue_at(topic, queue_id)
-        crc, piece = before, CHUNK_BYTES // UNIT_SIZE
+        marks, piece = UnitMarks(first, before), CHUNK_BYTES // UNIT_SIZE
         for at in range(first, count, piece):
             units = self._read(queue, at, min(piece, count - at))
             if units[-UNIT_SIZE:] == bytes(UNIT_SIZE):
-                return None  # what was never written, or is lost, reads as zeros
-            crc = crc32c(units, crc)
-        return crc
+                return False  # what was never written, or is lost, reads as zeros
+            marks.extend(units)
+        if marks.crc != crc:
+            return False
+        self._marks[(topic, queue_id)] = marks
+        return True
 
     # --- what changes ----------------------------------------------------------------------
 
@@ -183,9 +207,22 @@ class ConsumeQueues:
                 raise DivergenceFound(
                     f"{name} from offset {base_queue_offset}", expected.hex(), found.hex()
                 )
-            units = units[held * UNIT_SIZE :]
-        if units:
-            self._write(queue, units)
+        if len(units) > held * UNIT_SIZE:
+            self._write(queue, units[held * UNIT_SIZE :] if held else units)
+        self._learn((topic, queue_id), base_queue_offset, units)
+
+    def _learn(self, key: tuple[str, int], base: int, units: bytes) -> None:
+        """The units from `base` on are these, as the log says."""
+        marks = self._marks.get(key)
+        if marks is None or base < marks.first:
+            marks = self._marks[key] = UnitMarks(base)
+        if base <= marks.end:
+            marks.extend(units[(marks.end - base) * UNIT_SIZE :] if base < marks.end else units)
+
+    def _forget(self, key: tuple[str, int], end: int) -> None:
+        """What is known of units from the offset `end` on isn't so any more."""
+        if (marks := self._marks.get(key)) is not None and marks.end > end:
+            del self._marks[key]
 
     def delete_topic(self, topic: str) -> None:
         """The topic's queues are gone, durably with the next flush; no error if there were none.
@@ -204,8 +241,9 @@ class ConsumeQueues:
             self._deleted.append(aside)
             self._renamed[self._root] = None
         self._topics.pop(topic, None)
-        for key in [key for key in self._queues if key[0] == topic]:
-            del self._queues[key]
+        for known in (self._queues, self._marks):
+            for key in [key for key in known if key[0] == topic]:
+                del known[key]
         for path in [path for path in self._handles if path.parent.parent == directory]:
             self._files.close(self._handles.pop(path))
 
@@ -213,6 +251,7 @@ class ConsumeQueues:
         """Which topics have files is known, by one look at their folders' names; no queue is. What
         deleted topics left is removed. For a start, before anything else is done."""
         self._queues.clear()
+        self._marks.clear()
         self._topics.clear()
         for topic in self._files.listdir(self._root):
             if topic.startswith(_DELETED):
@@ -275,6 +314,7 @@ class ConsumeQueues:
         known."""
         if next_offset:
             self._queues[(topic, queue_id)] = self._queue_at(topic, queue_id, first, next_offset)
+            self._forget((topic, queue_id), next_offset)
 
     def begin_at(self, topic: str, queue_id: int, first: int) -> bool:
         """The queue's units begin with that of the offset `first`, its next one at most; whether
@@ -323,6 +363,7 @@ class ConsumeQueues:
         if count <= 0:
             return 0
         units = units[: count * UNIT_SIZE]
+        self._learn((topic, queue_id), base_queue_offset, units)
         found = self._read(queue, base_queue_offset, count)
         if found == units:
             return 0
@@ -577,6 +618,7 @@ class ConsumeQueues:
     def _cut(self, queue: _Queue, next_offset: int) -> None:
         """The queue ends at `next_offset`; everything behind reads as zeros."""
         queue.next = next_offset
+        self._forget((queue.directory.parent.name, int(queue.directory.name)), next_offset)
         path, at = self._place(queue, next_offset)
         for name in self._files.listdir(queue.directory):
             if FILE_NAME.fullmatch(name) and name >= path.name and (name > path.name or at == 0):

@@ -6,7 +6,7 @@ so. A log begins behind the last entry of a segment, hence with a segment file
 (docs/adr/0043-a-log-that-begins-later.md). It must never say that files may go before it says so
 durably, nor leave an intent undone: whoever opens a directory settles it first of all.
 
-    installing   segments, journals gone ─▶ note ─▶ checkpoint at the start ─▶ intent gone
+    installing   segments, journals gone ─▶ checkpoint at the start ─▶ the intent becomes the note
 
 Both are atomic files (`store.files.AtomicFile`) with the bytes of a
 `dledger.reading.log_start.LogStart`. The state as of the entry before the first is a snapshot
@@ -25,7 +25,7 @@ from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound, NotARegularFile
-from store.files import LOST_ERRNOS, AtomicFile, FileSystem
+from store.files import LOST_ERRNOS, AtomicFile, FileSystem, zero_range
 from store.snapshot_files import FOLDER, RECEIVED
 
 INTENT: Final = "install"
@@ -128,18 +128,20 @@ class Install:
             return None
         start = decode_start(content, str(self._path))
         self._clear(file_name(start.index))
-        StartNote(self._files, self._directory).replace(start)
+        self._clear_segments(start.offset(segment_size), segment_size)
         checkpoint = Checkpoint(self._files, self._directory / "checkpoint")
         try:
             checkpoint.begin_at(start.offset(segment_size), start.index, start.append_time_ms)
         finally:
             checkpoint.close()
-        self._file.remove()
+        # The intent becomes the note: both hold the same bytes, and a full disk takes no new file.
+        self._files.rename(self._path, self._directory / NOTE)
+        self._files.fsync_directory(self._directory)
         return start
 
     def _clear(self, base: str) -> None:
-        """Nothing of the log that was is left, but its base. What was derived from it lies before
-        the units that come, or is cut off when the ConsumeQueues are settled."""
+        """Nothing that goes with the log that was is left, but its base. What was derived from it
+        lies before the units that come, or is cut off when the ConsumeQueues are settled."""
         directory = self._directory
         for name in ("truncation", "repair", "doubt.json", "suspected.json", "scrub.json"):
             self._unlink(directory, [name])
@@ -149,10 +151,34 @@ class Install:
         self._unlink(snapshots, others)
         seals = directory / "seal"
         self._unlink(seals, [n for n in self._listed(seals) if FILE_NAME.fullmatch(n)])
-        segments = directory / "commitlog"
+
+    def _clear_segments(self, first: int, segment_size: int) -> None:
+        """No segment is left; but one of zeros, the first of the log that comes, where the disk has
+        no room for a new one: others may take at once what is set free."""
+        segments = self._directory / "commitlog"
         names = self._listed(segments)
-        self._unlink(segments, [n for n in names if FILE_NAME.fullmatch(n)])
         self._unlink(segments, [n for n in names if UNFINISHED_NAME.fullmatch(n)])
+        named = [n for n in names if FILE_NAME.fullmatch(n)]
+        kept = [n for n in named if self._size(segments / n) == segment_size][-1:]
+        self._unlink(segments, [n for n in named if n not in kept])
+        if not kept or self._files.free_bytes(segments) >= segment_size:
+            self._unlink(segments, kept)
+            return
+        handle = self._files.open(segments / kept[0])
+        try:
+            zero_range(self._files, handle, 0, segment_size)
+            self._files.fsync(handle)
+        finally:
+            self._files.close(handle)
+        self._files.rename(segments / kept[0], segments / file_name(first))
+        self._files.fsync_directory(segments)
+
+    def _size(self, path: Path) -> int:
+        handle = self._files.open(path)
+        try:
+            return self._files.size(handle)
+        finally:
+            self._files.close(handle)
 
     def _listed(self, folder: Path) -> list[str]:
         return sorted(self._files.listdir(folder)) if self._files.exists(folder) else []

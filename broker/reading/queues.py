@@ -45,6 +45,7 @@ class Queues(Protocol):
     """`store.consumequeue.ConsumeQueues`, as far as reading goes."""
 
     def units(self, topic: str, queue_id: int, first: int, count: int) -> bytes: ...
+    def vouched(self, topic: str, queue_id: int, first: int, count: int) -> tuple[bytes, int]: ...
     def min_offset(self, topic: str, queue_id: int) -> int: ...
 
 
@@ -262,12 +263,12 @@ class QueueReader:
         self.check_offset(topic, queue_id, offset)
         low, high = self.bounds(topic, queue_id)
         state = self.topic(topic)
-        units = b""
+        units, sure = b"", 0
         last = high if until is None else min(high, until)
         if offset < last:
             count = min(last - offset, UNITS_AT_ONCE)
-            units = self._queues.units(state.folder, queue_id, offset, count)
-        look = look_through(units, offset, tags)
+            units, sure = self._queues.vouched(state.folder, queue_id, offset, count)
+        look = look_through(units, offset, tags, sure)
         most = min(max_messages or DEFAULT_MESSAGES, MAX_MESSAGES)
         numbers = look.wanted[:most]
         max_bytes = min(max_bytes or DEFAULT_BYTES, MAX_BYTES)

@@ -2,10 +2,12 @@
 
 A unit holds the hash of its message's tag, so that what isn't wanted is passed over without a look
 at the log. Two tags may have one hash (`Aa` and `BB` have): what is left is compared with the tag
-that its record carries. A unit is no witness (ADR 28), and here nothing bears out those that are
-passed over; so each has to be what a unit can be: a size that a record can have, or the mark of a
-void one, a hash of 32 bits, and a place behind that of the unit before it. Looking ends in front of
-the first that isn't.
+that its record carries. A unit is no witness (ADR 28), and no record bears out those that are
+passed over. So only units that are known to be what was derived are passed over by their hash
+(`store.unit_marks`); of others the record is looked at, whatever the hash says: a bit of it that
+has flipped would hide a message for good. And each has to be what a unit can be: a size that a
+record can have, or the mark of a void one, a hash of 32 bits, and a place behind that of the unit
+before it. Looking ends in front of the first that isn't.
 
 Pure functions over bytes: nothing is read here, and nothing raises for bytes that are wrong.
 """
@@ -51,7 +53,7 @@ class Look:
     """What looking through units has shown; all numbers count from the first unit.
 
     Attributes:
-        wanted: those whose hash is that of a wanted tag, ascending.
+        wanted: those whose hash is that of a wanted tag, or isn't known to be its own, ascending.
         voids: those that nobody may read, ascending.
         end: how many were looked through; the next one is wrong, if there is one.
     """
@@ -67,8 +69,13 @@ def wanted_tags(tags: tuple[str, ...]) -> WantedTags:
     return WantedTags(frozenset(tags), np.array([tags_code(each) for each in tags], np.int64))
 
 
-def look_through(units: bytes, base: int, tags: WantedTags) -> Look:
-    """Which of the units are wanted; `base`: queue offset of the first."""
+def look_through(units: bytes, base: int, tags: WantedTags, sure: int) -> Look:
+    """Which of the units are wanted.
+
+    Args:
+        base: queue offset of the first.
+        sure: so many of them, from the first on, are known to be what was derived.
+    """
     claimed = np.frombuffer(units, dtype=UNIT_DTYPE)
     sizes = claimed["size"].astype(np.int64)
     codes = claimed["tags_code"].astype(np.int64)
@@ -79,6 +86,7 @@ def look_through(units: bytes, base: int, tags: WantedTags) -> Look:
     good[:-1] &= _ascend(claimed, sizes)
     end = len(good) if good.all() else int(np.argmin(good))
     is_wanted = np.isin(codes[:end], tags.codes)
+    is_wanted[sure:] = True
     voids = voids[voids < end]
     is_wanted[voids] = False
     return Look(np.flatnonzero(is_wanted), voids, end)

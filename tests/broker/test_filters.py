@@ -115,9 +115,9 @@ def test_what_is_looked_through_at_once_is_bounded() -> None:
     assert (looks, found.next_offset) == (1, 60_001)
 
 
-@pytest.mark.parametrize("bit", range(8 * 16))
+@pytest.mark.parametrize("bit", range(8 * UNIT.size))
 def test_a_unit_that_is_none_hides_nothing(bit: int) -> None:
-    """In its place, its size or the upper half of its hash: what lies behind it is given or refused
+    """In its place, its size or its hash: the message and what lies behind it is given or refused
     for now, and not passed over; and the queue is mended."""
     bench = with_tags(["b", "a", "b", "a", "b", "a"], set())
     for position in range(6):
@@ -144,13 +144,16 @@ def test_void_units_are_passed_over_and_counted() -> None:
     units = [unit.pack(1_000 * n, 200, tags_code("a" if n % 2 else "b")) for n in range(8)]
     for offset in (3, 4):
         units[offset] = void_unit(100 + offset, 1_000 * offset)
-    look = look_through(b"".join(units), 100, wanted_tags(("a",)))
+    look = look_through(b"".join(units), 100, wanted_tags(("a",)), 8)
     assert (look.wanted.tolist(), look.voids.tolist(), look.end) == ([1, 5, 7], [3, 4], 8)
-    look = look_through(b"".join(units), 101, wanted_tags(("a",)))  # void ones of another place
+    look = look_through(b"".join(units), 101, wanted_tags(("a",)), 8)  # void ones of another place
     assert (look.wanted.tolist(), look.voids.tolist(), look.end) == ([1], [], 3)
     units[6] = bytes(20)
-    look = look_through(b"".join(units), 100, wanted_tags(("a",)))
+    look = look_through(b"".join(units), 100, wanted_tags(("a",)), 8)
     assert (look.wanted.tolist(), look.end) == ([1], 5)  # nor is the one before it in its place
+    units[6] = unit.pack(6_000, 200, tags_code("b"))
+    look = look_through(b"".join(units), 100, wanted_tags(("a",)), 2)
+    assert look.wanted.tolist() == [1, 2, 5, 6, 7]  # of whose hash nothing is known
 
 
 # --- pulls that wait ---------------------------------------------------------------------------

@@ -260,12 +260,13 @@ def test_sum_of_a_queue_goes_as_far_as_its_files() -> None:
     broker.dispatch(queues)
     for (topic, queue_id), end in broker.next.items():
         units = queues.units(topic, queue_id, 0, end)
-        assert queues.crc_of(topic, queue_id, end) == crc32c(units)
-        assert queues.crc_of(topic, queue_id, end + 1) is None
+        assert queues.bears_out(topic, queue_id, end, crc32c(units))
+        assert not queues.bears_out(topic, queue_id, end, crc32c(units) ^ 1)
+        assert not queues.bears_out(topic, queue_id, end + 1, crc32c(units))
     disk = broker.made.disk
     before = disk.operations
-    assert queues.crc_of("orders", 0, 1 << 50) is None
-    assert queues.crc_of("unknown", 0, 1 << 50) is None
+    assert not queues.bears_out("orders", 0, 1 << 50, 0)
+    assert not queues.bears_out("unknown", 0, 1 << 50, 0)
     assert disk.operations - before < 100_000
 
 

@@ -245,6 +245,33 @@ def test_a_log_begins_anew_on_a_full_disk() -> None:
         LogUnderTest(fresh, options)
 
 
+def test_an_install_needs_no_space() -> None:
+    """Nor does the first segment behind it, whatever others take as soon as it is set free, and
+    wherever it is cut off; nothing of the log that was comes back."""
+    operations = 0
+    while True:
+        made = make_log(BODIES)
+        Install(made.disk, DATA).intend(START)
+        made.disk.kill()
+        while not any(
+            made.disk.content(segment_paths(made.disk)[-1])
+        ):  # all that are left hold entries
+            made.disk.unlink(segment_paths(made.disk)[-1])
+        made.disk.fill_up(0)
+        made.disk.cut_power_in(operations)
+        if survived(made.disk):
+            break
+        made.disk.power_cut()
+        made.disk.fill_up(0)
+        installed(made.disk)
+        again = LogUnderTest(made.disk)
+        assert (again.log.start, again.log.last_index) == (START, 7)
+        assert again.append(b"first", term=3) == SEGMENT
+        again.flush()
+        operations += 1
+    assert operations > 10
+
+
 def survived(disk: SimulatedDisk) -> bool:
     """Whether an install comes to its end."""
     try:

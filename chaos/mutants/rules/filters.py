@@ -9,6 +9,7 @@ from chaos.mutants.mutant import Mutant
 
 _TESTS: Final = ("tests/broker/test_filters.py",)
 _CLIENT: Final = ("tests/client/test_tags.py", "tests/client/members/test_tags.py")
+_MARKS: Final = ("tests/store/test_unit_marks.py",)
 _TAGS: Final = "broker/reading/tags.py"
 _QUEUES: Final = "broker/reading/queues.py"
 _PULLS: Final = "broker/services/queue_pulls.py"
@@ -48,6 +49,39 @@ FILTERS: Final = (
         "    end = len(good)\n",
         masked=_NO_ROT,
         tests=_TESTS,
+    ),
+    Mutant(
+        "hash-that-has-flipped-is-believed",
+        _TAGS,
+        "    is_wanted[sure:] = True\n",
+        "",
+        masked="one bit of one hash, between two pulls of a group that wants that tag",
+        tests=_TESTS,
+    ),
+    Mutant(
+        "units-vouched-for-unseen",
+        "store/unit_marks.py",
+        "            if crc32c(piece, self._marks[(at - self.first) // STEP]) != expected:\n",
+        "            if False:\n",
+        masked="as above",
+        tests=_MARKS,
+    ),
+    Mutant(
+        "files-that-are-wrong-teach-the-marks",
+        "store/consumequeue.py",
+        "        if marks.crc != crc:\n            return False\n"
+        "        self._marks[(topic, queue_id)] = marks\n        return True\n",
+        "        self._marks[(topic, queue_id)] = marks\n        return marks.crc == crc\n",
+        masked="as above",
+        tests=_MARKS,
+    ),
+    Mutant(
+        "marks-outlive-their-topic",
+        "store/consumequeue.py",
+        "        for known in (self._queues, self._marks):\n",
+        "        for known in (self._queues,):\n",
+        masked="a topic's folder is never used again",
+        tests=_MARKS,
     ),
     Mutant(
         "void-units-taken-for-what-their-mark-says",

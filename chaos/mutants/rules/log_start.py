@@ -173,8 +173,8 @@ LOG_START = (
     Mutant(
         "installed-over-the-old-log",
         "store/log_start.py",
-        "        self._clear(file_name(start.index))\n        StartNote",
-        "        StartNote",
+        "        self._clear_segments(start.offset(segment_size), segment_size)\n",
+        "",
         under=_MOVES,
         tests=_STORE,
     ),
@@ -182,8 +182,17 @@ LOG_START = (
         "intent-gone-before-it-is-done",
         "store/log_start.py",
         "        self._clear(file_name(start.index))\n",
-        "        self._file.remove()\n        self._clear(file_name(start.index))\n",
+        "        self._files.rename(self._path, self._directory / NOTE)\n"
+        "        self._clear(file_name(start.index))\n",
         masked="few crashes meet these few operations",
+        tests=_STORE,
+    ),
+    Mutant(
+        "no-room-to-begin-anew-on-a-full-disk",
+        "store/log_start.py",
+        "        if not kept or self._files.free_bytes(segments) >= segment_size:\n",
+        "        if True:\n",
+        masked="a disk that fills up within the milliseconds of an install is one in 500 seeds",
         tests=_STORE,
     ),
     Mutant(

@@ -87,6 +87,13 @@ MEMBERS = (
         tests=_JOINT,
     ),
     Mutant(
+        "lost-while-taken-in-waits-for-the-other",
+        "broker/leader/membership.py",
+        "        elif node not in present.learners and (\n",
+        "        elif (\n",
+        seed=430063,
+    ),
+    Mutant(
         "change-that-counts-on-full-disks",
         "broker/leader/membership.py",
         "peer.recently_active and not peer.is_short_of_space}",
