@@ -32,7 +32,7 @@ from typing import Final
 
 from dledger.records.layout import FILE_NAME, UNITS_PER_FILE, file_name
 from store.dispatch import UNIT, UNIT_SIZE
-from store.errors import DivergenceFound, NotARegularFile, OutOfRange, StorageFull
+from store.errors import DivergenceFound, OutOfRange, StorageFull
 from store.files import (
     CHUNK_BYTES,
     LOST_ERRNOS,
@@ -535,22 +535,17 @@ class ConsumeQueues:
 
     def _begin_file(self, queue: _Queue, path: Path, piece: memoryview) -> None:
         """The file is there and begins with `piece`, or it isn't there."""
-        is_there = self._is_emptied(path)
-        if not is_there:
-            if self._files.exists(path):  # no file of ours
-                self._remove_file(path)
-            elif not self._files.exists(queue.directory):  # its first units were another disk's
-                self._make_folders(queue)
-            self._keep(path, self._files.create(path))
-        handle = self._handle(path)
+        if self._files.exists(path):  # a stray one: the queue has never reached it
+            self._remove_file(path)
+        elif not self._files.exists(queue.directory):  # its first units were another disk's
+            self._make_folders(queue)
+        handle = self._keep(path, self._files.create(path))
         try:
-            if not is_there:
-                self._files.truncate(handle, self._file_size)
+            self._files.truncate(handle, self._file_size)
             write_all(self._files, handle, [piece], 0)
         except OSError:
             self._remove_file(path)
             raise
-        # Also of a file that was there: an earlier life may have left its name in the page cache.
         self._renamed[queue.directory] = None
 
     def _keep(self, path: Path, handle: Handle) -> Handle:
@@ -586,34 +581,14 @@ class ConsumeQueues:
         return True, rest or self._files.exists(following)
 
     def _clear(self, queue: _Queue) -> None:
-        """A queue without units has no file but the one that its next unit will lie in, all zeros.
-        That one is kept if an earlier life made it, as the unit it made it for comes again as a
-        rule: of ten thousand files, making each anew takes most of a start."""
+        """A queue without units has no file, though its next one may lie in the midst of one: what
+        an earlier life left there may have its name in the page cache only."""
         if not self._files.exists(queue.directory):
             return
-        kept, _ = self._place(queue, queue.next)
         for name in self._files.listdir(queue.directory):
-            path = queue.directory / name
-            if FILE_NAME.fullmatch(name) and (path != kept or not self._is_emptied(path)):
-                self._remove_file(path)
+            if FILE_NAME.fullmatch(name):
+                self._remove_file(queue.directory / name)
                 self._renamed[queue.directory] = None
-
-    def _is_emptied(self, path: Path) -> bool:
-        """Whether a file is there, of its size, which holds nothing but zeros now. It isn't noted
-        to be synced: should old bytes come back, the next start finds no unit there either."""
-        try:
-            handle = self._handle(path)
-            is_whole = self._files.size(handle) == self._file_size
-            if not is_whole or any(self._files.data_ranges(handle, 0, self._file_size)):
-                self._files.truncate(handle, 0)
-                self._files.truncate(handle, self._file_size)
-        except NotARegularFile:
-            return False
-        except OSError as error:
-            if error.errno not in LOST_ERRNOS:
-                raise
-            return False
-        return True
 
     def _cut(self, queue: _Queue, next_offset: int) -> None:
         """The queue ends at `next_offset`; everything behind reads as zeros."""

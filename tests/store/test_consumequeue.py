@@ -75,9 +75,9 @@ class Broker:
         self.next[(topic, queue_id)] = base + len(bodies)
         self.made.flush()
 
-    def dispatch(self, queues: ConsumeQueues, first: int = 1, last: int | None = None) -> None:
+    def dispatch(self, queues: ConsumeQueues, first: int = 1) -> None:
         log = self.made.log
-        for index in range(first, (last or log.last_index) + 1):
+        for index in range(first, log.last_index + 1):
             frame = log.read(index, index)
             header = parse_header(frame, 0)
             if header.kind == EntryKind.DATA:
@@ -573,71 +573,6 @@ def test_a_files_worth_of_units_behind_the_end_goes_with_its_file() -> None:
         assert [path.name for path in broker.files()] == [file_name(0)]
         broker.dispatch(again, 2)
         assert broker.files() == whole
-
-
-def test_what_an_earlier_life_began_is_emptied_and_used_again() -> None:
-    """Ten thousand queues whose first messages weren't noted yet are not made anew: of each the
-    file is there, and holds nothing that it wasn't given again."""
-    broker = Broker()
-    broker.send("t", 0, [b""] * 2)
-    broker.send("t", 0, [b""] * (PER_FILE + 1))
-    queues = broker.queues()
-    broker.dispatch(queues)
-    queues.flush()
-    queues.close()
-    whole, disk = broker.files(), broker.made.disk
-    first = ROOT / "t" / "0" / file_name(0)
-    again = broker.started(0)
-    assert broker.files() == {first: bytes(PER_FILE * UNIT_SIZE)}
-    disk.calls.clear()
-    broker.dispatch(again, last=1)
-    assert not [call for call in disk.calls if call[0] in ("create", "unlink")]
-    units = whole[first][: 2 * UNIT_SIZE]
-    assert broker.files() == {first: units.ljust(PER_FILE * UNIT_SIZE, b"\0")}
-    again.flush()
-    disk.power_cut()
-    broker.made = LogUnderTest(disk)
-    assert broker.files() == {first: units.ljust(PER_FILE * UNIT_SIZE, b"\0")}
-    broker.dispatch(broker.started(1), 2)
-    assert broker.files() == whole
-
-
-def test_name_of_a_file_that_is_used_again_is_durable_with_its_units() -> None:
-    """The process that made it died before its flush, and the one after that looked around and
-    synced what it had; only then the file is begun again."""
-    broker = make_broker()
-    broker.dispatch(broker.queues())
-    broker.made.disk.kill()
-    broker.made = LogUnderTest(broker.made.disk)
-    queues = broker.started(0)
-    queues.flush()
-    broker.dispatch(queues)
-    queues.flush()
-    flushed = broker.files()
-    broker.made.disk.power_cut()
-    assert broker.files() == flushed
-
-
-@pytest.mark.parametrize("is_link", [True, False])
-def test_what_is_no_whole_file_is_made_anew(tmp_path: Path, *, is_link: bool) -> None:
-    """A link, and a file of another size, have the name of a queue's first file."""
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_bytes(b"of somebody else")
-    first = tmp_path / "data" / "consumequeue" / "t" / "0" / file_name(0)
-    first.parent.mkdir(parents=True)
-    if is_link:
-        first.symlink_to(elsewhere)
-    else:
-        first.write_bytes(b"short")
-    queues = ConsumeQueues(tmp_path / "data", units_per_file=PER_FILE)
-    queues.look()
-    assert queues.settle("t", 0)
-    assert first.exists() is not is_link
-    unit = UNIT.pack(80, 100, 0)
-    queues.dispatch("t", 0, 0, unit)
-    assert first.read_bytes() == unit.ljust(PER_FILE * UNIT_SIZE, b"\0")
-    assert elsewhere.read_bytes() == b"of somebody else"
-    queues.close()
 
 
 def test_few_files_are_kept_open_for_many_queues() -> None:

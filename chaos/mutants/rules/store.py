@@ -113,32 +113,6 @@ STORE = (
         tests=("tests/store/test_consumequeue.py",),
     ),
     Mutant(
-        "consume-queue-begun-again-on-what-it-held",
-        "store/consumequeue.py",
-        "                self._files.truncate(handle, 0)\n"
-        "                self._files.truncate(handle, self._file_size)\n"
-        "        except NotARegularFile:\n",
-        "                pass\n        except NotARegularFile:\n",
-        masked="the units are written again in the end",
-        tests=("tests/store/test_consumequeue.py",),
-    ),
-    Mutant(
-        "later-files-of-an-empty-queue-kept",
-        "store/consumequeue.py",
-        "(path != kept or not self._is_emptied(path))",
-        "not self._is_emptied(path)",
-        masked="the units are written again in the end",
-        tests=("tests/store/test_consumequeue.py",),
-    ),
-    Mutant(
-        "name-of-a-file-begun-again-not-synced",
-        "store/consumequeue.py",
-        "        self._renamed[queue.directory] = None\n\n    def _keep",
-        "        if not is_there:\n            self._renamed[queue.directory] = None\n\n"
-        "    def _keep",
-        seed=23,
-    ),
-    Mutant(
         "consume-queue-unit-of-the-wrong-record",
         "store/dispatch.py",
         "        units.append(UNIT.pack(expected[1], end - start, code))\n",
