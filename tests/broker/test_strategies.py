@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker.leader.groups import strategies
 from broker.leader.groups.planning import HandOver, Plan, When, plan
 from broker.leader.groups.presence import SETTLE_TICKS, Presence
-from broker.leader.groups.steps import at_once
+from broker.leader.groups.steps import STEP, at_once
 from broker.leader.groups.strategies import (
     BUILT_IN,
     Member,
@@ -137,6 +137,17 @@ def test_a_ring_moves_only_what_the_newcomer_gets() -> None:
     after = shared("CONSISTENT_HASH", Share(members(6), queues(200), {}))
     assert {after[each] for each in before if before[each] != after[each]} == {6}
     assert len(set(before.values())) == 5
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_a_small_group_takes_few_steps_and_a_large_one_many(name: str) -> None:
+    """A turn may have one step only: a look that takes hundreds of them rests as long again."""
+    taken: list[int] = []
+    for some in (Share(members(3), queues(4), {}), Share(members(2_000), queues(8_000), {})):
+        steps = share_out(BUILT_IN[name], some)
+        taken.append(sum(1 for _ in steps))
+    assert taken[0] <= 8
+    assert taken[1] >= 8_000 // STEP
 
 
 def test_members_get_queues_of_topics_that_they_want() -> None:

@@ -211,9 +211,13 @@ def consistent_hash(share: Share) -> Steps[Given]:
         if not at * VIRTUAL_NODES % STEP:
             yield
     ring: list[tuple[int, str, int]] = []
+    count = 0  # of points since others had their turn
     for arc in arcs:
         ring += sorted(arc)
-        yield
+        count += len(arc)
+        if count >= STEP:  # a small ring is no more work for its arcs
+            count = 0
+            yield
     points = [point for point, *_ in ring]
     yield
     return (
