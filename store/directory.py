@@ -257,7 +257,7 @@ def _disk_of(files: FileSystem, path: Path, identity: Identity, birth: Callable[
                 raise
             raise StorageFull(str(path), _IDENTITY_BYTES, files.free_bytes(path)) from error
         return disk
-    stored = read_sealed(files, file)
+    stored = read_sealed(files, file, is_needed=True)
     is_legacy = stored.get("format_version") == LEGACY_VERSION
     expected = {
         "format_version": LEGACY_VERSION if is_legacy else FORMAT_VERSION,
@@ -326,15 +326,22 @@ def write_sealed(files: FileSystem, file: Path, fields: dict[str, object]) -> No
     replace_file(files, file, json.dumps(sealed, indent=2).encode() + b"\n")
 
 
-def read_sealed(files: FileSystem, file: Path) -> dict[str, object]:
+def read_sealed(files: FileSystem, file: Path, *, is_needed: bool = False) -> dict[str, object]:
     """What `write_sealed` wrote.
+
+    Args:
+        is_needed: nobody goes on without it, so a disk that can't give it has failed.
 
     Raises:
         CorruptionFound: it isn't that, or the disk can't give it any more.
+        OSError: the same, of what is needed.
     """
     handle = files.open(file)
     try:
-        content = read_upto(files, handle, _MAX_SEALED_BYTES, 0, str(file))
+        if is_needed:
+            content = files.pread(handle, _MAX_SEALED_BYTES, 0)
+        else:
+            content = read_upto(files, handle, _MAX_SEALED_BYTES, 0, str(file))
     finally:
         files.close(handle)
     try:

@@ -267,12 +267,16 @@ def test_a_note_that_is_no_file_keeps_nobody_from_starting(name: str, tmp_path: 
 
 
 def test_what_says_whose_a_directory_is_is_missed_as_if_it_had_rotted() -> None:
+    """By whoever looks; a start can't do without it, and says that the disk has failed."""
     disk = SimulatedDisk()
     make_directory(disk, DATA)
     write_sealed(disk, DATA / "identity.json", {"a": 1})
     disk.lose_sector(DATA / "identity.json", 0)
     with pytest.raises(CorruptionFound, match="a sector that can't be read"):
         read_sealed(disk, DATA / "identity.json")
+    with pytest.raises(OSError) as failed:
+        read_sealed(disk, DATA / "identity.json", is_needed=True)
+    assert failed.value.errno == errno.EIO
 
 
 def test_a_note_of_doubt_that_is_full_says_so() -> None:

@@ -33,8 +33,8 @@ REPAIRS = (
     Mutant(
         "lost-sector-of-a-note-ends-the-node",
         "store/directory.py",
-        "        content = read_upto(files, handle, _MAX_SEALED_BYTES, 0, str(file))\n",
-        "        content = files.pread(handle, _MAX_SEALED_BYTES, 0)\n",
+        "            content = read_upto(files, handle, _MAX_SEALED_BYTES, 0, str(file))\n",
+        "            content = files.pread(handle, _MAX_SEALED_BYTES, 0)\n",
         masked="sectors of a run are lost in the log",
         tests=("tests/store/test_lost_sectors.py",),
     ),
