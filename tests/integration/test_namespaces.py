@@ -8,6 +8,8 @@ iproute2; skipped without.
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import os
 import shutil
 import subprocess
@@ -63,14 +65,45 @@ pytestmark = [
 ]
 
 
+@functools.cache
+def first_network() -> int:
+    """The third octet behind which three are nobody's here.
+
+    What a killed run left must not take this one's packets.
+    """
+    told = subprocess.run(
+        ["ip", "-json", "-4", "address"], check=True, capture_output=True, timeout=10
+    ).stdout
+    taken = {
+        tuple(each["local"].split(".")[:3])
+        for link in json.loads(told)
+        for each in link.get("addr_info", ())
+        if each
+    }
+    for first in range(0, 250, len(NODES)):
+        if taken.isdisjoint(("198", "18", str(first + number)) for number in NODES):
+            return first
+    raise AssertionError(f"198.18.0.0/16 is full: {sorted(taken)}")
+
+
+def peers_net(number: int) -> str:
+    """The network between a node and the router, without the last octet."""
+    return f"198.19.{first_network() + number}"
+
+
+def own_net(number: int) -> str:
+    """The network between a node and this test, without the last octet."""
+    return f"198.18.{first_network() + number}"
+
+
 def connect(number: int) -> None:
     """A node's namespace with two links: to the router, and to this test, which no fault cuts."""
     name = namespace_of(number)
     ip("netns", "add", name)
     ip("-n", name, "link", "set", "lo", "up")
     ends = {
-        "peers": (f"198.19.{number}.2/24", ROUTER, f"198.19.{number}.1/24"),
-        "test": (f"198.18.{number}.2/24", "", f"198.18.{number}.1/24"),
+        "peers": (f"{peers_net(number)}.2/24", ROUTER, f"{peers_net(number)}.1/24"),
+        "test": (f"{own_net(number)}.2/24", "", f"{own_net(number)}.1/24"),
     }
     for link, (address, there, far_address) in ends.items():
         far = f"{PREFIX}{link[0]}{number}"
@@ -82,7 +115,7 @@ def connect(number: int) -> None:
         ip(*outside, "link", "set", far, "up")
         ip("-n", name, "address", "add", address, "dev", link)
         ip("-n", name, "link", "set", link, "up")
-    ip("-n", name, "route", "add", "default", "via", f"198.19.{number}.1")
+    ip("-n", name, "route", "add", "default", "via", f"{peers_net(number)}.1")
 
 
 def forward(*, packets: bool) -> None:
@@ -98,10 +131,10 @@ def configuration(number: int, folder: Path) -> NodeConfig:
             "broker_group": "g1",
             "node_id": f"n{number}",
             "data_directory": str(folder / f"n{number}"),
-            "listen": f"198.19.{number}.2:{PORT}",
-            "metrics_listen": f"198.18.{number}.2:{METRICS_PORT}",
+            "listen": f"{peers_net(number)}.2:{PORT}",
+            "metrics_listen": f"{own_net(number)}.2:{METRICS_PORT}",
             "insecure": True,  # nobody else is in these namespaces
-            "peers": {f"n{each}": f"198.19.{each}.2:{PORT}" for each in NODES},
+            "peers": {f"n{each}": f"{peers_net(each)}.2:{PORT}" for each in NODES},
             "store": {"segment_size_bytes": SEGMENT_BYTES, "reserve_bytes": 0},
         }
     )
@@ -155,7 +188,7 @@ def serves(number: int) -> bool:
     """Whether the node says so in its metrics."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with contextlib.suppress(OSError):
-        page = opener.open(f"http://198.18.{number}.2:{METRICS_PORT}/metrics", timeout=1).read()
+        page = opener.open(f"http://{own_net(number)}.2:{METRICS_PORT}/metrics", timeout=1).read()
         return any(
             line.startswith(b"dledger_serving") and line.endswith(b" 1.0")
             for line in page.splitlines()
