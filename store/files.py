@@ -383,16 +383,22 @@ def read_upto(files: FileSystem, handle: Handle, size: int, offset: int, name: s
     return files.pread(handle, size, offset)  # it can, the second time
 
 
-def zero_range(files: FileSystem, handle: Handle, start: int, end: int) -> int:
+def zero_range(
+    files: FileSystem, handle: Handle, start: int, end: int, *, again: bool = False
+) -> int:
     """`[start, end)` reads as zeros, written from the end backwards and only where it did not
-    already, or couldn't be read; returns how many bytes were written. Not yet durable."""
+    already, or couldn't be read; returns how many bytes were written. Not yet durable.
+
+    `again`: zeros that a dead process wrote are written once more. They may be in the page cache
+    only, and called clean after a sync that failed (ADR 8).
+    """
     zeroed = 0
     for data_start, data_end in reversed(list(files.data_ranges(handle, start, end))):
         at = data_end
         while at > data_start:
             size = min(CHUNK_BYTES, at - data_start)
             at -= size
-            if any_nonzero(_readable(files, handle, size, at)):
+            if again or any_nonzero(_readable(files, handle, size, at)):
                 zeroed += write_all(files, handle, [memoryview(_ZEROS)[:size]], at)
     return zeroed
 

@@ -166,7 +166,7 @@ class Install:
             return
         handle = self._files.open(segments / kept[0])
         try:
-            zero_range(self._files, handle, 0, segment_size)
+            zero_range(self._files, handle, 0, segment_size, again=True)
             self._files.fsync(handle)
         finally:
             self._files.close(handle)

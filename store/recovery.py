@@ -190,7 +190,8 @@ class Recovery:
         cut = self._intent.read()
         if cut is None:
             return None
-        cut_tail(self._files, self._intent, self._checkpoint, cut, self._ranges_from(cut))
+        ranges = self._ranges_from(cut)
+        cut_tail(self._files, self._intent, self._checkpoint, cut, ranges, again=True)
         self._watermark = self._checkpoint.state.watermark
         self._clean = False
         return cut

@@ -4,7 +4,9 @@ Raft truncates a follower's conflicting tail, and recovery cuts what a crash tor
 frame that was cut must not be found valid by a later recovery, not even when the power fails in
 the middle. So: an intent file says durably where the cut is; the tail is overwritten with zeros,
 from its end backwards, and synced; the watermark is lowered, synced; then the intent goes. A
-crash between any two of these leaves the intent, and opening the log does all of it again.
+crash between any two of these leaves the intent, and opening the log does all of it again, also
+where zeros are read: the sync may be what ended the process, and then they are in the page cache
+and nowhere else.
 
 The intent file `<data>/truncation` is an `AtomicFile`: `dledger.records.layout.TRUNCATION_INTENT`.
 
@@ -94,11 +96,14 @@ def cut_tail(
     checkpoint: Checkpoint,
     cut: int,
     ranges: Sequence[ZeroRange],
+    *,
+    again: bool = False,
 ) -> int:
     """Everything of the log from physical offset `cut` on is gone, durably.
 
     Args:
         ranges: what may hold bytes beyond the cut, in log order.
+        again: the process that began it has died.
 
     Returns:
         How many bytes were overwritten.
@@ -106,7 +111,7 @@ def cut_tail(
     intent.write(cut)
     zeroed = 0
     for each in reversed(ranges):
-        zeroed += zero_range(files, each.handle, each.start, each.end)
+        zeroed += zero_range(files, each.handle, each.start, each.end, again=again)
     for each in ranges:
         files.fdatasync(each.handle)
     checkpoint.lower(cut)

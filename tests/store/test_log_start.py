@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from chaos.sim.disk import MachineDied
@@ -270,6 +272,23 @@ def test_an_install_needs_no_space() -> None:
         again.flush()
         operations += 1
     assert operations > 10
+
+
+def test_zeros_of_a_sync_that_failed_are_no_segment_yet() -> None:
+    """The page cache calls them clean; what the log that was had written there comes back else."""
+    made = make_log(BODIES)
+    Install(made.disk, DATA).intend(START)
+    made.disk.kill()
+    made.disk.unlink(segment_paths(made.disk)[-1])  # all that are left hold entries
+    made.disk.fill_up(0)
+    made.disk.fail_next("fsync", errno.EIO, "commitlog")
+    with pytest.raises(OSError, match="Input/output"):
+        installed(made.disk)
+    made.disk.kill()
+    installed(made.disk)
+    made.disk.power_cut()
+    assert not any(made.disk.durable_content(segment_paths(made.disk)[0]))
+    assert LogUnderTest(made.disk).log.start == START
 
 
 def survived(disk: SimulatedDisk) -> bool:

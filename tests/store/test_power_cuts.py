@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -127,6 +129,45 @@ def test_interrupted_cut_is_finished_before_anything_else() -> None:
     assert again.log.last_index == 2
     assert again.log.recovery.redone_cut == again.log.end_offset
     assert DATA / "truncation" not in made.disk.paths()
+
+
+def syncs_of_a_cut() -> int:
+    made = make_log(BODIES)
+    made.log.truncate_from(2)
+    before = len(made.disk.calls)
+    made.flush()
+    return sum("sync" in operation for operation, _ in made.disk.calls[before:])
+
+
+def test_zeros_that_a_failed_sync_left_in_the_cache_are_written_again() -> None:
+    """Whichever sync of a cut fails: the next process's zeros are on the platter, and not only in
+    a cache that calls them clean."""
+    steps = syncs_of_a_cut()
+    assert steps >= 5
+    outcomes = set()
+    for step in range(steps):
+        made = make_log(BODIES)
+        made.log.truncate_from(2)
+        made.submit()
+        left = iter(range(step))
+
+        def fail(
+            operation: str, name: str, disk: SimulatedDisk = made.disk, left: Iterator[int] = left
+        ) -> None:
+            if "sync" in operation and next(left, None) is None:
+                disk.before = lambda _operation, _name: None
+                disk.fail_next(operation, errno.EIO, name)
+
+        made.disk.before = fail
+        made.flusher.run_pending()
+        made.disk.kill()
+        again = LogUnderTest(made.disk)
+        made.disk.power_cut()
+        if again.log.last_index == 1:
+            assert_zeros_behind(made.disk, again.log.end_offset)
+        outcomes.add(again.log.last_index)
+        assert LogUnderTest(made.disk).log.last_index == again.log.last_index
+    assert outcomes == {1, 7}
 
 
 def test_spoiled_intent_stops_the_node() -> None:

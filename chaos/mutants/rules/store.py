@@ -91,8 +91,24 @@ STORE = (
     Mutant(
         "cut-tail-not-zeroed",
         "store/truncation.py",
-        "        zeroed += zero_range(files, each.handle, each.start, each.end)\n",
+        "        zeroed += zero_range(files, each.handle, each.start, each.end, again=again)\n",
         "        pass\n",
+    ),
+    Mutant(
+        "zeros-of-a-failed-sync-trusted",
+        "store/recovery.py",
+        "cut, ranges, again=True)",
+        "cut, ranges)",
+        masked="it takes a sync that fails within a cut, and the power soon after (seed 430831, 20 s)",
+        tests=("tests/store/test_power_cuts.py",),
+    ),
+    Mutant(
+        "zeros-of-a-failed-sync-trusted-under-a-new-log",
+        "store/log_start.py",
+        "0, segment_size, again=True)",
+        "0, segment_size)",
+        masked="it takes a full disk, a sync that fails there, and the power",
+        tests=("tests/store/test_log_start.py",),
     ),
     Mutant(
         "starts-read-from-unwritten-files",
