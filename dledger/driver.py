@@ -159,6 +159,11 @@ class RaftDriver(Generic[H]):
         return self._core
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether it heeds nobody any more: what comes is dropped, unjudged."""
+        return self._stopped
+
+    @property
     def applied_index(self) -> Index:
         return self._applier.applied
 

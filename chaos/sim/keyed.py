@@ -13,6 +13,7 @@ missing, and nothing is in a queue behind where it was closed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -172,12 +173,19 @@ class Resizer(Client):
         """Until the run stops."""
         while not self.shared.stopping:
             await asyncio.sleep(self.chance.expovariate(1 / self._interval_s))
-            try:
-                answer = await self.call("describe_topic", pb.DescribeTopicRequest(name=TOPIC))
-                await self._update(answer.topic)
-            except CallFailed as failure:
-                if failure.code in WRONG:
-                    raise Defect("resizer", f"{failure.error}") from failure
+            with contextlib.suppress(CallFailed):
+                topic = await self._look()
+                try:
+                    await self._update(topic)
+                except CallFailed as failure:
+                    # One before it, that nobody had answered, may have come in between.
+                    if failure.code in WRONG and await self._look() == topic:
+                        raise Defect("resizer", f"{failure.error}") from failure
+
+    async def _look(self) -> pb.Topic:
+        answer = await self.call("describe_topic", pb.DescribeTopicRequest(name=TOPIC))
+        topic: pb.Topic = answer.topic
+        return topic
 
     async def _update(self, topic: pb.Topic) -> None:
         read, write = topic.queue_count, topic.write_queues

@@ -69,6 +69,7 @@ class LeaseModel:
     def __init__(self, machine: StateMachine) -> None:
         self._machine = machine
         self._seats: dict[Seat, _Seat] = {}
+        self._read_queues: dict[int, int] = {}  # of each topic, as of the last look
         self.copied: dict[tuple[Seat, int], int] = {}  # failures of what was sent back, by then
         self.counted = self.vanished = 0
         self.commits = self.refused = self.grants = self.taken = self.moves = 0
@@ -261,14 +262,16 @@ class LeaseModel:
                 seat.due = Due(each.offset, index)
 
     def _let_go(self, command: pb.UpdateTopicCommand) -> None:
-        """Nobody holds queues that aren't read any more."""
+        """Nobody holds the queues that it takes away. One that was granted while they went is given
+        back by whoever has it, when it is asked."""
         topic = self._machine.topics.get(command.name)
         if topic is None:
             return
         count = len(topic.next_offsets)
         numbers = self._machine.queue_numbers.of(topic.incarnation, count)
+        going = range(numbers.read_queues, self._read_queues.get(topic.incarnation, count))
         for (_, incarnation, queue_id), seat in self._seats.items():
-            if incarnation == topic.incarnation and queue_id >= numbers.read_queues:
+            if incarnation == topic.incarnation and queue_id in going:
                 seat.session = seat.epoch = 0
 
     def _drop_what_is_gone(self) -> None:
@@ -290,7 +293,11 @@ class LeaseModel:
         return (0, 0) if lease is None else (lease.session, lease.epoch)
 
     def _compare(self, index: int) -> None:
-        names = {topic.incarnation: topic.name for topic in self._machine.topics.values()}
+        names = dict[int, str]()
+        for topic in self._machine.topics.values():
+            names[topic.incarnation] = topic.name
+            numbers = self._machine.queue_numbers.of(topic.incarnation, len(topic.next_offsets))
+            self._read_queues[topic.incarnation] = numbers.read_queues
         for key, seat in self._seats.items():
             group, incarnation, queue_id = key
             if self._lease(key) != (seat.session, seat.epoch):

@@ -170,6 +170,7 @@ class Links:
             InvalidMessage: to the links, which end the stream.
         """
         network, name = self._world.network, self._node.name
+        is_deaf = self._is_deaf()
         try:
             self._on_message(peer, message)
         except InvalidMessage as error:
@@ -177,9 +178,17 @@ class Links:
                 raise Defect("honest message refused", f"{peer} to {name}: {error}") from error
             self._world.log(name, f"refuses: {error}")
             raise
-        if network.is_garbled and self._node.refill is None:  # that one heeds answers only
+        if network.is_garbled and not is_deaf:
             kind = message.WhichOneof("body")
             raise Defect("garbled message taken", f"{peer} to {name}: {kind}")
+
+    def _is_deaf(self) -> bool:
+        """Whether what comes is dropped without being judged: by a process that heeds answers only,
+        or is about to end."""
+        if self._node.refill is not None:
+            return True
+        life = self._node.life
+        return life is not None and life.replica.driver.is_stopped
 
 
 class CallContext:

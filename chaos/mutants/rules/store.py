@@ -99,7 +99,7 @@ STORE = (
         "store/recovery.py",
         "cut, ranges, again=True)",
         "cut, ranges)",
-        masked="it takes a sync that fails within a cut, and the power soon after (seed 430831, 20 s)",
+        masked="a sync has to fail within a cut, and the power soon after (seed 430831, 20 s)",
         tests=("tests/store/test_power_cuts.py",),
     ),
     Mutant(
