@@ -12,6 +12,9 @@ what it can read. One damage at a time:
                  └ nobody has given them; three times over for the same bytes, as every peer says
                    that it can't: the replica ends
 
+Within a place the sizes of what has rotted aren't known: damage reaches up to what was appended
+last, if nothing intact begins between. So it waits, in doubt, until all of that is committed.
+
 What is remembered of a find is its place, which follows from memory: the same find is the same
 place, and there are no more of them than places. What is damaged there, and what answers are judged
 by, is looked at anew before each round of asking, as the neighbours may have rotted meanwhile, or
@@ -29,6 +32,7 @@ import errno
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -53,6 +57,8 @@ from store.repair_journal import RepairJournal
 GIVEN_BYTES: Final = 64 << 10  # in one answer, but one entry at least: a turn of the loop each
 SPACE_S: Final = 1.0  # from finding no space for the journal to trying again
 IDLE_LOOK_S: Final = 0.02
+COMMIT_S: Final = 5.0  # for what lies behind the rot to be committed: an election, and more
+COMMIT_LOOK_S: Final = 0.02
 
 log = structlog.get_logger(__name__)
 
@@ -188,9 +194,9 @@ class Repairs:
         if self._log.damages.is_gone(str(place.path)):
             return None
         damage = self._log.damages.locate(str(place.path), place.start)
-        if damage is not None and damage.last_index > self._around.through():
-            entries = f"entries {damage.first_index} to {damage.last_index}"
-            raise BeyondRepair(damage.file, f"of {entries}, not all are known to be committed")
+        if damage is not None and damage.first_index > self._around.through():
+            reason = f"entry {damage.first_index} isn't known to be committed"
+            raise BeyondRepair(damage.file, reason)
         return damage
 
     def _add(self, place: Extent, damage: Damage, error: CorruptionFound) -> None:
@@ -294,14 +300,20 @@ class Repairs:
 
         Raises:
             BeyondRepair, OutOfRange: it can't be.
-            OSError, CorruptionFound: the disk doesn't keep what is written to it.
+            OSError: the disk doesn't keep what is written to it.
+            CorruptionFound: the same, or what lies behind the rot isn't committed in time.
         """
         refused, negative = None, 0
         front = place
+        committed_by = inf
         while (damage := self._damage_in(front) or self._damage_in(place)) is not None:
             if damage.is_filler:
                 await self._fill(place, damage)
                 return
+            if damage.last_index > self._around.through():
+                committed_by = await self._uncommitted(damage, committed_by)
+                continue
+            committed_by = inf
             negative = negative if damage == refused else 0
             verdicts = await self._asking.ask_all(
                 partial(self._refill_of, damage),
@@ -327,6 +339,21 @@ class Repairs:
                 raise BeyondRepair(damage.file, f"of {entries}, {told(verdicts)}")
             self._wait("nobody has given the entries yet", told(verdicts))
             await asyncio.sleep(AGAIN_S)
+
+    async def _uncommitted(self, damage: Damage, until_s: float) -> float:
+        """A moment later; `until_s` is the end of the time that there is for it to be committed,
+        infinite before the first such moment, and is returned.
+
+        Raises:
+            CorruptionFound: that is over. A start keeps what is intact, and asks for the rest.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= until_s:
+            last, found = damage.extents[-1], f"entry {damage.last_index}, which isn't known to be"
+            raise CorruptionFound(str(last.path), last.end - 1, "what is committed", found)
+        self._wait("what lies behind isn't committed yet", f"entry {damage.last_index}")
+        await asyncio.sleep(COMMIT_LOOK_S)
+        return min(until_s, now_s + COMMIT_S)
 
     def _is_gone(self, damage: Damage) -> bool:
         """Whether the log's front has gone with it. What of it lies in a file that is left is a

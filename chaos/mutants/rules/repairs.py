@@ -249,10 +249,26 @@ REPAIRS = (
     Mutant(
         "what-may-be-cut-is-repaired",
         "broker/repairs.py",
-        "if damage is not None and damage.last_index > self._around.through():",
+        "if damage is not None and damage.first_index > self._around.through():",
         "if damage is not None and damage.last_index == 0:",
         masked="only what is committed rots in a run",
         tests=(*_MEMBERS, *_MANY),
+    ),
+    Mutant(
+        "what-may-be-cut-behind-rot-is-repaired",
+        "broker/repairs.py",
+        "            if damage.last_index > self._around.through():\n",
+        "            if damage.last_index == 0:\n",
+        masked="the answer is refused in a run: nobody else has it as of that term",
+        tests=_MANY,
+    ),
+    Mutant(
+        "what-lies-behind-rot-ends-the-member",
+        "broker/repairs.py",
+        "if damage is not None and damage.first_index > self._around.through():",
+        "if damage is not None and damage.last_index > self._around.through():",
+        masked="an entry has to be under way when the scrub comes by (seed 460525, 20 s)",
+        tests=_MANY,
     ),
     Mutant(
         "asked-for-what-was-retired",
