@@ -1,8 +1,8 @@
 """Asks peers for entries that they have and this member has not any more, one peer after the other.
 
 Whoever wants them says which, and judges what comes (`Taking`): a giver is believed in nothing. It
-gives them in pieces; where it has lost one itself, and this member's own is intact, that takes its
-place, and the giver is asked for those behind.
+gives them in pieces; where it has lost one itself, or ends before it, and this member's own is
+intact, that takes its place, and the giver is asked for those behind.
 This owns the question that is under way, its number, and what became of asking each peer. It must
 never take an answer for one to another question, nor wait for one peer only
 (docs/adr/0039-rot-in-the-log-is-repaired.md).
@@ -64,6 +64,10 @@ class Taking(Protocol):
     def own_frame(self) -> bytes:
         """The next frame as it lies here, if it is intact and carries on what was taken; else
         nothing. It is judged like any other, by what comes of it."""
+        ...
+
+    def next_term(self) -> int | None:
+        """The term of the next entry; None where it isn't known. Nothing else is taken for it."""
         ...
 
 
@@ -134,15 +138,15 @@ class Asking:
             return Verdict.SILENT
         if not link.gives_entries:
             return Verdict.OLD
-        taking = begin()
+        taking, is_short = begin(), False  # whether the peer ends before `last`
         while True:
-            answer = await self._exchange(peer, taking.next_index, last, last_term)
-            if not isinstance(answer, Verdict):
-                frames = answer.frames
-            elif answer is Verdict.ROTTEN and (own := taking.own_frame()):
-                frames = own  # the two needn't have lost the same entry
-            else:
-                return answer
+            frames: bytes | Verdict = taking.own_frame() if is_short else b""
+            if not frames:
+                answer = await self._exchange(peer, taking.next_index, last, last_term)
+                is_short = answer is Verdict.NOT_YET and taking.next_term() is not None
+                frames = await self._next_of(peer, taking, answer)
+            if isinstance(frames, Verdict):
+                return frames
             try:
                 if taking.take(frames):
                     return taking
@@ -153,6 +157,24 @@ class Asking:
                         "repair_answer_refused", peer=peer, reason=str(error), unreported=unreported
                     )
                 return Verdict.OTHER
+            await asyncio.sleep(0)  # a turn of the event loop each, also for those of one's own
+
+    async def _next_of(
+        self, peer: NodeId, taking: Taking, answer: pb.EntriesResponse | Verdict
+    ) -> bytes | Verdict:
+        """What follows from a peer's answer: its entries, one of this member's own, or neither."""
+        index, term = taking.next_index, taking.next_term()
+        if answer is Verdict.NOT_YET and term is not None:
+            # It hasn't got the last one, and may not know that those before are committed. Who has
+            # this one in its term has the same.
+            answer = await self._exchange(peer, index, index, term)
+        if not isinstance(answer, Verdict):
+            return answer.frames
+        # The two needn't have lost the same entry. Where its term isn't known, one that a lost
+        # write has left behind could be meant, which only a peer that goes on would tell.
+        is_lacking = answer is Verdict.ROTTEN or (answer is Verdict.NOT_YET and term is not None)
+        own = taking.own_frame() if is_lacking else b""
+        return own or answer
 
     async def _exchange(
         self, peer: NodeId, first: int, last: int, last_term: int

@@ -38,8 +38,9 @@ from typing import Final, Protocol
 
 import structlog
 
-from broker.asking import AGAIN_S, NEGATIVE_ROUNDS, Asking, Given, are_final, told
+from broker.asking import AGAIN_S, NEGATIVE_ROUNDS, Asking, Given, Verdict, are_final, told
 from dledger.checksum import check_outside_terms, seal
+from dledger.core.errors import UnknownEntry
 from dledger.core.types import MAX_INDEX, MAX_TERM, LogView, NodeId
 from dledger.errors import InvalidMessage
 from dledger.peers import PeerLink
@@ -315,11 +316,7 @@ class Repairs:
                 continue
             committed_by = inf
             negative = negative if damage == refused else 0
-            verdicts = await self._asking.ask_all(
-                partial(self._refill_of, damage),
-                damage.last_index,
-                self._around.term_at(damage.last_index),
-            )
+            verdicts = await self._ask_for(damage)
             if self._is_gone(damage):
                 return
             if isinstance(verdicts, Given):
@@ -354,6 +351,21 @@ class Repairs:
         self._wait("what lies behind isn't committed yet", f"entry {damage.last_index}")
         await asyncio.sleep(COMMIT_LOOK_S)
         return min(until_s, now_s + COMMIT_S)
+
+    async def _ask_for(self, damage: Damage) -> Given[Refill] | dict[NodeId, Verdict]:
+        """What came of asking every peer; nothing, if the log's front has gone with it meanwhile.
+
+        Raises:
+            BeyondRepair, UnknownEntry: there is no such file or entry for another reason.
+        """
+        last = damage.last_index
+        begin = partial(self._refill_of, damage)
+        try:
+            return await self._asking.ask_all(begin, last, self._around.term_at(last))
+        except (BeyondRepair, UnknownEntry):  # an answer is judged by the file, and by terms
+            if not self._log.damages.is_gone(damage.file):
+                raise
+            return {}
 
     def _is_gone(self, damage: Damage) -> bool:
         """Whether the log's front has gone with it. What of it lies in a file that is left is a

@@ -391,6 +391,10 @@ class Refill:
             return b""
         return frame
 
+    def next_term(self) -> int | None:
+        """The term of the next entry, as this log knows it."""
+        return self._term_at(self.next_index)
+
     def _go_on(self, size: int) -> None:
         self._at += size
         if self._at == self._left[0].end:

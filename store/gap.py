@@ -146,6 +146,10 @@ class GapFilling:
                 continue
         return b""
 
+    def next_term(self) -> int | None:
+        """The term of the next entry; known where those before and behind it are of the same."""
+        return self._term if self._term == self.gap.behind.term else None
+
     def _check(self, blob: bytes, at: int, header: EntryHeader) -> None:
         if header.index != self.next_index:
             raise InvalidFrame(at, "index", self.next_index, header.index)

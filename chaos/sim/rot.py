@@ -10,7 +10,7 @@ to repair die over it, at a drawn operation of the disk, with their page cache o
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
 from random import Random
@@ -30,6 +30,7 @@ NEAR_BYTES: Final = 8 << 10  # perhaps of the same entry
 LOOK_MS: Final = 1.0
 LOST_SHARE: Final = 0.02  # of the bytes that rot: their sector can't be read any more
 RUNS: Final = (1, 1, 4, 300)  # bytes that rot together
+FULL_LOOKS: Final = 3  # the pass under way, one from the front, one at what that has passed over
 
 Later = Callable[..., None]
 
@@ -174,3 +175,20 @@ def cold_bytes(node: SimNode) -> int:
     if applied < log.first_index:
         return 0  # it begins behind what was applied, and holds nothing yet
     return max(0, min(state.watermark - 512, log.position_of(applied)))
+
+
+def full_looks(nodes: Iterable[SimNode]) -> dict[tuple[NodeId, int], int]:
+    """How often each has looked at all of its log, by life."""
+    return {
+        (node.name, node.boots): node.life.replica.scrubber.statistics().passes
+        for node in nodes
+        if node.life is not None
+    }
+
+
+def is_unread(nodes: Iterable[SimNode], before: dict[tuple[NodeId, int], int]) -> bool:
+    """Whether somebody whose log has rotted needn't have found it by looking since `before`."""
+    rotten = [node for node in nodes if node.has_log_rot]
+    return any(
+        looks - before.get(life, 0) < FULL_LOOKS for life, looks in full_looks(rotten).items()
+    )

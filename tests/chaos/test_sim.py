@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 from chaos.cli import app
 from chaos.sim.nemesis import BETWEEN_TWO
 from chaos.sim.plan import Fault, FaultEvent, Plan, draw_plan
+from chaos.sim.rot import FULL_LOOKS, full_looks, is_unread
 from chaos.sim.run import Failure, Report, run_plan
 from chaos.sim.shrink import Recipe, shrink
 
@@ -247,3 +249,21 @@ def test_command_tells_how_to_replay(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_command_used_wrongly(arguments: list[str]) -> None:
     """Exit 2 for what can't be meant."""
     assert CliRunner().invoke(app, ["sim", *arguments]).exit_code == 2
+
+
+def test_rot_is_waited_for_until_its_own_node_has_looked_everywhere() -> None:
+    """Looks of others, of before, and of a life that is over don't count; those of this one do, or
+    a scrub that sees nothing would be waited for without end."""
+
+    def node(name: str, boots: int, looks: int, *, rots: bool) -> Any:
+        scrubber = SimpleNamespace(statistics=lambda: SimpleNamespace(passes=looks))
+        life = SimpleNamespace(replica=SimpleNamespace(scrubber=scrubber))
+        return SimpleNamespace(name=name, boots=boots, life=life, has_log_rot=rots)
+
+    before = full_looks([node("n1", 1, 7, rots=True), node("n2", 1, 0, rots=False)])
+    well = node("n2", 1, 0, rots=False)
+    assert is_unread([node("n1", 1, 7 + FULL_LOOKS - 1, rots=True), well], before)
+    assert not is_unread([node("n1", 1, 7 + FULL_LOOKS, rots=True), well], before)
+    assert is_unread([node("n1", 2, FULL_LOOKS - 1, rots=True), well], before)
+    assert not is_unread([node("n1", 2, FULL_LOOKS, rots=True), well], before)
+    assert not is_unread([node("n1", 1, 7, rots=False), well], before)

@@ -17,7 +17,8 @@ import pytest
 from broker import repairs as repairs_module
 from broker.asking import NEGATIVE_ROUNDS
 from broker.repairs import Repairs, Surroundings
-from dledger.core.types import NodeId
+from dledger.core.errors import UnknownEntry
+from dledger.core.types import Index, NodeId
 from dledger.peers import PeerLink
 from dledger.reading.entry import HEADER_SIZE, build_frame, parse_header
 from dledger.records.layout import file_name
@@ -73,7 +74,7 @@ class Member:
     def __init__(self, disk: SimulatedDisk) -> None:
         self.disk = disk
         self.log = LogUnderTest(disk, OPTIONS).log
-        self.through = self.log.last_index
+        self.through = self.ends_at = self.log.last_index
         self.failures: list[BaseException] = []
         self.is_in_doubt = False
         self.asked: list[pb.EntriesRequest] = []
@@ -83,7 +84,7 @@ class Member:
         link = PeerLink(connected=True, reconnects=0, dropped=0, renewed=0, gives_entries=True)
         around = Surroundings(
             through=lambda: self.through,
-            holds=lambda index, term: True,
+            holds=lambda index, term: index <= self.ends_at and self.term_at(index) == term,
             term_at=self.term_at,
             links=lambda: {} if self.other is None else {PEER: link},
             request=self._request,
@@ -95,6 +96,8 @@ class Member:
         self.repairs = Repairs(self.log, RepairJournal(disk, DATA), InlineHand(), around, note)
 
     def term_at(self, index: int) -> int:
+        if index < self.log.first_index:
+            raise UnknownEntry(Index(index), Index(self.log.last_index))
         runs = self.log.term_runs()
         return next(term for first, term in reversed(runs) if first <= index)
 
@@ -147,6 +150,14 @@ class Member:
     def spoil(self, physical_offset: int, data: bytes) -> None:
         within = physical_offset % SEGMENT
         self.disk.spoil(LOG / file_name(physical_offset - within), within, data)
+
+    def let_go_before(self, index: int) -> None:
+        """The log begins as late as leaves `index` in it."""
+        start = self.log.start_before(index)
+        assert start is not None
+        for segment in self.log.drop_before(start):
+            self.disk.close(segment.handle)
+            self.disk.unlink(segment.path)
 
     def lose_write(self, index: int, giver: CommitLog) -> None:
         """What was there before the entry is there again: one of the same index, place and size,
@@ -568,3 +579,83 @@ async def test_what_may_be_cut_itself_is_not_taken() -> None:
     me.through = me.log.last_index - 1
     assert not me.repairs.takes(me.error_at(me.log.position_of(me.log.last_index)))
     assert not me.is_in_doubt
+
+
+# --- a peer that ends within the place -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(10))
+@on_a_loop
+async def test_who_ends_behind_the_rot_gives_it_back(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lags, and may not know that what it has is committed; it has all that has rotted, if not
+    all of the 64 KiB. With the third member gone nobody else could, nor lead while this one is in
+    doubt."""
+    monkeypatch.setattr(repairs_module, "AGAIN_S", 0.001)
+    me, peer = pair()
+    chance = Random(seed)
+    entries = neighbours_in_a_place(peer.log)
+    lost = sorted(chance.sample(entries[:-1], chance.choice((1, 2, 3))))
+    for index in lost:
+        header = peer.log.header_at(index)
+        me.flip(header.physical_offset + chance.randrange(HEADER_SIZE, header.total_size))
+    peer.ends_at = chance.randrange(lost[-1], entries[-1])
+    peer.through = chance.choice((peer.ends_at, chance.randrange(peer.ends_at)))
+    assert me.scrub()
+    await healed(me)
+    assert me.repairs.statistics().answers_refused == 0
+    given = peer.repairs.statistics().answers_given
+    # What lies here already is asked of nobody: once for what comes, once for where that ends.
+    assert given <= len(lost)
+    assert len(me.asked) <= 2 * given + 2
+
+
+@on_a_loop
+async def test_who_ends_before_the_rot_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has got there: it may, and its no doesn't count."""
+    monkeypatch.setattr(repairs_module, "AGAIN_S", 0.001)
+    me, peer = pair()
+    entries = neighbours_in_a_place(peer.log)
+    me.flip(peer.log.position_of(entries[20]) + 60)
+    peer.ends_at = peer.through = entries[19]
+    asked = 0
+
+    def on_asking() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 4 * NEGATIVE_ROUNDS:
+            peer.ends_at = entries[20]
+
+    me.on_asking = on_asking
+    assert me.scrub()
+    await healed(me)
+    assert asked >= 4 * NEGATIVE_ROUNDS
+    assert me.repairs.statistics().answers_refused == 0
+
+
+@pytest.mark.parametrize("is_given", [True, False], ids=["given", "not yet"])
+@on_a_loop
+async def test_what_goes_while_it_is_asked_for_is_not_missed(is_given: bool) -> None:
+    """The log begins behind it by the time the answer is there: nothing is left that it could be
+    judged by, or one's own be read from, and nobody needs it."""
+    me, peer = pair()
+    index = neighbours_in_a_place(peer.log)[20]
+    me.flip(peer.log.position_of(index) + 60)
+    later = next(each for each in edges(peer.log) if peer.log.position_of(each) >= SEGMENT)
+    if not is_given:
+        peer.ends_at = peer.through = index - 1
+
+    def on_asking() -> None:
+        if len(me.asked) == 1:
+            me.let_go_before(later)
+
+    me.on_asking = on_asking
+    assert me.scrub()
+    me.repairs.start()
+    while me.repairs.is_at_work and not me.failures:
+        await asyncio.sleep(0)
+    assert not me.failures
+    assert not me.is_in_doubt
+    assert me.log.first_index == later
+    await me.repairs.stop()

@@ -134,6 +134,23 @@ def test_write_that_the_disk_has_lost_ends_no_gap() -> None:
     assert segments(disk) == segments(sound)
 
 
+def test_term_of_what_is_missing_is_known_within_a_term_only() -> None:
+    """By it a single entry is asked for, and this log's own is taken where a peer ends: one that a
+    lost write has left behind may lie there."""
+    made = make_log([])
+    for number in range(9):
+        made.append(bytes([number]) * 60, term=2 + number // 5)
+        made.flush()
+    made.disk.kill()
+    for index in range(2, 8):
+        disk = made.disk.clone()
+        flip(disk, places_of(made.disk)[index - 1][0] + 60)
+        (gap,) = gaps_of(disk)
+        is_between_terms = index in (5, 6)
+        expected = None if is_between_terms else gap.behind.term
+        assert GapFiles(disk, DATA, SEGMENT).begin(gap).next_term() == expected
+
+
 def test_last_entry_that_has_rotted_is_nobodys_to_give() -> None:
     """Nothing behind it proves what it was."""
     sound = stopped_log(clean=False)
