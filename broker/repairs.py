@@ -59,7 +59,6 @@ GIVEN_BYTES: Final = 64 << 10  # in one answer, but one entry at least: a turn o
 SPACE_S: Final = 1.0  # from finding no space for the journal to trying again
 IDLE_LOOK_S: Final = 0.02
 COMMIT_S: Final = 5.0  # for what lies behind the rot to be committed: an election, and more
-COMMIT_LOOK_S: Final = 0.02
 
 log = structlog.get_logger(__name__)
 
@@ -349,7 +348,7 @@ class Repairs:
             last, found = damage.extents[-1], f"entry {damage.last_index}, which isn't known to be"
             raise CorruptionFound(str(last.path), last.end - 1, "what is committed", found)
         self._wait("what lies behind isn't committed yet", f"entry {damage.last_index}")
-        await asyncio.sleep(COMMIT_LOOK_S)
+        await asyncio.sleep(AGAIN_S)
         return min(until_s, now_s + COMMIT_S)
 
     async def _ask_for(self, damage: Damage) -> Given[Refill] | dict[NodeId, Verdict]:

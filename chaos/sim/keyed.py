@@ -13,7 +13,6 @@ missing, and nothing is in a queue behind where it was closed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -173,17 +172,27 @@ class Resizer(Client):
         """Until the run stops."""
         while not self.shared.stopping:
             await asyncio.sleep(self.chance.expovariate(1 / self._interval_s))
-            with contextlib.suppress(CallFailed):
-                topic = await self._look()
-                try:
-                    await self._update(topic)
-                except CallFailed as failure:
-                    # One before it, that nobody had answered, may have come in between.
-                    if failure.code in WRONG and await self._look() == topic:
-                        raise Defect("resizer", f"{failure.error}") from failure
+            topic = await self._look()
+            if topic is None:
+                continue
+            try:
+                await self._update(topic)
+            except CallFailed as failure:
+                if failure.code not in WRONG:
+                    continue
+                # One before it, that nobody had answered, may have come in between.
+                may_be_late = failure.code != epb.INTERNAL
+                if not may_be_late or await self._look() == topic:
+                    raise Defect("resizer", f"{failure.error}") from failure
 
-    async def _look(self) -> pb.Topic:
-        answer = await self.call("describe_topic", pb.DescribeTopicRequest(name=TOPIC))
+    async def _look(self) -> pb.Topic | None:
+        """The topic as it is now; None: nobody has said."""
+        try:
+            answer = await self.call("describe_topic", pb.DescribeTopicRequest(name=TOPIC))
+        except CallFailed as failure:
+            if failure.code in WRONG:
+                raise Defect("resizer", f"{failure.error}") from failure
+            return None
         topic: pb.Topic = answer.topic
         return topic
 

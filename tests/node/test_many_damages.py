@@ -531,29 +531,36 @@ async def test_what_both_have_lost_is_given_by_nobody(monkeypatch: pytest.Monkey
 # --- what isn't committed yet lies behind --------------------------------------------------------
 
 
-def rotten_before_the_end(me: Member) -> int:
-    """An entry in which a bit has flipped; the last three of its place aren't committed."""
+def rotten_before_the_end(me: Member, chance: Random) -> int:
+    """A committed entry that has rotted; of its place, not all that lies behind is committed."""
     entries = neighbours_in_a_place(me.log)
-    me.through = entries[-4]
-    index = entries[len(entries) // 2]
-    me.flip(me.log.position_of(index) + 60)
-    return index
+    me.through = chance.randrange(entries[0], entries[-1])
+    lost = sorted({chance.randint(entries[0], me.through) for _ in range(2)})
+    for index in lost:
+        header = me.log.header_at(index)
+        me.flip(header.physical_offset + chance.randrange(header.total_size))
+    return lost[0]
 
 
+@pytest.mark.parametrize("seed", range(10))
 @on_a_loop
-async def test_what_lies_behind_rot_is_waited_for_in_doubt() -> None:
+async def test_what_lies_behind_rot_is_waited_for_in_doubt(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sizes of what has rotted aren't known, so the damage reaches up to what was appended last.
-    That is committed in a moment (found by seed 460525, where the member ended instead)."""
+    That is committed in a moment, or bit by bit (found by seed 460525, where the member ended)."""
+    monkeypatch.setattr(repairs_module, "AGAIN_S", 0.001)
     me, _ = pair()
-    index = rotten_before_the_end(me)
+    chance = Random(seed)
+    index = rotten_before_the_end(me, chance)
     assert me.repairs.takes(me.error_at(me.log.position_of(index)))
     assert me.is_in_doubt
     me.repairs.start()
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert not me.asked, "asked for what may be cut"
-    assert not me.failures
-    me.through = me.log.last_index
+    end = neighbours_in_a_place(me.log)[-1]
+    while me.through < end:
+        await asyncio.sleep(0.002)
+        assert (me.asked, me.failures, me.is_in_doubt) == ([], [], True)
+        me.through = chance.randint(me.through + 1, end)
     await healed(me)
 
 
@@ -562,8 +569,9 @@ async def test_what_is_never_committed_is_waited_for_no_longer_than_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(repairs_module, "COMMIT_S", 0.05)
+    monkeypatch.setattr(repairs_module, "AGAIN_S", 0.001)
     me, _ = pair()
-    index = rotten_before_the_end(me)
+    index = rotten_before_the_end(me, Random(1))
     assert me.repairs.takes(me.error_at(me.log.position_of(index)))
     me.repairs.start()
     while not me.failures:
