@@ -14,7 +14,9 @@ member and who holds what it never decides; it asks the log, and tells
     attached    its session is over          free; Ended, and why
     attached    goodbye                      leaving
     leaving     its session is over          free; Ended
-    any         session on another stream    free
+    any         session on another stream    free; Ended, BUSY: whoever is still there joins again
+    joining     a later join was answered    free; Ended, BUSY
+    joining     the client has hung up       free; nobody is told
     any         the stream is over           gone; the session may come back on another one
 """
 
@@ -123,6 +125,7 @@ class _Slot:
 
     session: Session | None = None
     takes_retries: bool = True
+    attempt: int = 0  # of the member's joins, as it counts them; 0: it doesn't
     is_leaving: bool = False
     is_whole: bool = False
     told: dict[Place, _Told] = field(default_factory=dict)
@@ -179,12 +182,19 @@ class Attendance:
     # --- what the client says -----------------------------------------------------------------
 
     async def join(
-        self, slot: int, wish: JoinWish, session: int, *, takes_retries: bool = True
+        self,
+        slot: int,
+        wish: JoinWish,
+        session: int,
+        *,
+        attempt: int = 0,
+        takes_retries: bool = True,
     ) -> None:
         """The member is joining; what becomes of it is an update.
 
         Args:
             session: the one to go on with; 0: a new one.
+            attempt: ascending over the member's joins, whatever stream they come on; 0: unknown.
             takes_retries: whether it works on the group's messages that failed.
 
         Raises:
@@ -196,7 +206,7 @@ class Attendance:
             text = f"{MAX_MEMBERS} members are on this stream, the limit"
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         self._hear()
-        self._slots[slot] = _Slot(takes_retries=takes_retries)
+        self._slots[slot] = _Slot(takes_retries=takes_retries, attempt=attempt)
         await self._room.acquire()
         task = asyncio.get_running_loop().create_task(self._join(slot, wish, session))
         self._joining.add(task)
@@ -215,8 +225,8 @@ class Attendance:
         except BrokerError as error:
             self._tell(Ended(slot, error.failure))
             return
-        if self._is_over:
-            return
+        if self._is_over or self._is_hung_up:
+            return  # its member may be on another stream by now, which this must not take it from
         mine = self._slots[slot]
         if found.session in self._by_session:
             text = f"member {found.member!r} is on this stream already"
@@ -224,6 +234,9 @@ class Attendance:
             return
         mine.session = found
         self._by_session[found.session] = slot
+        if not self._keeper.attach(found.session, self, takes_retries=mine.takes_retries):
+            self.let_go(found.session)
+            return
         pace, group = self._keeper.pace, self._state.groups.get(found.group)
         assert group is not None
         self._tell(
@@ -237,7 +250,6 @@ class Attendance:
                 group.settings,
             )
         )
-        self._keeper.attach(found.session, self, takes_retries=mine.takes_retries)
         self.look(found.session)
         if mine.is_leaving:
             self._keeper.leave(found.session)
@@ -348,9 +360,17 @@ class Attendance:
 
     def let_go(self, session: int) -> None:
         """See `broker.leader.groups.keeper.Attendee`."""
-        slot = self._by_session.get(session)
+        slot = self._by_session.pop(session, None)
         if slot is not None:
-            self._free(slot)
+            self._slots[slot].session = None
+            self._changed.pop(slot, None)
+            text = f"session {session} is on another stream"
+            self._tell(Ended(slot, Failure(ErrorCode.BUSY, text)))
+
+    def attempt_of(self, session: int) -> int:
+        """See `broker.leader.groups.keeper.Attendee`."""
+        slot = self._by_session.get(session)
+        return 0 if slot is None else self._slots[slot].attempt
 
     def end(self) -> None:
         """See `broker.leader.groups.keeper.Attendee`."""

@@ -159,6 +159,7 @@ class Member(Client):
         self._stream: MemberStream | None = None
         self._sent: dict[int, float] = {}  # heartbeats on this stream, by number
         self._answered_s = 0.0  # when the last one that was answered was sent
+        self._joins = 0
         self._is_joined = self._has_ended = self._is_replaced = self._is_leaving = False
         self._asleep: list[pb.AttendResponse] | None = None
         self._news = asyncio.Event()
@@ -198,6 +199,7 @@ class Member(Client):
             session=self._session,
             settings=self._crew.settings(*sorted(self.shared.topics)),
             no_retries=not self.takes_retries,
+            attempt=self._next_attempt(),
         )
         stream.say(pb.AttendRequest(join=join))
         loop = asyncio.get_running_loop()
@@ -207,6 +209,11 @@ class Member(Client):
         finally:
             beating.cancel()
             stream.hang_up()
+
+    def _next_attempt(self) -> int:
+        """Every other member's client is an older one, which doesn't count its joins."""
+        self._joins += 1
+        return 0 if self.name.partition("/")[0].endswith("0") else self._joins
 
     async def _beat(self, stream: MemberStream) -> None:
         number = 0

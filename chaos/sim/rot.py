@@ -116,6 +116,8 @@ class LogRot:
     def _is_sound_at(self, other: SimNode, path: Path, at: int) -> bool:
         if other.is_foreign or other.is_swapped or other.is_ruined or other.altered_from:
             return False
+        if other.has_lied:
+            return False  # it may be shut out for that, and its disk be replaced
         rotten = self._rotten.get((other.name, path))
         if rotten is None:
             rotten = sorted(within for file, within in other.rot if file == path)

@@ -19,7 +19,7 @@ class AttendRequest(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("slot", "group", "member", "token", "session", "settings", "queues", "no_retries")
+    __slots__ = ("slot", "group", "member", "token", "session", "settings", "queues", "no_retries", "attempt")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class Join(_message.Message):
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     NO_RETRIES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     slot: int
     group: str
     member: str
@@ -36,7 +37,8 @@ class Join(_message.Message):
     settings: _commands_pb2.GroupSettings
     queues: _containers.RepeatedCompositeFieldContainer[_commands_pb2.QueueChoice]
     no_retries: bool
-    def __init__(self, slot: _Optional[int] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., token: _Optional[bytes] = ..., session: _Optional[int] = ..., settings: _Optional[_Union[_commands_pb2.GroupSettings, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[_commands_pb2.QueueChoice, _Mapping]]] = ..., no_retries: _Optional[bool] = ...) -> None: ...
+    attempt: int
+    def __init__(self, slot: _Optional[int] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., token: _Optional[bytes] = ..., session: _Optional[int] = ..., settings: _Optional[_Union[_commands_pb2.GroupSettings, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[_commands_pb2.QueueChoice, _Mapping]]] = ..., no_retries: _Optional[bool] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("number",)

@@ -97,13 +97,18 @@ class Seat:
         token: bytes = b"token--1",
         session: int = 0,
         takes_retries: bool = True,
+        attempt: int = 0,
     ) -> Member:
         """The member is joining; what becomes of it is told when time passes."""
         slot = len(self.members)
         member = self.members[slot] = Member()
         wish = JoinWish(group, name, token, settings or Settings(topics=("t",)))
         self._room.world.outcome(
-            self.node.begin(self.attendance.join(slot, wish, session, takes_retries=takes_retries))
+            self.node.begin(
+                self.attendance.join(
+                    slot, wish, session, attempt=attempt, takes_retries=takes_retries
+                )
+            )
         )
         self._room.world.settle()
         return member

@@ -104,6 +104,69 @@ def test_a_session_that_is_about_to_end_is_not_gone_on_with() -> None:
         assert refused.value.code is ErrorCode.BUSY
 
 
+def test_a_join_that_comes_late_takes_no_member_from_its_stream() -> None:
+    """What a client said on a stream that it has left may arrive after what it says on the next
+    one: heard last, it was said first."""
+    room = Room()
+    left, current = room.seat(), room.seat()
+    member = current.join(attempt=2)
+    room.pass_ms(SOON_MS, current)
+    late = left.join(attempt=1, session=member.session)
+    room.pass_ms(SOON_MS, current)
+    assert late.code is ErrorCode.BUSY
+    left.break_off()
+    room.pass_ms(2 * USUAL_PACE.session_ms, current)
+    assert len(member.held) == QUEUES
+    assert member.ended is None
+
+
+def test_a_newer_join_takes_the_member_to_its_stream() -> None:
+    """The broker may learn last that a stream is dead."""
+    room = Room()
+    dead, current = room.seat(), room.seat()
+    before = dead.join(attempt=1)
+    room.pass_ms(SOON_MS, dead)
+    after = current.join(attempt=2, session=before.session)
+    room.pass_ms(2 * USUAL_PACE.session_ms, current)
+    assert len(after.held) == QUEUES
+    assert before.code is ErrorCode.BUSY
+
+
+def test_a_stream_that_loses_its_member_is_told() -> None:
+    """A client that doesn't count its joins: the member that is still there joins again, as nobody
+    hears it where it is, and its session would end while it speaks."""
+    room = Room()
+    left, current = room.seat(), room.seat()
+    member = current.join()
+    room.pass_ms(SOON_MS, current)
+    late = left.join(session=member.session)
+    room.pass_ms(SOON_MS, current)
+    assert late.code is None
+    assert member.code is ErrorCode.BUSY
+    left.break_off()
+    again = current.join(session=member.session)
+    room.pass_ms(2 * USUAL_PACE.session_ms, current)
+    assert len(again.held) == QUEUES
+
+
+def test_a_client_that_has_hung_up_is_no_member() -> None:
+    """Its join was still being confirmed then: it may be on another stream since."""
+    room = Room()
+    current, node = room.seat(), room.leader
+    member = current.join()
+    room.pass_ms(SOON_MS, current)
+    with node.running():
+        left = node.replica.services.groups.attend()
+        joining = node.begin(left.join(0, _wish_of("a"), member.session))
+        left.hang_up(None)
+    room.world.outcome(joining)
+    room.pass_ms(2 * USUAL_PACE.session_ms, current)
+    with node.running():
+        left.close()
+    assert len(member.held) == QUEUES
+    assert member.ended is None
+
+
 def _wish_of(name: str) -> JoinWish:
     return JoinWish("g", name, b"token--1", Settings(topics=("t",)))
 

@@ -177,7 +177,11 @@ async def _listen(requests: Requests, attendance: Attendance) -> None:
             case "join":
                 join = request.join
                 await attendance.join(
-                    join.slot, _wish(join), join.session, takes_retries=not join.no_retries
+                    join.slot,
+                    _wish(join),
+                    join.session,
+                    attempt=join.attempt,
+                    takes_retries=not join.no_retries,
                 )
             case "heartbeat":
                 attendance.heartbeat(request.heartbeat.number)

@@ -65,7 +65,11 @@ class Attendee(Protocol):
         ...
 
     def let_go(self, session: int) -> None:
-        """The session is on another stream now."""
+        """The session is on another stream now: whoever is still on this one joins again."""
+        ...
+
+    def attempt_of(self, session: int) -> int:
+        """Which of its member's joins brought the session here; 0: unknown."""
         ...
 
     def end(self) -> None:
@@ -241,14 +245,18 @@ class GroupKeeper:
             return False
         return True
 
-    def attach(self, session: int, attendee: Attendee, *, takes_retries: bool = True) -> None:
-        """The session, which the state has, is on that stream from now on."""
+    def attach(self, session: int, attendee: Attendee, *, takes_retries: bool = True) -> bool:
+        """Whether the session, which the state has, is on that stream from now on: not if a later
+        join of its member has brought it to another one. What is sent last may arrive first, and a
+        stream that its client has left would take the member from the one it is on."""
         self.sync()
         found = self._state.groups.session(session)
         if found is None:
-            return
+            return True
         before = self._attached.get(session)
         if before is not None and before is not attendee:
+            if 0 < attendee.attempt_of(session) < before.attempt_of(session):
+                return False
             before.let_go(session)
         self._attached[session] = attendee
         kept = self._of(found.group)
@@ -259,6 +267,7 @@ class GroupKeeper:
             kept.without_retries.add(session)
         self._presence.heard(session)
         self._mark(found.group)
+        return True
 
     def detach(self, session: int, attendee: Attendee) -> None:
         """The stream is gone. The member may be back on another one: members of orderly groups have

@@ -393,12 +393,36 @@ GROUPS = (
         tests=("tests/broker/test_attendance.py",),
     ),
     Mutant(
+        "late-join-takes-the-member",
+        "broker/leader/groups/keeper.py",
+        "            if 0 < attendee.attempt_of(session) < before.attempt_of(session):\n",
+        "            if False:\n",
+        masked="whoever loses its member is told, and it joins again in time",
+        tests=("tests/broker/test_attendance.py",),
+    ),
+    Mutant(
+        "loser-of-a-member-is-not-told",
+        "broker/services/attendance.py",
+        "            self._tell(Ended(slot, Failure(ErrorCode.BUSY, text)))\n\n    def attempt_of",
+        "\n    def attempt_of",
+        seed=600047,
+        tests=("tests/broker/test_attendance.py",),
+    ),
+    Mutant(
+        "joins-of-who-has-hung-up",
+        "broker/services/attendance.py",
+        "        if self._is_over or self._is_hung_up:\n",
+        "        if self._is_over:\n",
+        masked="whoever loses its member is told, and it joins again in time",
+        tests=("tests/broker/test_attendance.py",),
+    ),
+    Mutant(
         "slots-given-back-to-who-does-not-read",
         "broker/services/attendance.py",
         "            self._tell(Ended(slot, error.failure))\n            return\n"
-        "        if self._is_over:\n",
+        "        if self._is_over or",
         "            self._free(slot)\n            self._tell(Ended(slot, error.failure))\n"
-        "            return\n        if self._is_over:\n",
+        "            return\n        if self._is_over or",
         masked="simulated members read what they are told",
         tests=("tests/broker/test_attendance.py",),
     ),

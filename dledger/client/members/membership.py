@@ -117,6 +117,7 @@ class Membership:
         self.keeper = keeper
         self._loop = asyncio.get_running_loop()
         self._slot = 0
+        self._joins = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._wants_commit = asyncio.Event()
         self._is_calm = False  # nothing is there that could be committed, or time could change
@@ -177,6 +178,7 @@ class Membership:
     def join(self, slot: int) -> gpb.Join:
         """What it joins with."""
         identity = self.identity
+        self._joins += 1
         return gpb.Join(
             slot=slot,
             group=identity.group,
@@ -186,6 +188,7 @@ class Membership:
             settings=identity.settings,
             queues=identity.choices,
             no_retries=not identity.takes_retries,
+            attempt=self._joins,
         )
 
     def on_joined(self, session: int, times: Times, sent_at: float) -> None:

@@ -448,9 +448,17 @@ async def test_nothing_is_begun_when_heartbeats_go_unanswered() -> None:
 
 @async_test
 async def test_change_of_leader_moves_and_repeats_nothing() -> None:
-    """The same session goes on with its leases."""
+    """The same session goes on with its leases, and its joins are numbered: what is said on a
+    stream that was left may arrive after what is said on the next."""
     async with stocked(3, 200) as (group, client):
         seen: Counter[tuple[int, int]] = Counter()
+        attempts: list[int] = []
+
+        async def note(method: str, _: object, request: Any) -> None:
+            if method == "Join":
+                attempts.append(request.attempt)
+
+        group.before.append(note)
         service = client.push_consumer("g", replace(PUSH, handlers=2))
 
         @service.on("t")
@@ -469,6 +477,7 @@ async def test_change_of_leader_moves_and_repeats_nothing() -> None:
                 assert epochs == {place: lease.epoch for place, lease in leases.items()}
             await until(lambda: len(seen) == 600)
         assert set(seen.values()) == {1}
+        assert attempts == list(range(1, len(attempts) + 1))
 
 
 @async_test
