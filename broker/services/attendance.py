@@ -34,7 +34,16 @@ from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.groups.planning import all_topics
 from broker.services.gate import Gate
 from broker.services.refused import refused, session_ended
-from broker.state.groups import JoinWish, Session, Settings, malformed
+from broker.services.updates import (
+    Assignment,
+    Ended,
+    Gained,
+    HeartbeatAnswered,
+    Joined,
+    QueueOf,
+    Update,
+)
+from broker.state.groups import JoinWish, Session, malformed
 from broker.state.leases import Place, Ranges, runs_of
 from broker.state.machine import StateMachine
 from broker.state.topics import TopicState
@@ -46,72 +55,6 @@ MAX_MEMBERS: Final = 1_024  # of one stream
 MAX_JOINING: Final = 64  # at once; the next one is read when one of them is done
 CHANGES_AT_ONCE: Final = 256  # queues in one update
 LOOKED_AT_ONCE: Final = 1_024  # for it, in one turn
-
-
-# --- what is told ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """The member has a session; times in milliseconds."""
-
-    slot: int
-    session: int
-    heartbeat_ms: int
-    session_ms: int
-    release_ms: int
-    return_within_ms: int
-    settings: Settings
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatAnswered:
-    """Heartbeats up to `number` were heard."""
-
-    number: int
-    return_within_ms: int
-
-
-class QueueOf(NamedTuple):
-    """A queue of a topic, by its name and its incarnation."""
-
-    topic: str
-    incarnation: int
-    queue_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Gained:
-    """A queue that the member holds. `finished` as in `broker.state.leases.runs_of`; `failures`: of
-    the message at the frontier, None: the log doesn't count them."""
-
-    queue: QueueOf
-    epoch: int
-    frontier: int
-    finished: tuple[int, ...]
-    failures: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What has changed for a member. `is_whole`: what wasn't named so far isn't held."""
-
-    slot: int
-    gained: tuple[Gained, ...]
-    asked: tuple[QueueOf, ...]
-    lost: tuple[QueueOf, ...]
-    is_whole: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The member's session is over, or never began; None: it said goodbye."""
-
-    slot: int
-    failure: Failure | None
-
-
-Update = Joined | HeartbeatAnswered | Assignment | Ended
 
 
 class _Told(NamedTuple):

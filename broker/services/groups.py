@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.commands import Commands, TopicDone
 from broker.leader.groups.keeper import GroupKeeper, KeeperStatistics
-from broker.services.attendance import Attendance, QueueOf
+from broker.services.attendance import Attendance
 from broker.services.gate import Gate
 from broker.services.refused import queue_refused, refused, session_ended
+from broker.services.updates import QueueOf
 from broker.state.leases import MAX_RANGES, Place
 from broker.state.machine import StateMachine
 from broker.state.refusals import PartlyRefused, SessionUnknown

@@ -22,10 +22,10 @@ from broker.leader.retries.own_topics import OwnTopics
 from broker.leader.retries.proposals import Failed, failed_in_place, sent_again, sent_back
 from broker.leader.units import ProposedUnit, Units
 from broker.reading.queues import QueueReader
-from broker.services.attendance import QueueOf
 from broker.services.gate import Gate
 from broker.services.refused import refused, session_ended, unit_refused
 from broker.services.soundness import Soundness
+from broker.services.updates import QueueOf
 from broker.state.compound import UnitRefusal
 from broker.state.groups import Group
 from broker.state.leases import Place

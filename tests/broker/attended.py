@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.commands import QueueDone, TopicDone
 from broker.leader.groups.pace import USUAL_PACE
-from broker.services.attendance import Assignment, Attendance, Ended, HeartbeatAnswered, Joined
+from broker.services.attendance import Attendance
 from broker.services.groups import LeaseCommit, NotCommitted
+from broker.services.updates import Assignment, Ended, HeartbeatAnswered, Joined
 from broker.state.groups import JoinWish, Settings
 from broker.state.machine import StateMachine
 from broker.state.topics import TopicRef

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.errors import BrokerError
-from broker.services.attendance import QueueOf
 from broker.services.retries import FailedMessage, Verdict, verdict
+from broker.services.updates import QueueOf
 from broker.state.attempts import MAX_FAILURES, Attempts, Failed
 from broker.state.groups import Group, Settings
 from broker.state.leases import Place

@@ -7,9 +7,10 @@ import pytest
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.groups.pace import USUAL_PACE
 from broker.reading.queues import Found
-from broker.services.attendance import CHANGES_AT_ONCE, MAX_MEMBERS, Assignment
+from broker.services.attendance import CHANGES_AT_ONCE, MAX_MEMBERS
 from broker.services.groups import MAX_QUEUES_IN_COMMIT
 from broker.services.queue_pulls import MAX_QUEUES, Pulled, QueuesRequest, QueueWish
+from broker.services.updates import Assignment
 from broker.state.groups import JoinWish, Settings
 from broker.state.leases import MAX_RANGES
 from broker.state.topics import TopicRef

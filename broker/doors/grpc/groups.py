@@ -13,9 +13,14 @@ from broker.doors.grpc.errors import malformed_request, wire_error
 from broker.doors.grpc.methods import Malformed
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.commands import QueueDone, TopicDone
-from broker.services.attendance import (
+from broker.services.attendance import Attendance
+from broker.services.groups import LeaseCommit
+from broker.services.messages import tags_of_pull
+from broker.services.queue_pulls import Pulled, QueuesRequest, QueueWish
+from broker.services.retries import FailedMessage, SendBack
+from broker.services.services import Services
+from broker.services.updates import (
     Assignment,
-    Attendance,
     Ended,
     Gained,
     HeartbeatAnswered,
@@ -23,11 +28,6 @@ from broker.services.attendance import (
     QueueOf,
     Update,
 )
-from broker.services.groups import LeaseCommit
-from broker.services.messages import tags_of_pull
-from broker.services.queue_pulls import Pulled, QueuesRequest, QueueWish
-from broker.services.retries import FailedMessage, SendBack
-from broker.services.services import Services
 from broker.state.filters import filters_of, wire_filters
 from broker.state.groups import JoinWish, Settings, Start
 from broker.state.leases import runs_of
