@@ -186,7 +186,7 @@ class Attendance:
             Joined(
                 slot,
                 found.session,
-                pace.heartbeat_ms,
+                self._keeper.heartbeat_ms,
                 pace.session_ms,
                 pace.release_of(is_orderly=group.settings.is_orderly),
                 self._keeper.return_within_ms,
@@ -353,7 +353,8 @@ class Attendance:
             return news
         if self._heartbeat is not None:
             number, self._heartbeat = self._heartbeat, None
-            return HeartbeatAnswered(number, self._keeper.return_within_ms)
+            keeper = self._keeper
+            return HeartbeatAnswered(number, keeper.return_within_ms, keeper.heartbeat_ms)
         is_enough = self._turns.share()
         while self._changed:
             slot = next(iter(self._changed))

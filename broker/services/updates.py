@@ -28,6 +28,7 @@ class HeartbeatAnswered:
 
     number: int
     return_within_ms: int
+    heartbeat_ms: int
 
 
 class QueueOf(NamedTuple):

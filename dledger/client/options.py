@@ -181,7 +181,7 @@ class ConsumerOptions:
 
     prefetch_bytes: int = 32 << 20
     pull_bytes: int = 1 << 20
-    hold_ms: int = 15_000
+    hold_ms: int = 20_000
     deadline_s: float = 60.0
     when_gone: WhenGone = WhenGone.RAISE
     around: Around | None = None
@@ -253,7 +253,7 @@ class PushOptions:
     queue_bytes: int = 100 << 20
     queue_span: int = 2_000
     pull_bytes: int = 1 << 20
-    hold_ms: int = 15_000
+    hold_ms: int = 20_000
     retry_delays_s: Sequence[float] = RETRY_DELAYS_S
     suspend_s: float = 1.0
     max_attempts: int | None = None

@@ -377,7 +377,9 @@ class FakeMembers:
             session.present_until = self.now + self.session_ms / 1000
         stream.reply(
             heartbeat_answered=gpb.HeartbeatAnswered(
-                number=heartbeat.number, return_within_ms=self.return_within_ms
+                number=heartbeat.number,
+                return_within_ms=self.return_within_ms,
+                heartbeat_ms=self.heartbeat_ms,
             )
         )
 

@@ -26,7 +26,7 @@ from dledger.wire import commands_pb2 as dledger_dot_wire_dot_commands__pb2
 from dledger.wire import errors_pb2 as dledger_dot_wire_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64ledger/wire/groups.proto\x12\ndledger.v1\x1a\x1b\x64ledger/wire/commands.proto\x1a\x19\x64ledger/wire/errors.proto\"\x89\x01\n\rAttendRequest\x12 \n\x04join\x18\x01 \x01(\x0b\x32\x10.dledger.v1.JoinH\x00\x12*\n\theartbeat\x18\x02 \x01(\x0b\x32\x15.dledger.v1.HeartbeatH\x00\x12\"\n\x05leave\x18\x03 \x01(\x0b\x32\x11.dledger.v1.LeaveH\x00\x42\x06\n\x04\x62ody\"\xce\x01\n\x04Join\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0e\n\x06member\x18\x03 \x01(\t\x12\r\n\x05token\x18\x04 \x01(\x0c\x12\x0f\n\x07session\x18\x05 \x01(\x04\x12+\n\x08settings\x18\x06 \x01(\x0b\x32\x19.dledger.v1.GroupSettings\x12\'\n\x06queues\x18\x07 \x03(\x0b\x32\x17.dledger.v1.QueueChoice\x12\x12\n\nno_retries\x18\x08 \x01(\x08\x12\x0f\n\x07\x61ttempt\x18\t \x01(\x04\"\x1b\n\tHeartbeat\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x15\n\x05Leave\x12\x0c\n\x04slot\x18\x01 \x01(\r\"\xcd\x01\n\x0e\x41ttendResponse\x12$\n\x06joined\x18\x01 \x01(\x0b\x32\x12.dledger.v1.JoinedH\x00\x12;\n\x12heartbeat_answered\x18\x02 \x01(\x0b\x32\x1d.dledger.v1.HeartbeatAnsweredH\x00\x12,\n\nassignment\x18\x03 \x01(\x0b\x32\x16.dledger.v1.AssignmentH\x00\x12\"\n\x05\x65nded\x18\x04 \x01(\x0b\x32\x11.dledger.v1.EndedH\x00\x42\x06\n\x04\x62ody\"\xac\x01\n\x06Joined\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\x04\x12\x14\n\x0cheartbeat_ms\x18\x03 \x01(\r\x12\x12\n\nsession_ms\x18\x04 \x01(\r\x12\x12\n\nrelease_ms\x18\x05 \x01(\r\x12\x18\n\x10return_within_ms\x18\x06 \x01(\r\x12+\n\x08settings\x18\x07 \x01(\x0b\x32\x19.dledger.v1.GroupSettings\"=\n\x11HeartbeatAnswered\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x18\n\x10return_within_ms\x18\x02 \x01(\r\"\xa1\x01\n\nAssignment\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\'\n\x06gained\x18\x02 \x03(\x0b\x32\x17.dledger.v1.TopicLeases\x12&\n\x05\x61sked\x18\x03 \x03(\x0b\x32\x17.dledger.v1.TopicQueues\x12%\n\x04lost\x18\x04 \x03(\x0b\x32\x17.dledger.v1.TopicQueues\x12\r\n\x05whole\x18\x05 \x01(\x08\"Y\n\x0bTopicLeases\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12&\n\x06leases\x18\x03 \x03(\x0b\x32\x16.dledger.v1.QueueLease\"u\n\nQueueLease\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x66rontier\x18\x03 \x01(\x04\x12\x10\n\x08\x66inished\x18\x04 \x03(\x04\x12\x15\n\x08\x66\x61ilures\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x0b\n\t_failures\"D\n\x0bTopicQueues\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x11\n\tqueue_ids\x18\x03 \x03(\r\"7\n\x05\x45nded\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.dledger.v1.Error\"p\n\x13\x43ommitLeasesRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12)\n\x06topics\x18\x04 \x03(\x0b\x32\x19.dledger.v1.TopicProgress\"B\n\x14\x43ommitLeasesResponse\x12*\n\x07refused\x18\x01 \x03(\x0b\x32\x19.dledger.v1.CommitRefusal\"g\n\rCommitRefusal\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12 \n\x05\x65rror\x18\x04 \x01(\x0b\x32\x11.dledger.v1.Error\"\xa7\x01\n\x11PullQueuesRequest\x12%\n\x06queues\x18\x01 \x03(\x0b\x32\x15.dledger.v1.QueuePull\x12\x14\n\x0cmax_messages\x18\x02 \x01(\r\x12\x11\n\tmax_bytes\x18\x03 \x01(\r\x12\x14\n\x07hold_ms\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\r\n\x05group\x18\x05 \x01(\t\x12\x11\n\tby_filter\x18\x06 \x01(\x08\x42\n\n\x08_hold_ms\"\x8a\x01\n\tQueuePull\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x19\n\x11topic_incarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\x14\n\x0cmax_messages\x18\x06 \x01(\r\x12\x0c\n\x04tags\x18\x07 \x03(\t\"=\n\x12PullQueuesResponse\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.dledger.v1.PulledQueue\"\xe5\x01\n\x0bPulledQueue\x12\x10\n\x08position\x18\x01 \x01(\r\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.dledger.v1.Error\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12\r\n\x05\x63ount\x18\x04 \x01(\r\x12\x13\n\x0bnext_offset\x18\x05 \x01(\x04\x12\x12\n\nmin_offset\x18\x06 \x01(\x04\x12\x12\n\nmax_offset\x18\x07 \x01(\x04\x12\x19\n\x11topic_incarnation\x18\x08 \x01(\x04\x12\x12\n\nvoid_count\x18\t \x01(\r\x12\x16\n\x0e\x66iltered_count\x18\n \x01(\r\"n\n\x0fSendBackRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12+\n\x08messages\x18\x04 \x03(\x0b\x32\x19.dledger.v1.FailedMessage\"\x86\x01\n\rFailedMessage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x10\n\x08rejected\x18\x06 \x01(\x08\x12\x0e\n\x06\x66\x61iled\x18\x07 \x01(\r\":\n\x10SendBackResponse\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.dledger.v1.SentBack\">\n\x08SentBack\x12 \n\x05\x65rror\x18\x01 \x01(\x0b\x32\x11.dledger.v1.Error\x12\x10\n\x08\x66\x61ilures\x18\x02 \x01(\r\"&\n\x15GetDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\"c\n\x16GetDeadLettersResponse\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12%\n\x06queues\x18\x03 \x03(\x0b\x32\x15.dledger.v1.DeadQueue\"U\n\tDeadQueue\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x12\n\nmin_offset\x18\x02 \x01(\x04\x12\x12\n\nmax_offset\x18\x03 \x01(\x04\x12\x0e\n\x06resent\x18\x04 \x03(\x04\"_\n\x17ResendDeadLetterRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\"[\n\x18ResendDeadLetterResponse\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06resent\x18\x02 \x01(\x08\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x32\xec\x03\n\x06Groups\x12\x43\n\x06\x41ttend\x12\x19.dledger.v1.AttendRequest\x1a\x1a.dledger.v1.AttendResponse(\x01\x30\x01\x12Q\n\x0c\x43ommitLeases\x12\x1f.dledger.v1.CommitLeasesRequest\x1a .dledger.v1.CommitLeasesResponse\x12K\n\nPullQueues\x12\x1d.dledger.v1.PullQueuesRequest\x1a\x1e.dledger.v1.PullQueuesResponse\x12\x45\n\x08SendBack\x12\x1b.dledger.v1.SendBackRequest\x1a\x1c.dledger.v1.SendBackResponse\x12W\n\x0eGetDeadLetters\x12!.dledger.v1.GetDeadLettersRequest\x1a\".dledger.v1.GetDeadLettersResponse\x12]\n\x10ResendDeadLetter\x12#.dledger.v1.ResendDeadLetterRequest\x1a$.dledger.v1.ResendDeadLetterResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64ledger/wire/groups.proto\x12\ndledger.v1\x1a\x1b\x64ledger/wire/commands.proto\x1a\x19\x64ledger/wire/errors.proto\"\x89\x01\n\rAttendRequest\x12 \n\x04join\x18\x01 \x01(\x0b\x32\x10.dledger.v1.JoinH\x00\x12*\n\theartbeat\x18\x02 \x01(\x0b\x32\x15.dledger.v1.HeartbeatH\x00\x12\"\n\x05leave\x18\x03 \x01(\x0b\x32\x11.dledger.v1.LeaveH\x00\x42\x06\n\x04\x62ody\"\xce\x01\n\x04Join\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0e\n\x06member\x18\x03 \x01(\t\x12\r\n\x05token\x18\x04 \x01(\x0c\x12\x0f\n\x07session\x18\x05 \x01(\x04\x12+\n\x08settings\x18\x06 \x01(\x0b\x32\x19.dledger.v1.GroupSettings\x12\'\n\x06queues\x18\x07 \x03(\x0b\x32\x17.dledger.v1.QueueChoice\x12\x12\n\nno_retries\x18\x08 \x01(\x08\x12\x0f\n\x07\x61ttempt\x18\t \x01(\x04\"\x1b\n\tHeartbeat\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\x15\n\x05Leave\x12\x0c\n\x04slot\x18\x01 \x01(\r\"\xcd\x01\n\x0e\x41ttendResponse\x12$\n\x06joined\x18\x01 \x01(\x0b\x32\x12.dledger.v1.JoinedH\x00\x12;\n\x12heartbeat_answered\x18\x02 \x01(\x0b\x32\x1d.dledger.v1.HeartbeatAnsweredH\x00\x12,\n\nassignment\x18\x03 \x01(\x0b\x32\x16.dledger.v1.AssignmentH\x00\x12\"\n\x05\x65nded\x18\x04 \x01(\x0b\x32\x11.dledger.v1.EndedH\x00\x42\x06\n\x04\x62ody\"\xac\x01\n\x06Joined\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\x04\x12\x14\n\x0cheartbeat_ms\x18\x03 \x01(\r\x12\x12\n\nsession_ms\x18\x04 \x01(\r\x12\x12\n\nrelease_ms\x18\x05 \x01(\r\x12\x18\n\x10return_within_ms\x18\x06 \x01(\r\x12+\n\x08settings\x18\x07 \x01(\x0b\x32\x19.dledger.v1.GroupSettings\"S\n\x11HeartbeatAnswered\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x18\n\x10return_within_ms\x18\x02 \x01(\r\x12\x14\n\x0cheartbeat_ms\x18\x03 \x01(\r\"\xa1\x01\n\nAssignment\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\'\n\x06gained\x18\x02 \x03(\x0b\x32\x17.dledger.v1.TopicLeases\x12&\n\x05\x61sked\x18\x03 \x03(\x0b\x32\x17.dledger.v1.TopicQueues\x12%\n\x04lost\x18\x04 \x03(\x0b\x32\x17.dledger.v1.TopicQueues\x12\r\n\x05whole\x18\x05 \x01(\x08\"Y\n\x0bTopicLeases\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12&\n\x06leases\x18\x03 \x03(\x0b\x32\x16.dledger.v1.QueueLease\"u\n\nQueueLease\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08\x66rontier\x18\x03 \x01(\x04\x12\x10\n\x08\x66inished\x18\x04 \x03(\x04\x12\x15\n\x08\x66\x61ilures\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x0b\n\t_failures\"D\n\x0bTopicQueues\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x11\n\tqueue_ids\x18\x03 \x03(\r\"7\n\x05\x45nded\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.dledger.v1.Error\"p\n\x13\x43ommitLeasesRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12)\n\x06topics\x18\x04 \x03(\x0b\x32\x19.dledger.v1.TopicProgress\"B\n\x14\x43ommitLeasesResponse\x12*\n\x07refused\x18\x01 \x03(\x0b\x32\x19.dledger.v1.CommitRefusal\"g\n\rCommitRefusal\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12 \n\x05\x65rror\x18\x04 \x01(\x0b\x32\x11.dledger.v1.Error\"\xa7\x01\n\x11PullQueuesRequest\x12%\n\x06queues\x18\x01 \x03(\x0b\x32\x15.dledger.v1.QueuePull\x12\x14\n\x0cmax_messages\x18\x02 \x01(\r\x12\x11\n\tmax_bytes\x18\x03 \x01(\r\x12\x14\n\x07hold_ms\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\r\n\x05group\x18\x05 \x01(\t\x12\x11\n\tby_filter\x18\x06 \x01(\x08\x42\n\n\x08_hold_ms\"\x8a\x01\n\tQueuePull\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x19\n\x11topic_incarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\x14\n\x0cmax_messages\x18\x06 \x01(\r\x12\x0c\n\x04tags\x18\x07 \x03(\t\"=\n\x12PullQueuesResponse\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.dledger.v1.PulledQueue\"\xe5\x01\n\x0bPulledQueue\x12\x10\n\x08position\x18\x01 \x01(\r\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.dledger.v1.Error\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12\r\n\x05\x63ount\x18\x04 \x01(\r\x12\x13\n\x0bnext_offset\x18\x05 \x01(\x04\x12\x12\n\nmin_offset\x18\x06 \x01(\x04\x12\x12\n\nmax_offset\x18\x07 \x01(\x04\x12\x19\n\x11topic_incarnation\x18\x08 \x01(\x04\x12\x12\n\nvoid_count\x18\t \x01(\r\x12\x16\n\x0e\x66iltered_count\x18\n \x01(\r\"n\n\x0fSendBackRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12+\n\x08messages\x18\x04 \x03(\x0b\x32\x19.dledger.v1.FailedMessage\"\x86\x01\n\rFailedMessage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x10\n\x08rejected\x18\x06 \x01(\x08\x12\x0e\n\x06\x66\x61iled\x18\x07 \x01(\r\":\n\x10SendBackResponse\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.dledger.v1.SentBack\">\n\x08SentBack\x12 \n\x05\x65rror\x18\x01 \x01(\x0b\x32\x11.dledger.v1.Error\x12\x10\n\x08\x66\x61ilures\x18\x02 \x01(\r\"&\n\x15GetDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\"c\n\x16GetDeadLettersResponse\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12%\n\x06queues\x18\x03 \x03(\x0b\x32\x15.dledger.v1.DeadQueue\"U\n\tDeadQueue\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x12\n\nmin_offset\x18\x02 \x01(\x04\x12\x12\n\nmax_offset\x18\x03 \x01(\x04\x12\x0e\n\x06resent\x18\x04 \x03(\x04\"_\n\x17ResendDeadLetterRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\"[\n\x18ResendDeadLetterResponse\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06resent\x18\x02 \x01(\x08\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x32\xec\x03\n\x06Groups\x12\x43\n\x06\x41ttend\x12\x19.dledger.v1.AttendRequest\x1a\x1a.dledger.v1.AttendResponse(\x01\x30\x01\x12Q\n\x0c\x43ommitLeases\x12\x1f.dledger.v1.CommitLeasesRequest\x1a .dledger.v1.CommitLeasesResponse\x12K\n\nPullQueues\x12\x1d.dledger.v1.PullQueuesRequest\x1a\x1e.dledger.v1.PullQueuesResponse\x12\x45\n\x08SendBack\x12\x1b.dledger.v1.SendBackRequest\x1a\x1c.dledger.v1.SendBackResponse\x12W\n\x0eGetDeadLetters\x12!.dledger.v1.GetDeadLettersRequest\x1a\".dledger.v1.GetDeadLettersResponse\x12]\n\x10ResendDeadLetter\x12#.dledger.v1.ResendDeadLetterRequest\x1a$.dledger.v1.ResendDeadLetterResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,49 +46,49 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOINED']._serialized_start=707
   _globals['_JOINED']._serialized_end=879
   _globals['_HEARTBEATANSWERED']._serialized_start=881
-  _globals['_HEARTBEATANSWERED']._serialized_end=942
-  _globals['_ASSIGNMENT']._serialized_start=945
-  _globals['_ASSIGNMENT']._serialized_end=1106
-  _globals['_TOPICLEASES']._serialized_start=1108
-  _globals['_TOPICLEASES']._serialized_end=1197
-  _globals['_QUEUELEASE']._serialized_start=1199
-  _globals['_QUEUELEASE']._serialized_end=1316
-  _globals['_TOPICQUEUES']._serialized_start=1318
-  _globals['_TOPICQUEUES']._serialized_end=1386
-  _globals['_ENDED']._serialized_start=1388
-  _globals['_ENDED']._serialized_end=1443
-  _globals['_COMMITLEASESREQUEST']._serialized_start=1445
-  _globals['_COMMITLEASESREQUEST']._serialized_end=1557
-  _globals['_COMMITLEASESRESPONSE']._serialized_start=1559
-  _globals['_COMMITLEASESRESPONSE']._serialized_end=1625
-  _globals['_COMMITREFUSAL']._serialized_start=1627
-  _globals['_COMMITREFUSAL']._serialized_end=1730
-  _globals['_PULLQUEUESREQUEST']._serialized_start=1733
-  _globals['_PULLQUEUESREQUEST']._serialized_end=1900
-  _globals['_QUEUEPULL']._serialized_start=1903
-  _globals['_QUEUEPULL']._serialized_end=2041
-  _globals['_PULLQUEUESRESPONSE']._serialized_start=2043
-  _globals['_PULLQUEUESRESPONSE']._serialized_end=2104
-  _globals['_PULLEDQUEUE']._serialized_start=2107
-  _globals['_PULLEDQUEUE']._serialized_end=2336
-  _globals['_SENDBACKREQUEST']._serialized_start=2338
-  _globals['_SENDBACKREQUEST']._serialized_end=2448
-  _globals['_FAILEDMESSAGE']._serialized_start=2451
-  _globals['_FAILEDMESSAGE']._serialized_end=2585
-  _globals['_SENDBACKRESPONSE']._serialized_start=2587
-  _globals['_SENDBACKRESPONSE']._serialized_end=2645
-  _globals['_SENTBACK']._serialized_start=2647
-  _globals['_SENTBACK']._serialized_end=2709
-  _globals['_GETDEADLETTERSREQUEST']._serialized_start=2711
-  _globals['_GETDEADLETTERSREQUEST']._serialized_end=2749
-  _globals['_GETDEADLETTERSRESPONSE']._serialized_start=2751
-  _globals['_GETDEADLETTERSRESPONSE']._serialized_end=2850
-  _globals['_DEADQUEUE']._serialized_start=2852
-  _globals['_DEADQUEUE']._serialized_end=2937
-  _globals['_RESENDDEADLETTERREQUEST']._serialized_start=2939
-  _globals['_RESENDDEADLETTERREQUEST']._serialized_end=3034
-  _globals['_RESENDDEADLETTERRESPONSE']._serialized_start=3036
-  _globals['_RESENDDEADLETTERRESPONSE']._serialized_end=3127
-  _globals['_GROUPS']._serialized_start=3130
-  _globals['_GROUPS']._serialized_end=3622
+  _globals['_HEARTBEATANSWERED']._serialized_end=964
+  _globals['_ASSIGNMENT']._serialized_start=967
+  _globals['_ASSIGNMENT']._serialized_end=1128
+  _globals['_TOPICLEASES']._serialized_start=1130
+  _globals['_TOPICLEASES']._serialized_end=1219
+  _globals['_QUEUELEASE']._serialized_start=1221
+  _globals['_QUEUELEASE']._serialized_end=1338
+  _globals['_TOPICQUEUES']._serialized_start=1340
+  _globals['_TOPICQUEUES']._serialized_end=1408
+  _globals['_ENDED']._serialized_start=1410
+  _globals['_ENDED']._serialized_end=1465
+  _globals['_COMMITLEASESREQUEST']._serialized_start=1467
+  _globals['_COMMITLEASESREQUEST']._serialized_end=1579
+  _globals['_COMMITLEASESRESPONSE']._serialized_start=1581
+  _globals['_COMMITLEASESRESPONSE']._serialized_end=1647
+  _globals['_COMMITREFUSAL']._serialized_start=1649
+  _globals['_COMMITREFUSAL']._serialized_end=1752
+  _globals['_PULLQUEUESREQUEST']._serialized_start=1755
+  _globals['_PULLQUEUESREQUEST']._serialized_end=1922
+  _globals['_QUEUEPULL']._serialized_start=1925
+  _globals['_QUEUEPULL']._serialized_end=2063
+  _globals['_PULLQUEUESRESPONSE']._serialized_start=2065
+  _globals['_PULLQUEUESRESPONSE']._serialized_end=2126
+  _globals['_PULLEDQUEUE']._serialized_start=2129
+  _globals['_PULLEDQUEUE']._serialized_end=2358
+  _globals['_SENDBACKREQUEST']._serialized_start=2360
+  _globals['_SENDBACKREQUEST']._serialized_end=2470
+  _globals['_FAILEDMESSAGE']._serialized_start=2473
+  _globals['_FAILEDMESSAGE']._serialized_end=2607
+  _globals['_SENDBACKRESPONSE']._serialized_start=2609
+  _globals['_SENDBACKRESPONSE']._serialized_end=2667
+  _globals['_SENTBACK']._serialized_start=2669
+  _globals['_SENTBACK']._serialized_end=2731
+  _globals['_GETDEADLETTERSREQUEST']._serialized_start=2733
+  _globals['_GETDEADLETTERSREQUEST']._serialized_end=2771
+  _globals['_GETDEADLETTERSRESPONSE']._serialized_start=2773
+  _globals['_GETDEADLETTERSRESPONSE']._serialized_end=2872
+  _globals['_DEADQUEUE']._serialized_start=2874
+  _globals['_DEADQUEUE']._serialized_end=2959
+  _globals['_RESENDDEADLETTERREQUEST']._serialized_start=2961
+  _globals['_RESENDDEADLETTERREQUEST']._serialized_end=3056
+  _globals['_RESENDDEADLETTERRESPONSE']._serialized_start=3058
+  _globals['_RESENDDEADLETTERRESPONSE']._serialized_end=3149
+  _globals['_GROUPS']._serialized_start=3152
+  _globals['_GROUPS']._serialized_end=3644
 # @@protoc_insertion_point(module_scope)

@@ -83,12 +83,14 @@ class Joined(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., session: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., session_ms: _Optional[int] = ..., release_ms: _Optional[int] = ..., return_within_ms: _Optional[int] = ..., settings: _Optional[_Union[_commands_pb2.GroupSettings, _Mapping]] = ...) -> None: ...
 
 class HeartbeatAnswered(_message.Message):
-    __slots__ = ("number", "return_within_ms")
+    __slots__ = ("number", "return_within_ms", "heartbeat_ms")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     RETURN_WITHIN_MS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
     number: int
     return_within_ms: int
-    def __init__(self, number: _Optional[int] = ..., return_within_ms: _Optional[int] = ...) -> None: ...
+    heartbeat_ms: int
+    def __init__(self, number: _Optional[int] = ..., return_within_ms: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("slot", "gained", "asked", "lost", "whole")

@@ -66,7 +66,7 @@ class Seat:
                 match update:
                     case Joined():
                         self.members[update.slot].session = update.session
-                    case HeartbeatAnswered(number, _):
+                    case HeartbeatAnswered(number, _, _):
                         self.answered = number
                     case Ended():
                         self.members[update.slot].ended = update

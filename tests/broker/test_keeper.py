@@ -12,6 +12,7 @@ from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.groups.pace import USUAL_PACE
 from broker.leader.units import ProposedUnit
 from broker.services.attendance import MAX_MEMBERS
+from broker.services.updates import HeartbeatAnswered
 from broker.state.groups import Settings, Start
 from broker.state.refusals import GroupHasMembers
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, CommittedOffset
@@ -38,6 +39,30 @@ def test_members_share_the_queues() -> None:
     room.pass_ms(SOON_MS, one, other)
     assert share([first, second]) == [2, 2]
     assert not first.asked
+
+
+@pytest.mark.parametrize(
+    ("sessions", "ms"), [(0, 3_000), (540, 3_000), (720, 4_000), (990, 5_500), (100_000, 5_500)]
+)
+def test_many_members_are_heard_less_often(sessions: int, ms: int) -> None:
+    """So that all of them together don't cost their leader more and more; and often enough for
+    whoever begins nothing new after two thirds of a session."""
+    assert PACE.heartbeat_of(sessions) == ms
+    assert PACE.heartbeat_of(sessions) < PACE.session_ms * 2 / 3
+
+
+def test_each_answer_tells_how_often_members_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of now: they were few when they joined."""
+    room = Room()
+    node = room.leader
+    with node.running():
+        attendance = node.replica.services.groups.attend()
+        attendance.heartbeat(7)
+        assert attendance._next() == HeartbeatAnswered(7, 0, PACE.heartbeat_ms)
+        monkeypatch.setattr(type(room.machine.groups), "session_count", 720)
+        attendance.heartbeat(8)
+        assert attendance._next() == HeartbeatAnswered(8, 360, 4_000)
+        attendance.close()
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])

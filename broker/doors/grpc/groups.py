@@ -259,8 +259,10 @@ def _wire_update(update: Update) -> pb.AttendResponse:
                 settings=wire_settings(update.settings),
             )
             return pb.AttendResponse(joined=joined)
-        case HeartbeatAnswered(number, return_within_ms):
-            answered = pb.HeartbeatAnswered(number=number, return_within_ms=return_within_ms)
+        case HeartbeatAnswered(number, return_within_ms, heartbeat_ms):
+            answered = pb.HeartbeatAnswered(
+                number=number, return_within_ms=return_within_ms, heartbeat_ms=heartbeat_ms
+            )
             return pb.AttendResponse(heartbeat_answered=answered)
         case Assignment():
             assignment = pb.Assignment(

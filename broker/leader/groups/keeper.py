@@ -175,6 +175,11 @@ class GroupKeeper:
         """Over what time members are to come back to the next leader, so that it isn't run down."""
         return self._state.groups.session_count * 1000 // RETURNS_A_SECOND
 
+    @property
+    def heartbeat_ms(self) -> int:
+        """How often each member is to be heard."""
+        return self.pace.heartbeat_of(self._state.groups.session_count)
+
     def sync(self) -> None:
         """What is known here is of the present leadership, from its first call on."""
         term = self._leads()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+HEARTBEATS_A_SECOND: Final = 180  # of all members together, beyond which each is heard less often
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -29,6 +31,14 @@ class Pace:
     def release_of(self, *, is_orderly: bool) -> int:
         """How long a hand-over may take, in ms."""
         return self.orderly_release_ms if is_orderly else self.release_ms
+
+    def heartbeat_of(self, sessions: int) -> int:
+        """How often each of so many members is to be heard, in ms: the more there are the less
+        often, as what all of them together say is bound by what a leader hears. Never so seldom
+        that an answer in time came too late for who begins nothing new after two thirds of a
+        session."""
+        wanted = max(self.heartbeat_ms, sessions * 1_000 // HEARTBEATS_A_SECOND)
+        return min(wanted, max(self.heartbeat_ms, self.session_ms * 11 // 20))
 
 
 USUAL_PACE: Final = Pace()

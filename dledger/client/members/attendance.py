@@ -20,6 +20,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import grpc
@@ -45,6 +46,7 @@ from dledger.outcome import Outcome
 from dledger.wire import groups_pb2 as gpb
 
 MAX_MEMBERS: Final = 1_024  # on one stream, as the brokers allow
+SELDOM_SHARE: Final = 0.6  # of a session: heartbeats are never further apart
 LAST_WORD_S: Final = 1.0  # until a stream that can't be written to says why
 PATIENCE_S: Final = 10.0  # for a leader, before the next word about there being none
 BACKOFF_MIN_S: Final = 0.02
@@ -356,6 +358,9 @@ class Attendance:
         sent_at = stream.heartbeats.get(answered.number)
         for number in [known for known in stream.heartbeats if known <= answered.number]:
             del stream.heartbeats[number]
+        if answered.heartbeat_ms:
+            often_s = min(answered.heartbeat_ms / 1000, SELDOM_SHARE * stream.times.session_s)
+            stream.times = replace(stream.times, heartbeat_s=often_s)
         if sent_at is not None:
             for attendee in list(self._attendees.values()):
                 attendee.on_answered(sent_at)

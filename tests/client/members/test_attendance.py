@@ -12,7 +12,7 @@ import pytest
 from dledger.client import Client, ClientError, GroupDiffers, InvalidArgument
 from dledger.client.connection import NodeLink
 from dledger.client.members import attendance as attending
-from dledger.client.members.attendance import Attendance
+from dledger.client.members.attendance import SELDOM_SHARE, Attendance
 from dledger.client.members.clock import clock
 from dledger.client.members.member import Times
 from dledger.client.members.settings import fresh_token, group_settings
@@ -96,6 +96,25 @@ async def test_all_members_share_one_stream_and_its_heartbeats() -> None:
         assert group.members.has_sessions("h")
         await attendance.leave(second, 5.0)
         await until(lambda: not group.members.streams)
+
+
+@async_test
+async def test_heartbeats_come_as_often_as_the_leader_wants_now() -> None:
+    """Told with each answer; never so seldom that a session is missed by it."""
+    async with stocked(1) as (group, client):
+        attendance, listener = attendance_of(client), Listener("g", "a")
+        slot = attendance.attend(listener)
+        await until(joined(listener))
+        stream = attendance._stream
+        assert stream is not None
+        group.members.heartbeat_ms = 70
+        await until(lambda: stream.times.heartbeat_s == 0.07)
+        group.members.heartbeat_ms = 3_600_000
+        await until(lambda: stream.times.heartbeat_s == SELDOM_SHARE * stream.times.session_s)
+        answered = len(listener.answered)
+        await until(lambda: len(listener.answered) > answered)
+        assert listener.broken == 0
+        await attendance.forget(slot)
 
 
 @async_test
