@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 from google.protobuf.message import DecodeError
 
 from broker.state.attempts import Attempts
-from broker.state.deliveries import Deliveries
+from broker.state.deliveries import NO_LOAD, Deliveries, Load
 from broker.state.delivering import Moment, Plan, buried, planned
 from broker.state.groups import Groups
 from broker.state.leases import Leases
@@ -155,11 +155,13 @@ UnitRefusal = Refusal | BatchRefusal
 
 
 class Judged(NamedTuple):
-    """A unit: why it is refused, or None; what it placed, and what it orders."""
+    """A unit: why it is refused, or None; what it placed, what it orders, and what its commands
+    about deliveries make of their queues, in their order."""
 
     refusal: UnitRefusal | None
     batches: tuple[PlacedBatch, ...]
     commands: tuple[Command, ...]
+    plans: tuple[Plan, ...] = ()
 
 
 class Owners(Protocol):
@@ -206,6 +208,31 @@ def judge(owners: Owners, header: EntryHeader, frame: bytes) -> list[Judged]:
 
 
 @dataclass(slots=True)
+class _Growth:
+    """What units add to what isn't a key of theirs: to what is bounded over all groups, and the
+    groups that are handed single messages; and the plans of one of them."""
+
+    progress: int = 0  # pairs of group and topic
+    load: Load = NO_LOAD
+    delivered: frozenset[str] = frozenset()
+    plans: list[Plan] = field(default_factory=list)
+
+    def plan(self, owners: Owners, group: str, incarnation: int, plan: Plan) -> None:
+        """The plan, which takes effect with the unit."""
+        self._grow(owners.deliveries.growth(group, incarnation, plan.records))
+        self.delivered |= {group}
+        self.plans.append(plan)
+
+    def end_topic(self, owners: Owners, incarnation: int) -> None:
+        """The topic is gone with the unit, and what is in hand of it."""
+        gone = owners.deliveries.load_of(incarnation)
+        self._grow(Load(-gone.unfinished, -gone.rows))
+
+    def _grow(self, by: Load) -> None:
+        self.load = Load(self.load.unfinished + by.unfinished, self.load.rows + by.rows)
+
+
+@dataclass(slots=True)
 class _Entry:
     """What the units so far would have done."""
 
@@ -213,7 +240,7 @@ class _Entry:
     at: Moment
     claims: Claims = field(default_factory=Claims)
     ends: dict[tuple[int, int], int] = field(default_factory=dict)  # of queues, as they go on
-    new_progress: int = 0
+    growth: _Growth = field(default_factory=_Growth)
     before: Before = field(default_factory=Before)
 
     def judge(self, header: EntryHeader, frame: bytes, number: int, span: UnitSpan) -> Judged:
@@ -229,9 +256,15 @@ class _Entry:
         commands = _parsed(span.commands)
         if isinstance(commands, Malformed):
             refusal, commands = refusal or commands, ()
-        refusal = refusal or self._claim(placed, commands)
+        plans = list[Plan]()
         if refusal is None:
-            return Judged(None, tuple(placed), commands)
+            claimed = self._claim(placed, commands)
+            if isinstance(claimed, list):
+                plans = claimed
+            else:
+                refusal = claimed
+        if refusal is None:
+            return Judged(None, tuple(placed), commands, tuple(plans))
         void = (each._replace(units=voided(each.units, each.base)) for each in placed)
         return Judged(refusal, tuple(void), ())
 
@@ -258,8 +291,9 @@ class _Entry:
 
     def _claim(
         self, placed: Sequence[PlacedBatch], commands: Sequence[Command]
-    ) -> UnitRefusal | None:
-        """Why the unit's commands don't take effect; None if they do, and it holds its keys."""
+    ) -> UnitRefusal | list[Plan]:
+        """Why the unit's commands don't take effect; their plans if they do, and it holds its
+        keys."""
         own = Claims()
         taken: list[Key] = []
         for keys in [(Key(each.topic.name, RECORDS),) for each in placed] + [
@@ -270,57 +304,68 @@ class _Entry:
                 return KeyTaken(key.topic, key.what)
             own.hold(keys)
             taken += keys
-        new_progress = 0
+        before = self.growth
+        growth = _Growth(before.progress, before.load, before.delivered)
         for command in commands:
-            new = self.new_progress + new_progress
-            refusal, more = self._condition(command, placed, new)
+            refusal = self._condition(command, placed, growth)
             if refusal is not None:
                 return refusal
-            new_progress += more
         self.claims.hold(taken)
-        self.new_progress += new_progress
-        return None
+        self.growth = growth
+        return growth.plans
 
     def _condition(
-        self, command: Command, placed: Sequence[PlacedBatch], new_progress: int
-    ) -> tuple[Refusal | None, int]:
-        """Why the command doesn't take effect, or None; and how many pairs of group and topic it
-        adds."""
+        self, command: Command, placed: Sequence[PlacedBatch], growth: _Growth
+    ) -> Refusal | None:
+        """Why the command doesn't take effect; None if it does, and `growth` has what it adds."""
         owners = self.owners
         name = command.WhichOneof("body") or ""
         if COMMAND_LEVELS[name] > owners.level.current:
-            return Malformed(f"{name} is of a level above the one in use"), 0
+            return Malformed(f"{name} is of a level above the one in use")
         match name:
             case "commit_offsets":
-                body = command.commit_offsets
-                topic = meant(owners.topics, body.topic, body.topic_incarnation)
-                if not isinstance(topic, TopicState):
-                    return topic, 0
-                if owners.deliveries.has(body.group):
-                    return GroupStyled(body.group, is_delivered=True), 0
-                if owners.groups.members(body.group):
-                    return GroupHasMembers(body.group), 0
-                commit = commit_of(body)
-                refusal = owners.offsets.refusal_of(commit, topic.next_offsets, new_progress)
-                return refusal, owners.offsets.is_new(commit)
+                return self._commit_condition(command.commit_offsets, growth)
             case "delete_topic":
                 topic = meant(
                     owners.topics, command.delete_topic.name, command.delete_topic.incarnation
                 )
-                return (None if isinstance(topic, TopicState) else topic), 0
+                if not isinstance(topic, TopicState):
+                    return topic
+                growth.end_topic(owners, topic.incarnation)
+                return None
             case "deliver":
-                plan = plan_of(owners, command.deliver, self.at, new_progress)
+                body = command.deliver
+                plan = plan_of(owners, body, self.at, growth.progress, growth.load)
                 if not isinstance(plan, Plan):
-                    return plan, 0
-                is_known = bool(owners.offsets.of(command.deliver.group, command.deliver.topic))
-                return None, 0 if is_known else 1
+                    return plan
+                growth.plan(owners, body.group, body.incarnation, plan)
+                growth.progress += not owners.offsets.of(body.group, body.topic)
+                return None
             case "bury":
                 plan = burial_of(owners, command.bury, placed, self.at)
-                return (None if isinstance(plan, Plan) else plan), 0
+                if not isinstance(plan, Plan):
+                    return plan
+                growth.plan(owners, command.bury.group, command.bury.incarnation, plan)
+                return None
             case "settle_units":
-                return owners.outcomes.refusal_of(settlement_of(command.settle_units)), 0
+                return owners.outcomes.refusal_of(settlement_of(command.settle_units))
             case _:
-                return self._retry_condition(command, placed), 0
+                return self._retry_condition(command, placed)
+
+    def _commit_condition(self, body: CommitOffsetsCommand, growth: _Growth) -> Refusal | None:
+        """`_condition` of a commit without a session."""
+        owners = self.owners
+        topic = meant(owners.topics, body.topic, body.topic_incarnation)
+        if not isinstance(topic, TopicState):
+            return topic
+        if owners.deliveries.has(body.group) or body.group in growth.delivered:
+            return GroupStyled(body.group, is_delivered=True)
+        if owners.groups.members(body.group):
+            return GroupHasMembers(body.group)
+        commit = commit_of(body)
+        refusal = owners.offsets.refusal_of(commit, topic.next_offsets, growth.progress)
+        growth.progress += owners.offsets.is_new(commit)
+        return refusal
 
     def _retry_condition(self, command: Command, placed: Sequence[PlacedBatch]) -> Refusal | None:
         """`_condition` of what failed messages go by; see `broker.state.retrying`."""
@@ -353,10 +398,12 @@ def meant(
     return topic
 
 
-def plan_of(owners: Owners, body: DeliverCommand, at: Moment, new: int = 0) -> Plan | Refusal:
+def plan_of(
+    owners: Owners, body: DeliverCommand, at: Moment, new: int = 0, load: Load = NO_LOAD
+) -> Plan | Refusal:
     """What the command makes of the topic that it names; see `planned`."""
     topic = meant(owners.topics, body.topic, body.incarnation)
-    return planned(owners, topic, body, at, new) if isinstance(topic, TopicState) else topic
+    return planned(owners, topic, body, at, new, load) if isinstance(topic, TopicState) else topic
 
 
 def burial_of(

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
 from broker.state.handouts import PAGE_ROWS, ROW, Handout, Page, Record, with_page
@@ -55,6 +55,14 @@ class TopicDeliveries:
     snapshots: int = field(default=0, compare=False)  # taken before this object was made
 
 
+class Load(NamedTuple):
+    """Of what is bounded over all groups: unfinished messages, and the handouts that have them."""
+
+    unfinished: int
+    rows: int
+
+
+NO_LOAD: Final = Load(0, 0)
 NO_QUEUES: Final[Mapping[int, Record]] = MappingProxyType({})
 
 
@@ -128,6 +136,25 @@ class Deliveries:
             return 0
         left = self.max_all_unfinished - self._unfinished - more
         return max(0, min(self.max_unfinished - unfinished, left))
+
+    def load_of(self, incarnation: int) -> Load:
+        """What is in hand of the topic."""
+        groups = self._topics.get(incarnation, {}).values()
+        records = [record for group in groups for record in group.queues.values()]
+        return Load(
+            sum(each.unfinished for each in records), sum(each.handouts for each in records)
+        )
+
+    def growth(self, group: str, incarnation: int, records: Mapping[int, Record]) -> Load:
+        """By what all handouts and their messages become more if these become the records of those
+        queues; below 0 where they become fewer."""
+        before = self.in_topic(group, incarnation)
+        known = [before[queue_id] for queue_id in records if queue_id in before]
+        return Load(
+            sum(each.unfinished for each in records.values())
+            - sum(each.unfinished for each in known),
+            sum(each.handouts for each in records.values()) - sum(each.handouts for each in known),
+        )
 
     # --- transitions --------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from broker.state.deliveries import Deliveries
+from broker.state.deliveries import NO_LOAD, Deliveries, Load
 from broker.state.groups import MAX_GROUP_BYTES, Groups
 from broker.state.handouts import (
     ATTEMPT_ID_SIZE,
@@ -81,9 +81,15 @@ class Owners(Protocol):
 
 
 def planned(
-    owners: Owners, topic: TopicState, command: DeliverCommand, at: Moment, new: int = 0
+    owners: Owners,
+    topic: TopicState,
+    command: DeliverCommand,
+    at: Moment,
+    new: int = 0,
+    load: Load = NO_LOAD,
 ) -> Plan | Refusal:
-    """What the command does; or why it does nothing. `new` pairs of group and topic come first."""
+    """What the command does; or why it does nothing. `new` pairs of group and topic come first,
+    and what is bounded over all groups has grown by `load`: by units before it in its entry."""
     group = command.group
     if not 0 < len(group.encode()) <= MAX_GROUP_BYTES:
         return Malformed(f"a group's name has 1 to {MAX_GROUP_BYTES} bytes")
@@ -101,7 +107,11 @@ def planned(
     if refusal is not None:
         return refusal
     records.update(started)
-    planning = Planning(owners.deliveries, topic, command.fifo, at, records)
+    planning = Planning(
+        *(owners.deliveries, topic, command.fifo, at, records),
+        added=max(0, load.unfinished),  # room that units before it make is the next entry's
+        rows=max(0, load.rows),
+    )
     for settled in command.settled:
         refusal = refusal or planning.settle(settled)
     for given in command.given:
@@ -172,8 +182,8 @@ class Planning:
     records: Mapping[int, Record]
     drafts: dict[int, Draft] = field(default_factory=dict)
     given: dict[int, list[Handout]] = field(default_factory=dict)
-    added: int = 0  # unfinished messages in all
-    rows: int = 0  # handouts that were given
+    added: int = 0  # unfinished messages in all, by units before this one, too
+    rows: int = 0  # handouts that were given, likewise
 
     def draft(self, queue_id: int) -> Draft | QueueNotFound | StartMissing:
         """The queue, as far as the command has gone; or why there is none."""

@@ -7,10 +7,10 @@ is this program's fault.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from broker.state.compound import Judged, commit_of, judge, plan_of, settlement_of
-from broker.state.delivering import Plan, buried
+from broker.state.compound import Judged, commit_of, judge, settlement_of
+from broker.state.delivering import Plan
 from broker.state.effects import Effects
 from broker.state.queue_files import QueueFiles
 from broker.state.refusals import Malformed
@@ -60,8 +60,9 @@ class Units:
                 self._state.topics.derive(batch.topic, batch.queue_id, batch.units)
                 self._state.messages_applied += batch.record_count
         for unit in units:
+            plans = iter(unit.plans)
             for command in unit.commands:
-                self._take_effect(command)
+                self._take_effect(command, plans)
         if header.record_count:
             refused = (n for n, each in enumerate(units) if each.refusal and each.batches)
             self._state.outcomes.note(header.index, refused)
@@ -86,8 +87,9 @@ class Units:
         for name in sorted(ended):
             self._queues.delete_topic(self._state.topics[name].folder)
 
-    def _take_effect(self, command: Command) -> None:
-        """A command of a unit that was judged; all files are as they are to be."""
+    def _take_effect(self, command: Command, plans: Iterator[Plan]) -> None:
+        """A command of a unit that was judged; all files are as they are to be. What it makes of
+        handouts was planned then: no other unit of the entry is about the same ones."""
         state, effects = self._state, self._effects
         match command.WhichOneof("body"):
             case "commit_offsets":
@@ -98,19 +100,13 @@ class Units:
             case "delete_topic":
                 effects.end_topic(state.topics[command.delete_topic.name])
             case "deliver":
-                at = effects.moment()
-                plan = plan_of(state, command.deliver, at)
-                if not isinstance(plan, Plan):
-                    raise InvariantViolation(f"a unit's deliveries were judged, and are {plan}")
-                topic = state.topics[command.deliver.topic]
-                effects.delivering.deliver(plan, topic, command.deliver.group, at)
+                given = command.deliver
+                topic = state.topics[given.topic]
+                effects.delivering.deliver(next(plans), topic, given.group, effects.moment())
             case "bury":
-                bury, at = command.bury, effects.moment()
+                bury = command.bury
                 topic = state.topics[bury.topic]
-                plan = buried(state, topic, bury, bury.mask.bit_count(), at)
-                if not isinstance(plan, Plan):
-                    raise InvariantViolation(f"a unit's dead letters were judged, and are {plan}")
-                effects.delivering.deliver(plan, topic, bury.group, at)
+                effects.delivering.deliver(next(plans), topic, bury.group, effects.moment())
             case "settle_units":
                 state.outcomes.settle(settlement_of(command.settle_units))
             case "send_back":

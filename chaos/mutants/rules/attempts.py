@@ -170,8 +170,9 @@ ATTEMPTS = (
     Mutant(
         "buried-and-not-finished",
         "broker/state/units.py",
-        "                effects.delivering.deliver(plan, topic, bury.group, at)\n",
-        "",
+        "                effects.delivering.deliver("
+        "next(plans), topic, bury.group, effects.moment())\n",
+        "                next(plans)\n",
         tests=_WORKERS,
     ),
     Mutant(

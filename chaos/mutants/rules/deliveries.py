@@ -76,8 +76,8 @@ DELIVERIES = (
     Mutant(
         "offsets-committed-past-what-is-in-hand",
         "broker/state/compound.py",
-        "                if owners.deliveries.has(body.group):\n",
-        "                if False:\n",
+        "        if owners.deliveries.has(body.group) or body.group in growth.delivered:\n",
+        "        if False:\n",
         tests=_WIRE,
     ),
     Mutant(

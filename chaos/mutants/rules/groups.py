@@ -92,8 +92,8 @@ GROUPS = (
     Mutant(
         "simple-commit-in-a-unit-beside-members",
         "broker/state/compound.py",
-        "                if owners.groups.members(body.group):\n",
-        "                if False:\n",
+        "        if owners.groups.members(body.group):\n",
+        "        if False:\n",
         tests=_KEEPER,
     ),
     Mutant(

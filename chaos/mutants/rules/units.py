@@ -17,6 +17,8 @@ _BYTES: Final = "tests/store/test_compound.py::"
 _DATA: Final = "tests/audit/test_units.py::"
 _LEADERS: Final = "leaders write no such entry"
 _OFFLINE: Final = "the simulator's readers are nodes"
+_NEVER_NEAR: Final = "no simulated group comes near the bounds of handouts"
+_SHARED: Final = ("tests/broker/test_shared_bounds.py",)
 
 UNITS = (
     Mutant(
@@ -57,9 +59,42 @@ UNITS = (
     Mutant(
         "batches-of-a-unit-without-its-commands",
         _UNITS,
-        "            for command in unit.commands:\n                self._take_effect(command)\n",
+        "            for command in unit.commands:\n"
+        "                self._take_effect(command, plans)\n",
         "            for command in () if unit.batches else unit.commands:\n"
-        "                self._take_effect(command)\n",
+        "                self._take_effect(command, plans)\n",
+    ),
+    Mutant(
+        "units-of-an-entry-judged-as-if-alone",
+        "broker/state/compound.py",
+        "                plan = plan_of(owners, body, self.at, growth.progress, growth.load)\n",
+        "                plan = plan_of(owners, body, self.at, growth.progress)\n",
+        masked=_NEVER_NEAR,
+        tests=_SHARED,
+    ),
+    Mutant(
+        "styles-of-an-entry-judged-as-if-alone",
+        "broker/state/compound.py",
+        " or body.group in growth.delivered:\n",
+        ":\n",
+        masked="no simulated group is used in two styles",
+        tests=_SHARED,
+    ),
+    Mutant(
+        "refused-units-count-for-the-bounds",
+        "broker/state/compound.py",
+        "        growth = _Growth(before.progress, before.load, before.delivered)\n",
+        "        growth = self.growth\n        growth.plans = []\n",
+        masked=_NEVER_NEAR,
+        tests=_SHARED,
+    ),
+    Mutant(
+        "deleted-topics-count-for-the-bounds",
+        "broker/state/compound.py",
+        "        self._grow(Load(-gone.unfinished, -gone.rows))\n",
+        "",
+        masked=_NEVER_NEAR,
+        tests=_SHARED,
     ),
     Mutant(
         "level-gate-of-units-skipped-by-the-leader",
