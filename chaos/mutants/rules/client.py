@@ -342,6 +342,22 @@ CLIENT = (
         tests=("tests/client/members/test_workers.py",),
     ),
     Mutant(
+        "function-that-failed-before-runs-among-coroutines",
+        "dledger/client/members/workers.py",
+        "if self._threads is not None and self._threads.hand_on(work):",
+        "if False:",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/members/test_workers.py",),
+    ),
+    Mutant(
+        "what-was-handed-on-and-is-put-back-wakes-nobody",
+        "dledger/client/members/workers.py",
+        "        if self.handed_on_by is not None:\n            self.handed_on_by.wake()\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/members/test_workers.py",),
+    ),
+    Mutant(
         "deadline-asked-of-a-handle",
         "dledger/client/dispatch.py",
         "            if self._expiry_at <= deadline:\n",
