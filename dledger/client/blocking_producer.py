@@ -46,12 +46,14 @@ HANDED_IN_ONE_TURN: Final = 256  # of the loop, which has answers to read and ti
 class _Sent(Future[SendResult]):
     """A message's future, which knows whether somebody has asked what became of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, thread: LoopThread) -> None:
         super().__init__()
         self.asked = False
+        self._thread = thread
 
     def result(self, timeout: float | None = None) -> SendResult:
-        """See `Future.result`."""
+        """See `Future.result`; `Forked` where nobody would ever settle it."""
+        self._check()
         self.asked = True
         try:
             return super().result(timeout)
@@ -59,12 +61,17 @@ class _Sent(Future[SendResult]):
             self.asked = self.done()  # it may be the timeout that is over
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """See `Future.exception`."""
+        """See `Future.exception`; `Forked` where nobody would ever settle it."""
+        self._check()
         self.asked = True
         try:
             return super().exception(timeout)
         finally:
             self.asked = self.done()
+
+    def _check(self) -> None:
+        if self._thread.is_of_another_process and not self.done():
+            self._thread.check()
 
 
 class _Crossing(NamedTuple):
@@ -151,7 +158,7 @@ class BlockingProducer:
                 packed = self._pack(message)
             except ClientError as error:
                 packed = error
-        sent = _Sent()
+        sent = _Sent(self._thread)
         self._cross(_Crossing(message, packed, sent))
         return sent
 

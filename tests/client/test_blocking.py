@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -329,12 +328,18 @@ def test_interrupted_wait_loses_no_message(client: BlockingClient, nodes: GroupT
 
 def test_forked_child_is_refused_by_name(client: BlockingClient) -> None:
     """The loop's thread stayed behind: nothing would ever be answered there."""
-    consumer = client.pull_consumer("t")
+    consumer, push = client.pull_consumer("t"), client.push_consumer("pushed")
+    simple = client.simple_consumer("t", "simple")
     with client.producer() as producer:
         producer._thread._pid += 1  # as in a forked child
-        for act in (client.topics, consumer.__next__, partial(producer.send, "t", b"x")):
+        for act in (client.topics, consumer.__next__, push.stop, push.run, simple.receive):
             with pytest.raises(Forked):
                 act()
+        with pytest.raises(Forked):
+            producer.send("t", b"x")
+        for each in (consumer, simple, push):
+            each.close()  # as producers: who leaves a block there ends as it wants to
+        push.abort()
         producer.close()
         client.close()
         producer._thread._pid -= 1

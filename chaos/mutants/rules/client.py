@@ -342,6 +342,22 @@ CLIENT = (
         tests=("tests/client/members/test_workers.py",),
     ),
     Mutant(
+        "child-s-word-on-its-parent-s-loop",
+        "dledger/client/loop_thread.py",
+        "        self.check()\n        with self._entry:\n",
+        "        with self._entry:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_failed_sends.py",),
+    ),
+    Mutant(
+        "message-that-a-child-waits-for",
+        "dledger/client/blocking_producer.py",
+        "if self._thread.is_of_another_process and not self.done():",
+        "if self._thread.is_of_another_process and self.done():",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_failed_sends.py",),
+    ),
+    Mutant(
         "function-that-failed-before-runs-among-coroutines",
         "dledger/client/members/workers.py",
         "if self._threads is not None and self._threads.hand_on(work):",
