@@ -342,6 +342,14 @@ CLIENT = (
         tests=("tests/client/members/test_workers.py",),
     ),
     Mutant(
+        "sender-that-is-interrupted-keeps-the-lock",
+        "dledger/client/blocking_producer.py",
+        "        self._lock = threading.RLock()\n",
+        "        self._lock = threading.Condition()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_blocking.py",),
+    ),
+    Mutant(
         "child-s-word-on-its-parent-s-loop",
         "dledger/client/loop_thread.py",
         "        self.check()\n        with self._entry:\n",
