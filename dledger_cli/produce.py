@@ -21,8 +21,8 @@ import typer
 from rich.progress import Progress
 
 from broker.config import MIB
-from dledger.client import BufferFull, ClientError, Producer, ProducerOptions, SendResult
-from dledger.terminal.interrupts import finished_or_interrupted
+from dledger.client import BufferFull, Client, ClientError, Producer, ProducerOptions, SendResult
+from dledger.terminal.interrupts import cancelled_by, interrupts_caught
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import ExitCode, complain, end, errors_told, exit_code_of, run
 from dledger.terminal.output import print_json, progress_bar, remark
@@ -110,9 +110,10 @@ def produce(
 ) -> None:
     """Send lines as messages and wait until all are on a majority of disks.
 
-    Without a key, messages are spread over the queues. Ctrl-C stops reading, waits up to 5 s for
-    what is under way, tells what became of it and ends with 130. Otherwise: 0 everything is
-    stored, 1 something isn't or may not be, 3 no broker can be reached.
+    Without a key, messages are spread over the queues. Ctrl-C and SIGTERM stop reading, wait up
+    to 5 s for what is under way (the second one doesn't), tell on standard error how much is
+    stored and how much may be, and end with 130. Otherwise: 0 everything is stored, 1 something
+    isn't or may not be, 3 no broker can be reached.
 
     \b
     Examples:
@@ -143,13 +144,25 @@ def _open_input(source: str) -> int:
 async def _produce(
     addresses: list[str], descriptor: int, options: ProducerOptions, job: Job, tally: Tally
 ) -> bool:
-    """Sends everything; whether it was interrupted."""
-    async with connect(addresses) as client:
-        await client.describe_topic(job.topic)  # a topic that isn't there is told before reading
-        async with client.producer(options) as producer:
-            sender = Sender(producer, job, tally)
-            with progress_bar("bytes") as progress:
-                return await finished_or_interrupted(pump(descriptor, sender, progress))
+    """Sends everything; whether it was interrupted. Interrupts are heeded until all is told: the
+    second one doesn't wait for what is under way."""
+    with interrupts_caught() as interrupt:
+        async with connect(addresses) as client:
+            if await cancelled_by(interrupt, _known(client, job.topic)):
+                return True
+            async with client.producer(options) as producer:
+                sender = Sender(producer, job, tally)
+                with progress_bar("bytes") as progress:
+                    work = pump(descriptor, sender, progress)
+                    is_interrupted = await cancelled_by(interrupt, work)
+                interrupt.clear()
+                await cancelled_by(interrupt, producer.close())
+                return is_interrupted
+
+
+async def _known(client: Client, topic: str) -> None:
+    """A topic that isn't there is told before anything is read."""
+    await client.describe_topic(topic)
 
 
 async def pump(descriptor: int, sender: Sender, progress: Progress) -> None:
@@ -219,11 +232,18 @@ def _tell(tally: Tally, *, interrupted: bool, as_json: bool) -> None:
     facts = tally.facts()
     if as_json:
         print_json(facts)
-    else:
-        remark(
-            f"{facts['acked']} of {facts['sent']} stored in {facts['duration_s']} s "
-            f"({facts['msgs_per_s']} messages/s, {facts['mb_per_s']} MB/s)"
-        )
+    summary = (
+        f"{facts['acked']} of {facts['sent']} stored in {facts['duration_s']} s "
+        f"({facts['msgs_per_s']} messages/s, {facts['mb_per_s']} MB/s)"
+    )
+    if tally.failed or tally.unknown:
+        summary += f"; {tally.unknown} may be stored or not, {tally.failed} are not"
+    if interrupted:
+        complain(f"interrupted: {summary}")
+    elif tally.unknown:
+        complain(summary)
+    elif not as_json:
+        remark(summary)
     if tally.first_error is not None:
         line, error = tally.first_error
         complain(f"line {line}: {error}" if not isinstance(error, LineTooLong) else str(error))

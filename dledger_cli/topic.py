@@ -123,7 +123,7 @@ def update(
     ] = None,
     drop: Annotated[
         bool,
-        typer.Option("--drop", help="Queues go though groups haven't read them: messages with it."),
+        typer.Option("--drop", help="Queues go though no group has read them: messages with it."),
     ] = False,
     retention_hours: Annotated[
         float | None,
@@ -140,7 +140,8 @@ def update(
     with it.
 
     To grow: both numbers of queues at once. To shrink: first --write-queues, and when every group
-    has read the queues that are closed by that, --read-queues.
+    has read the queues that are closed by that, --read-queues. Of a topic that no group reads yet
+    only empty queues go, unless with --drop.
 
     Only read, nothing that is sent is stored: producers are refused. Only written, consumers get no
     more, and go on from where they are when it is read again. What was stored stays.

@@ -17,9 +17,10 @@ from broker.services.gate import Gate
 from broker.services.refused import refused
 from broker.state.machine import StateMachine
 from broker.state.refusals import PermissionUnknown, RetentionOutOfRange, TopicExists
+from broker.state.resizing import unclaimed
 from broker.state.topic_permissions import KNOWN, USUAL
 from broker.state.topic_retention import MAX_RETENTION_MS
-from broker.state.topics import TopicRef
+from broker.state.topics import TopicRef, TopicState
 from dledger.level import TOPIC_RETENTION_LEVEL, TOPIC_RULES_LEVEL
 from dledger.records.record import TOPIC_PATTERN
 from dledger.records.reserved import is_reserved
@@ -239,20 +240,34 @@ class Topics:
 
         Raises:
             BrokerError: INVALID_ARGUMENT, TOPIC_NOT_FOUND, TOPIC_REPLACED, LIMIT_REACHED;
-                QUEUES_UNREAD, a group hasn't read what would go; NOT_READY, not every member knows
-                how yet; whatever a command meets on its way into the log.
+                QUEUES_UNREAD, a group hasn't read what would go, or there is none; NOT_READY, not
+                every member knows how yet; whatever a command meets on its way into the log.
         """
         self._gate.check_writable()
         _check_own(topic.name)
         state = await self._gate.surely(lambda: self._reader.topic(topic))
         found = TopicRef(state.name, state.incarnation)
         self._check_level(TOPIC_RULES_LEVEL, "read and write queues")
+        if not wish.drop:
+            self._check_claimed(state, wish)
         refusal = await self._commands.update_topic(
             found, wish.read_queues, wish.write_queues, drop=wish.drop
         )
         if refusal is not None:
             raise refused(refusal)
         return self.found(found)
+
+    def _check_claimed(self, state: TopicState, wish: QueueWish) -> None:
+        """Messages that no group is known to want are more likely wanted by one that is still to
+        come, or by loops without a group, than by nobody."""
+        queue = unclaimed(self._state, state, wish.read_queues, wish.write_queues)
+        if queue is None:
+            return
+        text = (
+            f"{state.name}/{queue} holds messages, and no consumer group has begun to read "
+            f"{state.name}: one that begins later is never given them; they go if told to drop them"
+        )
+        raise BrokerError(ErrorCode.QUEUES_UNREAD, text)
 
     async def delete(self, topic: TopicRef) -> None:
         """The topic, its queues and what consumer groups committed in it are gone.

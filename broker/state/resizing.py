@@ -12,7 +12,7 @@ back goes on there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from broker.state.groups import Groups
@@ -81,15 +81,9 @@ def _unread(owners: Owners, topic: TopicState, queues: Iterable[int]) -> QueuesU
     """A group that reads the topic and hasn't finished one of the queues; by name, as who began
     with a snapshot may know them in another order."""
     ends = topic.next_offsets
-    retention = owners.topic_retention
-    held = [queue for queue in queues if retention.start_of(topic.incarnation, queue) < ends[queue]]
+    held = _held(owners, topic, queues)
     committed = owners.offsets.groups(topic.name)
-    waiting = (
-        group.name
-        for group in owners.groups
-        if group.created and not group.settings.is_broadcast and topic.name in group.settings.topics
-    )
-    for name in sorted({*committed, *waiting}):
+    for name in sorted({*committed, *_waiting(owners, topic)}):
         known = committed.get(name, {})
         for queue in held:
             if known.get(queue, NOT_BEGUN) < ends[queue]:
@@ -97,6 +91,35 @@ def _unread(owners: Owners, topic: TopicState, queues: Iterable[int]) -> QueuesU
                     topic.name, name, queue, known.get(queue, NOT_BEGUN), ends[queue]
                 )
     return None
+
+
+def _held(owners: Owners, topic: TopicState, queues: Iterable[int]) -> list[int]:
+    """Those that hold messages which are there to be read."""
+    ends, retention = topic.next_offsets, owners.topic_retention
+    return [queue for queue in queues if retention.start_of(topic.incarnation, queue) < ends[queue]]
+
+
+def _waiting(owners: Owners, topic: TopicState) -> Iterator[str]:
+    """The groups that have joined for the topic and whose offsets are in the log."""
+    for group in owners.groups:
+        if not group.created:
+            continue  # it has only committed, and no settings
+        if not group.settings.is_broadcast and topic.name in group.settings.topics:
+            yield group.name
+
+
+def unclaimed(owners: Owners, topic: TopicState, read_queues: int, write_queues: int) -> int | None:
+    """A queue that would go and holds messages, of a topic that no group is known to read. When it
+    is applied an update takes it (a rule of level 9): this is for who proposes one."""
+    count, numbers = len(topic.next_offsets), owners.queue_numbers
+    wanted = numbers.wanted(topic.incarnation, count, read_queues, write_queues)
+    if isinstance(wanted, QueueNumbersWrong):
+        return None  # it is refused for that
+    now = numbers.of(topic.incarnation, count)
+    held = _held(owners, topic, range(wanted.read_queues, now.read_queues))
+    if not held or owners.offsets.groups(topic.name) or any(_waiting(owners, topic)):
+        return None
+    return held[0]
 
 
 def _grow(owners: Owners, topic: TopicState, wanted: Numbers) -> None:

@@ -142,6 +142,7 @@ def wanted_tags(value: object) -> frozenset[str]:
     if not tags:
         raise InvalidArgument("the list of tags to read is empty; leave it out to read everything")
     for tag in tags:
+        text("tags:", tag)
         if tag in ("", "*") or "||" in tag:
             raise InvalidArgument(f"tags: {tag!r} is no tag; name each one, or none for everything")
     check_bounds_of_tags(tags)

@@ -184,6 +184,8 @@ class BlockingConsumer:
     def close(self) -> None:
         """See `PullConsumer.close`."""
         self._leave(None, None, None)
+        if self._thread.is_of_another_process:
+            return
         with suppress(ClientClosed):
             self._thread.call(self._consumer.close())
 

@@ -5,6 +5,10 @@ takes time or looks at its caller (compression, the hook `stamp`) is done before
 thread. It owns what is on its way there, in order, and the futures of the callers' kind. It must
 never keep the loop to itself, however fast others send, nor leave a future whose message it doesn't
 hand on.
+
+A signal's handler may raise in a caller's thread, between any two steps of Python's. So what the
+loop's thread takes as well is a lock of the interpreter's own, taken and let go in one step, and no
+`Condition`: interrupted on its way out, that stays locked for ever, and the loop waits for it.
 """
 
 from __future__ import annotations
@@ -46,12 +50,14 @@ HANDED_IN_ONE_TURN: Final = 256  # of the loop, which has answers to read and ti
 class _Sent(Future[SendResult]):
     """A message's future, which knows whether somebody has asked what became of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, thread: LoopThread) -> None:
         super().__init__()
         self.asked = False
+        self._thread = thread
 
     def result(self, timeout: float | None = None) -> SendResult:
-        """See `Future.result`."""
+        """See `Future.result`; `Forked` where nobody would ever settle it."""
+        self._check()
         self.asked = True
         try:
             return super().result(timeout)
@@ -59,12 +65,17 @@ class _Sent(Future[SendResult]):
             self.asked = self.done()  # it may be the timeout that is over
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """See `Future.exception`."""
+        """See `Future.exception`; `Forked` where nobody would ever settle it."""
+        self._check()
         self.asked = True
         try:
             return super().exception(timeout)
         finally:
             self.asked = self.done()
+
+    def _check(self) -> None:
+        if self._thread.is_of_another_process and not self.done():
+            self._thread.check()
 
 
 class _Crossing(NamedTuple):
@@ -92,9 +103,11 @@ class BlockingProducer:
         self._thread = thread
         self._producer = producer
         self._packer = Packer(options, thread.report)
-        self._crossing: deque[_Step] = deque()  # under the lock of `_moved`
+        self._crossing: deque[_Step] = deque()  # under the lock
         self._crossed: deque[_Step] = deque()  # of the loop's thread: next to be handed over
-        self._moved = threading.Condition()
+        self._lock = threading.RLock()
+        # Of senders that wait for room: each is locked, and its sender waits to lock it again.
+        self._waiting: deque[threading.Lock] = deque()  # under the lock
         self._mover: asyncio.Task[None] | None = None  # of the loop's thread
         self._moving = self._closed = False
         self._refused_one_way = 0  # of the loop's thread
@@ -151,7 +164,7 @@ class BlockingProducer:
                 packed = self._pack(message)
             except ClientError as error:
                 packed = error
-        sent = _Sent()
+        sent = _Sent(self._thread)
         self._cross(_Crossing(message, packed, sent))
         return sent
 
@@ -163,14 +176,32 @@ class BlockingProducer:
     def _cross(self, crossing: _Crossing) -> None:
         """It is on its way, behind what was sent before."""
         self._thread.check()
-        with self._moved:
-            self._moved.wait_for(lambda: len(self._crossing) < MAX_CROSSING or self._closed)
+        while (room := self._put(crossing)) is not None:
+            room.acquire()
+
+    def _put(self, crossing: _Crossing) -> threading.Lock | None:
+        """It is on its way; or what to wait for before it is tried again."""
+        with self._lock:
             if self._closed:
                 raise ProducerClosed("the producer was closed", subject=Subject.MESSAGE)
+            if len(self._crossing) >= MAX_CROSSING:
+                room = threading.Lock()
+                room.acquire()
+                self._waiting.append(room)
+                return room
             self._crossing.append(crossing)
             if not self._moving:
                 self._wake_mover()
                 self._moving = True  # not before: who is interrupted there leaves it to the next
+        return None
+
+    def _wake_senders(self) -> None:
+        """There is room, or none any more; under the lock. Whom an interrupted call leaves out the
+        mover wakes, which has something to move as long as anybody waits."""
+        for room in tuple(self._waiting):
+            if room.locked():
+                room.release()
+        self._waiting.clear()
 
     def _wake_mover(self) -> None:
         try:
@@ -223,9 +254,9 @@ class BlockingProducer:
             self._thread.call(self._abort())
 
     def _refuse_sends(self) -> None:
-        with self._moved:
+        with self._lock:
             self._closed = True
-            self._moved.notify_all()
+            self._wake_senders()
 
     @property
     def is_closed(self) -> bool:
@@ -288,10 +319,10 @@ class BlockingProducer:
 
     def _take_crossed(self) -> bool:
         """Whether anything has crossed since."""
-        with self._moved:
+        with self._lock:
             self._crossed.extend(self._crossing)
             self._crossing.clear()
-            self._moved.notify_all()
+            self._wake_senders()
             self._moving = bool(self._crossed)
         return self._moving
 
@@ -372,7 +403,7 @@ class BlockingProducer:
     async def _all_crossed(self) -> None:
         """What was sent before this call has been handed over, whatever is sent meanwhile."""
         reached = self._thread.loop.create_future()
-        with self._moved:
+        with self._lock:
             self._crossing.append(reached)
             self._moving = True
         self._start_moving()

@@ -94,11 +94,15 @@ class BlockingPushConsumer:
 
     def close(self) -> None:
         """See `PushConsumer.close`."""
+        if self._thread.is_of_another_process:
+            return
         with suppress(ClientClosed):
             self._thread.call(self._consumer.close())
 
     def abort(self) -> None:
         """See `PushConsumer.abort`."""
+        if self._thread.is_of_another_process:
+            return
         with suppress(ClientClosed):
             self._thread.call(self._consumer.abort())
 

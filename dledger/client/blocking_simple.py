@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from dledger.client.delivery import Delivery
-from dledger.client.errors import ClientClosed
+from dledger.client.errors import ClientClosed, Forked
 from dledger.client.loop_thread import LoopThread
 from dledger.client.results import Message
 from dledger.client.simple_consumer import SimpleConsumer
@@ -86,7 +86,7 @@ class BlockingSimpleConsumer:
         try:
             self._thread.call(receiving())
         except BaseException:  # an interruption may come when the messages are here already
-            with suppress(ClientClosed):
+            with suppress(ClientClosed, Forked):
                 self._thread.post(partial(self._consumer.keep, found))
             raise
         return [BlockingDelivery(self._thread, each) for each in found]
@@ -99,6 +99,8 @@ class BlockingSimpleConsumer:
 
     def close(self) -> None:
         """See `SimpleConsumer.close`."""
+        if self._thread.is_of_another_process:
+            return
         with suppress(ClientClosed):
             self._thread.call(self._consumer.close())
 

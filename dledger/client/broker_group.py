@@ -219,6 +219,7 @@ class BrokerGroup:
             total = seconds("deadline_s", deadline_s)
         deadline = self._loop.time() + total
         doubts: list[ClientError] = []
+        answers: list[ClientError] = []  # the last one that says more than that there was none
         once = effect is Effect.ONCE
         patience = when_deposed or (WhenDeposed.GRACE if once else WhenDeposed.ABANDON)
 
@@ -229,12 +230,14 @@ class BrokerGroup:
                 return await link.call(method, request, left, patience)
             except ClientError as error:
                 self.on_refused(link, error)
+                if not isinstance(error, DeadlineExceeded):
+                    answers[:] = [error]
                 if error.outcome is Outcome.MAY_HAVE_HAPPENED:
                     doubts.append(error)
                 raise
 
         def give_up(state: RetryCallState) -> Response:
-            raise self._given_up(method.name, total, state)
+            raise self._given_up(method.name, total, state, answers)
 
         retrying = AsyncRetrying(
             retry=retry_if_exception(partial(_is_repeatable, once=once)),
@@ -250,11 +253,15 @@ class BrokerGroup:
             raise
         return answer
 
-    def _given_up(self, name: str, total: float, state: RetryCallState) -> ClientError:
+    def _given_up(
+        self, name: str, total: float, state: RetryCallState, answers: Sequence[ClientError]
+    ) -> ClientError:
         last = state.outcome.exception() if state.outcome is not None else None
         if isinstance(last, BrokerGroupUnreachable):
             return last
         text = last.message if isinstance(last, ClientError) else str(last)
+        if isinstance(last, DeadlineExceeded) and answers:
+            text += f"; before that: {answers[-1].message}"
         error = DeadlineExceeded(
             f"{name} was given {total:g} s, attempt {state.attempt_number} failed: {text}"
         )

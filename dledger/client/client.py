@@ -316,13 +316,13 @@ class Client:
 
         Args:
             read_queues: None: as many as now. Fewer: only when every group has read the queues that
-                go to their ends.
+                go to their ends, and, if they hold messages, there is one.
             write_queues: None: as many as now; at most `read_queues`.
             drop: queues go also if groups haven't read them.
             incarnation: of the topic that is meant (`TopicInfo`); 0: whichever has the name.
 
         Raises:
-            QueuesUnread: a group hasn't read a queue that would go.
+            QueuesUnread: a group hasn't read a queue that would go, or there is none.
             InvalidArgument: there can't be such numbers.
             LimitReached: too many queues, or too many changes since the log begins.
             TopicNotFound, TopicReplaced: there is no such topic.

@@ -219,7 +219,7 @@ class QueuesChanged(ClientError):
 
 
 class QueuesUnread(ClientError):
-    """A consumer group hasn't read a queue that would go to its end."""
+    """A consumer group hasn't read a queue that would go to its end, or nobody is known to have."""
 
     code = "QUEUES_UNREAD"
 

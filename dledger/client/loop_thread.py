@@ -71,7 +71,9 @@ class LoopThread:
 
         Raises:
             ClientClosed: the thread has ended, or is about to.
+            Forked: it is another process's, whose loop a child's word would wake for nothing.
         """
+        self.check()
         with self._entry:
             if self._is_ending:
                 raise ClientClosed("the client was closed")
@@ -81,8 +83,8 @@ class LoopThread:
                 raise ClientClosed("the client was closed") from None
 
     def report(self, context: dict[str, Any]) -> None:
-        """The loop's exception handler hears of `context`, if there still is a loop."""
-        with suppress(ClientClosed):
+        """The loop's exception handler hears of `context`, if there still is a loop here."""
+        with suppress(ClientClosed, Forked):
             self.post(partial(self.loop.call_exception_handler, context))
 
     def run(self, act: Callable[[], None]) -> None:
@@ -132,8 +134,10 @@ class LoopThread:
         """Ends loop and thread; what is still to be done there is given up.
 
         Raises:
+            Forked: it is another process's.
             InvalidArgument: in the thread itself.
         """
+        self.check()
         self.check_outside()
         with self._entry:
             if not self._is_ending:

@@ -220,8 +220,8 @@ class PushOptions:
         start: for all: where the group starts in topics that are older than it: FIRST, LAST, or
             the first message stored at or after a time.
         handlers: so many run at once, of each kind: coroutines, and functions on threads.
-        handler_timeout_s: a handler that takes longer has failed. A coroutine is cancelled; a
-            function can't be, so that its thread and its message stay with it, and it is told.
+        handler_timeout_s: a coroutine that takes longer is cancelled, and has failed. A function
+            can't be ended: it is told of, and its thread and its message stay with it.
         commit_every_s: how often what is finished is committed.
         drain_s: how long `run`, when it ends, waits for handlers that are at work.
         queue_messages: of one queue in memory, in handlers or on their way to one.

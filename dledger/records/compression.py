@@ -47,6 +47,7 @@ LEVELS: Final = {Codec.LZ4: range(17), Codec.ZSTD: range(1, 23), Codec.ZLIB: ran
 USUAL_LEVELS: Final = {Codec.LZ4: 0, Codec.ZSTD: 3, Codec.ZLIB: 6}
 # Of older records: the number was zlib's before there was one.
 _CODECS: Final = {0: Codec.ZLIB} | {codec.value: codec for codec in Codec}
+_EMPTY_LAST_BLOCK: Final = b"\x01\x00\x00"  # of Zstandard
 _kept: Final = threading.local()  # Zstandard's contexts: dear to make, and of one thread each
 
 
@@ -148,8 +149,11 @@ def _decompress_zstd(stored: bytes) -> bytes:
     reader = _of_thread("d", library.ZstdDecompressor)
     try:
         # A frame that tells its size is given so much memory, whatever limit is asked for.
-        if library.frame_content_size(stored) > MAX_MESSAGE_BYTES:
+        size = library.frame_content_size(stored)
+        if size > MAX_MESSAGE_BYTES:
             raise _too_large(Codec.ZSTD)
+        if size == 0:
+            _check_empty(library, stored)
         body: bytes = reader.decompress(
             stored, max_output_size=MAX_MESSAGE_BYTES + 1, allow_extra_data=False
         )
@@ -158,6 +162,18 @@ def _decompress_zstd(stored: bytes) -> bytes:
             "zstd", f"{error}; it is broken, or larger than {MAX_MESSAGE_BYTES} bytes"
         ) from error
     return body
+
+
+def _check_empty(library: Any, stored: bytes) -> None:
+    """The frame that tells that it holds nothing holds nothing, is whole, and is all: the library
+    believes it, and looks at no byte behind its header.
+
+    Source: RFC 8878, 3.1.1: an empty frame has one block, the last one, raw and of size 0.
+    """
+    end = library.frame_header_size(stored)
+    checksum_bytes = 4 if library.get_frame_parameters(stored).has_checksum else 0
+    if stored[end : end + 3] != _EMPTY_LAST_BLOCK or len(stored) != end + 3 + checksum_bytes:
+        raise BodyUnreadable("zstd", "it tells that it is empty, and isn't that alone")
 
 
 def _check_end(codec: Codec, body: bytes, reader: Any) -> None:

@@ -34,15 +34,21 @@ async def finished_or_interrupted(work: Awaitable[None]) -> bool:
     Raises:
         Exception: what `work` raised, unless it was interrupted.
     """
-    working = asyncio.ensure_future(work)
     with interrupts_caught() as interrupt:
-        waiting = asyncio.ensure_future(interrupt.wait())
-        try:
-            await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in (working, waiting):
-                one.cancel()
-            await asyncio.wait((working, waiting))
+        return await cancelled_by(interrupt, work)
+
+
+async def cancelled_by(interrupt: asyncio.Event, work: Awaitable[None]) -> bool:
+    """The same, where interrupts are caught already: for a command that goes on after one, which
+    clears the event, so that the next one is another."""
+    working = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(interrupt.wait())
+    try:
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in (working, waiting):
+            one.cancel()
+        await asyncio.wait((working, waiting))
     if interrupt.is_set():
         if not working.cancelled():
             working.exception()  # looked at: what broke while it was being ended is no news

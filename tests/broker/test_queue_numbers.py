@@ -14,6 +14,7 @@ from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.batches import Batch, Placed
 from broker.leader.units import ProposedUnit
 from broker.services.refused import refused
+from broker.services.topics import QueueWish
 from broker.state.errors import SnapshotRefused
 from broker.state.machine import MachineOptions, StateMachine
 from broker.state.queue_numbers import (
@@ -174,6 +175,34 @@ def test_queues_go_with_what_they_hold_if_that_is_said() -> None:
     assert numbers_of(bench) == Numbers(2, 2)
     assert bench.submit(update(1, 1, drop=True)) == [None]
     assert bench.reader.bounds(TopicRef("t"), 1) == (1, 1)
+    same_everywhere(bench)
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_a_leader_takes_no_messages_away_that_nobody_is_known_to_want(*, drop: bool) -> None:
+    """A topic that was filled before its readers began, or has only loops without a group, lost
+    them without a word. A group that has read them, an empty queue, or saying so is enough."""
+    bench = bench_of(3)
+    bench.send(batch(0, b"a", queue_id=1))
+    topics = bench.node.replica.services.topics
+
+    def read_in(read: int, write: int, *, drop: bool = False) -> int:
+        wish = QueueWish(read, write, drop)
+        return bench.world.run(bench.node, topics.update(TopicRef("t"), wish)).queue_count
+
+    def refused_with(read: int, write: int) -> ErrorCode:
+        with pytest.raises(BrokerError) as caught:
+            read_in(read, write)
+        return caught.value.code
+
+    assert read_in(2, 2) == 2, "the third is empty"
+    assert refused_with(1, 1) is ErrorCode.QUEUES_UNREAD
+    assert refused_with(1, 2) is ErrorCode.INVALID_ARGUMENT
+    assert numbers_of(bench).read_queues == 2
+    assert read_in(0, 1) == 2, "it goes on being read"
+    if not drop:
+        bench.submit(committed("g", (1, 1)))
+    assert read_in(1, 0, drop=drop) == 1
     same_everywhere(bench)
 
 

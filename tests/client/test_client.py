@@ -9,9 +9,11 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
+from tenacity import RetryCallState
 
 from dledger.client import (
     BrokerGroupUnreachable,
+    Busy,
     Client,
     ClientClosed,
     ClientError,
@@ -34,6 +36,7 @@ from dledger.client import (
     TopicNotWritable,
     Unavailable,
     WrongBrokerGroup,
+    broker_group,
 )
 from dledger.testing.fake_nodes import FakeGroup, FakeNode
 from dledger.testing.refusals import Refusal, wire_error
@@ -288,9 +291,22 @@ async def test_deletion_and_transfer_in_doubt_are_told() -> None:
             await client.transfer_leadership("n2")
 
 
+def pausing_for_ever_after_attempt(last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause behind that attempt is longer than any deadline; so it is the attempt's answer that
+    ends the call, and not the node's slowness, however slow it is."""
+
+    def pause(state: RetryCallState) -> float:
+        return 0.0 if state.attempt_number < last else 1e9
+
+    monkeypatch.setattr(broker_group, "_backoff", pause)
+
+
 @async_test
-async def test_deadline_covers_all_attempts_and_tells_of_the_last() -> None:
+async def test_deadline_covers_all_attempts_and_tells_of_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With the last failure as its cause."""
+    pausing_for_ever_after_attempt(3, monkeypatch)
     async with connected() as (group, client):
         await client.topics()
 
@@ -298,10 +314,33 @@ async def test_deadline_covers_all_attempts_and_tells_of_the_last() -> None:
             raise Refusal(wire_error(epb.BUSY, "so many callers"))
 
         group.before.append(refuse)
-        with pytest.raises(DeadlineExceeded, match="so many callers") as caught:
-            await client.commit_offsets("g", "t", {0: 0}, deadline_s=1.0)
+        with pytest.raises(DeadlineExceeded, match="attempt 3 failed: so many callers") as caught:
+            await client.commit_offsets("g", "t", {0: 0}, deadline_s=3_600)
         assert caught.value.outcome is Outcome.DID_NOT_HAPPEN
-        assert group.nodes[0].calls["CommitOffsets"] > 1
+        assert isinstance(caught.value.__cause__, Busy)
+        assert group.nodes[0].calls["CommitOffsets"] == 3
+
+
+@async_test
+async def test_attempt_that_had_no_time_to_be_answered_hides_no_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last one has what is left of the deadline, as a rule too little for an answer, and all
+    that was told was that there was none."""
+    pausing_for_ever_after_attempt(3, monkeypatch)
+    async with connected() as (group, client):
+        await client.topics()
+
+        async def refuse(method: str, node: FakeNode, request: Any) -> None:
+            if node.calls[method] < 3:
+                raise Refusal(wire_error(epb.BUSY, "so many callers"))
+            raise Refusal(wire_error(epb.TIMED_OUT, "no answer"))
+
+        group.before.append(refuse)
+        with pytest.raises(DeadlineExceeded) as caught:
+            await client.commit_offsets("g", "t", {0: 0}, deadline_s=3_600)
+        assert "attempt 3 failed: no answer" in caught.value.message
+        assert "before that: so many callers" in caught.value.message
 
 
 @async_test

@@ -262,10 +262,37 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_forked_child_knows_that_it_is_one() -> None:
-    """In a process of its own: one with gRPC's threads may die of the fork itself."""
-    done = subprocess.run([sys.executable, "-c", FORK], check=False)
-    assert done.returncode == 7
+FORK_BESIDE_A_LOOP = """
+import os, sys
+from functools import partial
+from dledger.client.blocking_producer import _Sent
+from dledger.client.errors import Forked
+from dledger.client.loop_thread import LoopThread
+
+thread = LoopThread()
+sent = _Sent(thread)
+child = os.fork()
+if child == 0:
+    refused = 0
+    post, run = partial(thread.post, int), partial(thread.run, int)
+    for act in (post, run, thread.stop, partial(sent.result, 0), partial(sent.exception, 0)):
+        try:
+            act()
+        except Forked:
+            refused += 1
+    thread.report({"message": "is told to nobody"})
+    os._exit(refused)
+thread.stop()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(("program", "code"), [(FORK, 7), (FORK_BESIDE_A_LOOP, 5)])
+def test_forked_child_knows_that_it_is_one(program: str, code: int) -> None:
+    """In a process of its own: one with gRPC's threads may die of the fork itself. Whatever the
+    parent's thread would have to do is refused, at once."""
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == code
 
 
 @async_test

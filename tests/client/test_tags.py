@@ -181,6 +181,7 @@ async def test_what_is_no_tag_is_refused_by_name() -> None:
             ([""], "no tag"),
             (["*"], "no tag"),
             (["a || b"], "no tag"),
+            (["\udcff"], "not valid Unicode"),  # as a shell's argument that is no UTF-8
         ]
         for tags, told in wrong:
             with pytest.raises(InvalidArgument, match=told):

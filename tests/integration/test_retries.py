@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
@@ -236,3 +237,44 @@ async def fail_in_order(client: Client, handled: list[bytes], *, stops_after: in
     async with running(consumer):
         await until(lambda: len(attempts) == stops_after or handled)
     return attempts
+
+
+@async_test
+async def test_what_a_function_failed_at_stays_on_its_threads(tmp_path: Path) -> None:
+    """Where handlers are of both kinds: its further attempt is no other thread's than the first,
+    and one that takes too long keeps its message. It used to run on the program's own threads, and
+    went back to the brokers while the function was still at it, who gave it out once more."""
+    async with some_group(tmp_path, delays_ms=DELAYS_MS) as (_, client, _):
+        await client.create_topic("u", queues=1)
+        async with client.producer() as producer:
+            producer.send("u", b"slow")
+        names: list[str] = []
+        at_it, let_go = threading.Event(), threading.Event()
+        options = replace(PUSH, handlers=1, handler_timeout_s=0.05)
+        consumer = client.push_consumer("g", options=options)
+        done: list[bytes] = []
+
+        @consumer.on("u")
+        def block(message: Message) -> None:
+            names.append(threading.current_thread().name)
+            if len(names) == 1:
+                raise RuntimeError("not yet")
+            at_it.set()
+            let_go.wait()
+
+        @consumer.on("t")
+        async def handle(message: Message) -> None:
+            done.append(message.body)
+
+        async with running(consumer):
+            try:
+                await until(at_it.is_set)
+                await until(lambda: consumer.statistics().overdue)
+                await fill(client, 1)
+                await until(lambda: len(done) == QUEUES)  # it keeps no coroutine's worker
+                assert consumer.statistics().failed == 1, "the slow attempt is one that goes on"
+                assert consumer.statistics().running == 1
+            finally:
+                let_go.set()
+            await until(lambda: consumer.statistics().handled == QUEUES + 1)
+        assert names == ["dledger-handler-0"] * 2

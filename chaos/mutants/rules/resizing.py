@@ -311,6 +311,14 @@ RESIZING = (
         tests=_CLIENT,
     ),
     Mutant(
+        "messages-that-no-group-is-known-to-want-go",
+        "broker/services/topics.py",
+        "        if not wish.drop:\n",
+        "        if False:\n",
+        masked="the simulator's topics shrink when the crew that reads them has joined",
+        tests=("tests/broker/test_queue_numbers.py",),
+    ),
+    Mutant(
         "moved-and-failed",
         "dledger/client/holding.py",
         "                moved.update(each[1].futures)\n",

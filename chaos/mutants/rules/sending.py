@@ -136,7 +136,14 @@ SENDING: Final = (
     _broken(
         "zstandard-believed-its-size",
         "dledger/records/compression.py",
-        "        if library.frame_content_size(stored) > MAX_MESSAGE_BYTES:\n",
+        "        if size > MAX_MESSAGE_BYTES:\n",
+        "        if False:\n",
+        _CODECS,
+    ),
+    _broken(
+        "zstandard-believed-to-be-empty",
+        "dledger/records/compression.py",
+        "        if size == 0:\n",
         "        if False:\n",
         _CODECS,
     ),

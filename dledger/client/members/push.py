@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar
 
 from dledger.client.arguments import queue_ids, text, wanted_tags
 from dledger.client.broker_group import BrokerGroup
@@ -44,8 +44,8 @@ from dledger.client.members.signals import heeding_signals
 from dledger.client.members.workers import (
     CoroutineWorkers,
     Pool,
+    Surround,
     ThreadWorkers,
-    check_run,
     surrounding,
 )
 from dledger.client.options import PushOptions
@@ -66,6 +66,15 @@ class Subscription:
     handler: Callable[[Message], Any]
     tags: frozenset[str] | None
     queues: list[int] | None
+
+
+class _Terms(TypedDict):
+    """Both kinds' workers have the same."""
+
+    count: int
+    timeout_s: float
+    surround: Surround
+    on_exit: Callable[[BaseException], None]
 
 
 class PushConsumer:
@@ -254,34 +263,28 @@ class PushConsumer:
         return KeptOffsets(options.offsets_file, self.group, self._broker_group, options.start)
 
     def _make_pools(self, membership: Membership, lines: dict[bool, Line]) -> list[Pool]:
+        """Coroutines' workers, and those of functions, where there are handlers of the kind."""
         options = self._options
-        pools: list[Pool] = []
-        for is_coroutine, line in lines.items():
-            handlers = self._handlers(is_coroutine=is_coroutine)
-            if handlers:
-                kind = CoroutineWorkers if is_coroutine else ThreadWorkers
-                pool: Pool = kind(
-                    membership,
-                    line,
-                    handlers,
-                    count=options.handlers,
-                    timeout_s=options.handler_timeout_s,
-                    surround=surrounding(options.around, self._hook_failures),
-                    on_exit=self._on_exit,
-                )
-                pools.append(pool)
-        return pools
+        terms = _Terms(
+            count=options.handlers,
+            timeout_s=options.handler_timeout_s,
+            surround=surrounding(options.around, self._hook_failures),
+            on_exit=self._on_exit,
+        )
+        functions, coroutines = (self._handlers(is_coroutine=kind) for kind in (False, True))
+        threads = ThreadWorkers(membership, lines[False], functions, **terms) if functions else None
+        if not coroutines:
+            return [threads] if threads is not None else []
+        tasks = CoroutineWorkers(membership, lines[True], coroutines, **terms, threads=threads)
+        if threads is None:
+            return [tasks]
+        threads.handed_on_by = tasks
+        return [tasks, threads]
 
     def _handlers(self, *, is_coroutine: bool) -> dict[str, Callable[[Message], Any]]:
-        """Those of one kind, by topic. What failed before comes from one topic, whichever it was
-        sent to: where handlers are of both kinds, the coroutines' workers run the functions of
-        that, too, each on a thread."""
+        """Those of one kind, by topic."""
         handlers = {topic: each.handler for topic, each in self._subscriptions.items()}
-        own = {t: each for t, each in handlers.items() if _is_coroutine(each) is is_coroutine}
-        if own and is_coroutine:
-            for topic in handlers.keys() - own.keys():
-                own[topic] = _on_a_thread(handlers[topic])
-        return own
+        return {t: each for t, each in handlers.items() if _is_coroutine(each) is is_coroutine}
 
     async def _until_stopped(self) -> None:
         look_s = min(max(self._options.handler_timeout_s / 100, LOOK_MIN_S), LOOK_MAX_S)
@@ -397,13 +400,6 @@ class _Employer:
         call = self._consumer._on_revoke
         if call is not None:
             await revoke(call, queues, lost=lost)
-
-
-def _on_a_thread(handler: Callable[[Message], Any]) -> Callable[[Message], Any]:
-    async def call(message: Message) -> None:
-        check_run(await asyncio.to_thread(handler, message))
-
-    return call
 
 
 def _is_any_coroutine(subscriptions: Mapping[str, Subscription]) -> bool:

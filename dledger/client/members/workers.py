@@ -5,6 +5,10 @@ has done with the last one: no task is made for a message, and none waits for an
 Everything is taken and settled on the event loop, so `Member` needs no lock; threads are given a
 few messages ahead, which are taken back as long as nobody has begun with them.
 
+What failed before comes from one topic, whatever it was sent to. Where handlers are of both kinds
+the coroutines' workers take it, and what is a function's they hand on to the threads: none of them
+waits for a function, and no function runs anywhere else, where nobody would count it as at work.
+
 A handler that raises has failed; so has a coroutine that is cancelled for having taken too long. A
 function on a thread can't be cancelled: it is told of, and goes on. One that gives back a
 coroutine, a generator or a future has failed as well: nobody has run it, or waits for it.
@@ -134,6 +138,7 @@ class CoroutineWorkers:
     Args:
         count: how many at once.
         on_exit: is told of a SystemExit or KeyboardInterrupt in a handler, which ends all.
+        threads: run what comes in this line and is a function's.
     """
 
     def __init__(
@@ -146,11 +151,13 @@ class CoroutineWorkers:
         timeout_s: float,
         surround: Surround,
         on_exit: Callable[[BaseException], None],
+        threads: ThreadWorkers | None = None,
     ) -> None:
         self.line = line
         self.overdue = 0
         self._desk = desk
         self._handlers = handlers
+        self._threads = threads
         self._timeout_s = timeout_s
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
@@ -214,6 +221,8 @@ class CoroutineWorkers:
             if self._idle:
                 self.wake()
             now = desk.now
+            if self._threads is not None and self._threads.hand_on(work):
+                continue
             worker.work, worker.since = work, now
             handler = handlers.get(work.message.topic, no_handler)
             try:
@@ -284,6 +293,9 @@ class ThreadWorkers:
     """Runs functions as handlers, by topic, on threads that are made when they are needed.
 
     The threads are daemons: one whose handler never returns doesn't keep the process alive.
+
+    What is handed on waits here beyond what a thread is given ahead: at most what its queue may
+    have in memory. `handed_on_by` is woken when that queue may have something again.
     """
 
     def __init__(
@@ -315,6 +327,7 @@ class ThreadWorkers:
         self._running: dict[int, tuple[Work, float]] = {}  # by thread's number
         self._told_overdue: set[Work] = set()
         self._is_closed = False
+        self.handed_on_by: Pool | None = None
 
     # --- on the event loop --------------------------------------------------------------------
 
@@ -325,10 +338,28 @@ class ThreadWorkers:
             work = self._desk.take(self.line)
             if work is None:
                 break
-            self._given += 1
-            self._todo.put(work)
-            if len(self._threads) < min(self._count, self._given):
-                self._add_thread()
+            self._give(work)
+
+    def hand_on(self, work: Work) -> bool:
+        """Whether the message, which was taken from another line, is for a function: one of the
+        threads has it then."""
+        if work.message.topic not in self._handlers:
+            return False
+        self._may_start_until = self._desk.may_start_until()
+        self._give(work)
+        return True
+
+    def _give(self, work: Work) -> None:
+        self._given += 1
+        self._todo.put(work)
+        if len(self._threads) < min(self._count, self._given):
+            self._add_thread()
+
+    def _wake_both(self) -> None:
+        """What was settled or put back may have been of the other's line."""
+        self.wake()
+        if self.handed_on_by is not None:
+            self.handed_on_by.wake()
 
     def withdraw(self) -> None:
         """What nobody has begun with is put back; what may still go is given out again."""
@@ -341,7 +372,7 @@ class ThreadWorkers:
         self._given -= len(taken)
         for work in reversed(taken):
             self._desk.put_back(work)
-        self.wake()
+        self._wake_both()
 
     def expire(self, now: float) -> None:
         """Tells of functions that have taken too long, once each."""
@@ -407,7 +438,7 @@ class ThreadWorkers:
                 self._desk.fail(settled.work, settled.error)
                 if not isinstance(settled.error, Exception):
                     self._on_exit(settled.error)
-        self.wake()
+        self._wake_both()
 
     # --- on a thread --------------------------------------------------------------------------
 
