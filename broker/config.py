@@ -17,7 +17,6 @@ import difflib
 import errno
 import json
 import os
-import re
 import stat
 import tomllib
 from pathlib import Path
@@ -38,6 +37,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from dledger.addresses import is_ipv6, is_loopback, split_address
 from dledger.limits import MAX_MESSAGE_BYTES
+from dledger.naming import NAME_RULE, is_name
 from dledger.outcome import ExitCode
 
 KIB = 1 << 10
@@ -50,8 +50,6 @@ PAGE_BYTES = 4096
 MAX_FILE_BYTES = MIB  # of a configuration: a device or a pipe without an end is not read for ever
 MAX_SHOWN = 400  # characters of what is told of a wrong value
 EVERY_HOST = "0.0.0.0"  # listens on all of the machine's, and can be dialed from nowhere else
-
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ConfigError(Exception):
@@ -96,8 +94,8 @@ def _checked_address(address: str) -> str:
 
 
 def _checked_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        refuse("a name of 1 to 64 characters of A-Z, a-z, 0-9, _ and -")
+    if not is_name(name):
+        refuse(NAME_RULE)
     return name
 
 

@@ -30,6 +30,7 @@ from broker.asking import Asking, Given
 from broker.pulling import Hand, NotGiven, Pulling, checked, head_of
 from broker.snapshots import REFUSALS, refusal_of
 from broker.state.machine import MachineOptions
+from dledger.codec import check_configuration_size
 from dledger.core.admission import TERMS_PER_TICK, wrong_base
 from dledger.core.group_epoch import Standing, standing_of
 from dledger.core.types import MAX_TERM, HardState, LogBase, NodeId, Term
@@ -265,8 +266,9 @@ class LaterStart:
 
 
 def _decoded(start: LogStart) -> LogBase:
-    """Raises NotGiven: it names no members."""
+    """Raises NotGiven: it names no members, or as many as no note can hold."""
     try:
+        check_configuration_size(len(start.configuration))
         return base_of(start)
     except (DecodeError, ValueError) as error:
         raise NotGiven(f"who is a member there can't be read: {error}") from error

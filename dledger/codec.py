@@ -42,6 +42,7 @@ from dledger.core.types import (
     VoteResponse,
 )
 from dledger.disk_figures import MAX_DISK_BYTES, DiskFigure
+from dledger.limits import MAX_CONFIGURATION_TAKEN_BYTES
 from dledger.ports import ConfigurationCodec, FrameHeader
 from dledger.wire import raft_pb2 as pb
 
@@ -169,6 +170,7 @@ def decode_append(
         kind = _kind_of(header.kind)
         configuration = None
         if kind is EntryKind.CONFIGURATION:
+            check_configuration_size(header.total_size)
             configuration = configuration_of(body.frames[at : at + header.total_size])
         if not time_ms <= header.append_time_ms <= MAX_TIME_MS:
             raise ValueError(f"entry {header.index} was appended at {header.append_time_ms} ms")
@@ -323,7 +325,8 @@ def _encode_offer(base: LogBase) -> pb.SnapshotOffer:
 
 
 def _decode_offer(body: pb.SnapshotOffer) -> LogBase:
-    """Raises ValueError: its configuration can't be read."""
+    """Raises ValueError: its configuration can't be read, or is none that a log holds."""
+    check_configuration_size(len(body.configuration))
     try:
         configuration = decode_configuration(pb.Configuration.FromString(body.configuration))
     except DecodeError as error:
@@ -337,6 +340,16 @@ def _decode_offer(body: pb.SnapshotOffer) -> LogBase:
         place=ConfigurationPlace(Term(body.configuration_term), Index(body.configuration_index)),
         configuration=configuration,
     )
+
+
+def check_configuration_size(size: int) -> None:
+    """Returns if a configuration, or an entry with one, of so many bytes may be taken from a peer.
+
+    Raises:
+        ValueError: where it would be noted, nobody could read it again.
+    """
+    if size > MAX_CONFIGURATION_TAKEN_BYTES:
+        raise ValueError(f"a configuration of {size} bytes, beyond {MAX_CONFIGURATION_TAKEN_BYTES}")
 
 
 def configuration_bytes(configuration: Configuration) -> bytes:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from dledger.checksum import is_intact, seal
 from dledger.core.group_epoch import Lineage, Standing, is_lineage, standing_of
 from dledger.core.types import (
+    DISK_ID_BYTES,
     MAX_INDEX,
     MAX_TERM,
     NO_DISK,
@@ -25,11 +26,17 @@ from dledger.core.types import (
 )
 from dledger.errors import OlderCopy, PeerRefused, UnknownDisk, WrongEpoch
 from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
+from dledger.naming import is_name
 from dledger.promises import Promises, Start
 from dledger.wire.raft_pb2 import Hello, PeerMessage
 
 # 2: every message has a checksum, and keep-alives are answered. There is no rolling upgrade from 1.
 PROTOCOL_VERSION = 2
+
+MAX_SHOWN = 80  # characters of what a Hello says that are told of it
+
+# Disks whose promises are kept: a record has half a kilobyte, and the file of all is read up to 64.
+MAX_REMEMBERED = 64
 
 _NOWHERE = ConfigurationPlace()
 _SOMETIME = Start()
@@ -88,6 +95,7 @@ class Identity:
             PeerRefused: it must not take part; the text names what differs.
         """
         hello = first.hello
+        called = f"peer {hello.node_id[:MAX_SHOWN]!r}"
         differing = {
             "protocol version": (hello.protocol_version, PROTOCOL_VERSION),
             "broker group": (hello.broker_group, self.broker_group),
@@ -96,23 +104,27 @@ class Identity:
         }
         for what, (theirs, ours) in differing.items():
             if theirs != ours:
-                raise PeerRefused(
-                    f"peer {hello.node_id!r}: {what} is {theirs!r} there and {ours!r} here"
-                )
+                told = theirs[:MAX_SHOWN] if isinstance(theirs, str) else theirs
+                raise PeerRefused(f"{called}: {what} is {told!r} there and {ours!r} here")
         # After the version: a Hello of version 1 has none.
         if not is_intact(first):
-            raise PeerRefused(f"peer {hello.node_id!r}: the checksum of its Hello is wrong")
+            raise PeerRefused(f"{called}: the checksum of its Hello is wrong")
         if hello.level < FIRST_LEVEL:
-            raise PeerRefused(f"peer {hello.node_id!r}: it says no level of formats and commands")
+            raise PeerRefused(f"{called}: it says no level of formats and commands")
         peer = NodeId(hello.node_id)
         if not peer or peer == self.node:
             raise self.refusal_of_stranger(peer)
+        # Both are kept: the name in a vote, the disk among what its peers remember.
+        if not is_name(peer):
+            raise PeerRefused(f"{called}: no node is called so")
+        if len(hello.disk_id) not in (len(NO_DISK), DISK_ID_BYTES):
+            raise PeerRefused(f"{called}: no disk has an id of {len(hello.disk_id)} bytes")
         if hello.configuration_term > MAX_TERM or hello.configuration_index > MAX_INDEX:
-            raise PeerRefused(f"peer {hello.node_id!r}: its configuration is beyond any log")
+            raise PeerRefused(f"{called}: its configuration is beyond any log")
         if not is_lineage(tuple(hello.recoveries)):
-            raise PeerRefused(f"peer {hello.node_id!r}: no group has such an epoch")
+            raise PeerRefused(f"{called}: no group has such an epoch")
         if not _start_of(hello).is_in_range:
-            raise PeerRefused(f"peer {hello.node_id!r}: what it began with is beyond any log")
+            raise PeerRefused(f"{called}: what it began with is beyond any log")
         return peer
 
     def refusal_of_stranger(self, name: NodeId) -> PeerRefused:
@@ -224,7 +236,7 @@ class KnownDisks:
             # Who is heard although another disk is named may only be somebody who says so: what
             # the named one promised stands until it isn't named any more.
             if known is None or known.disk != self.disks.get(peer):
-                self._promises[peer] = Promises(speaker.disk, speaker.start)
+                self._remember(peer, speaker)
             return
         if forgotten := known.forgotten_by(speaker.start):
             if answers:
@@ -239,9 +251,17 @@ class KnownDisks:
             return
         known = self._promises.get(peer)
         if known is None or known.disk != speaker.disk:
-            self._promises[peer] = Promises(speaker.disk, speaker.start)
+            self._remember(peer, speaker)
         elif speaker.start.number > known.start.number:  # of two calls, the later start's
             known.begin(speaker.start)
+
+    def _remember(self, peer: NodeId, speaker: Speaker) -> None:
+        """From now on. Of those that are members no more the one that was known first is forgotten:
+        members come and go for years, and what the others remember has to be read again."""
+        strangers = [name for name in self._promises if name not in self.disks and name != peer]
+        if len(self._promises) >= MAX_REMEMBERED and strangers:
+            del self._promises[strangers[0]]
+        self._promises[peer] = Promises(speaker.disk, speaker.start)
 
     def said(self, message: PeerMessage, peer: NodeId, speaker: Speaker, to: NodeId) -> None:
         """`speaker` said `message` to `to`, which is this node, and it wasn't refused. It may not

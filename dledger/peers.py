@@ -20,7 +20,7 @@ from typing import Protocol
 from dledger.checksum import is_intact, seal
 from dledger.core.group_epoch import Lineage
 from dledger.core.types import NO_DISK, ConfigurationPlace, DiskId, Holding, NodeId
-from dledger.errors import OlderCopy, PeerRefused, UnknownDisk, WrongEpoch
+from dledger.errors import InvalidMessage, OlderCopy, PeerRefused, UnknownDisk, WrongEpoch
 from dledger.greeting import Identity, KnownDisks, Speaker
 from dledger.links import (
     AcceptedLinks,
@@ -39,6 +39,11 @@ from dledger.wire.raft_pb2 import KeepAlive, PeerMessage
 
 MAX_STRANGERS = 16  # who know more members than this node, and call it, at a time
 OVERSLEPT_S = 0.2  # so late a wake-up tells of a process that stood still
+
+# What counts for something where it is said.
+_ANSWERS = frozenset(
+    {"pre_vote_response", "vote_response", "append_response", "heartbeat_response"}
+)
 
 
 class Sockets(Protocol):
@@ -418,6 +423,10 @@ class PeerLinks:
             return
         peer, now = call.peer, self._sockets.now()
         if not call.is_dialed:
+            if message.WhichOneof("body") in _ANSWERS:
+                # Who dials is heard on less than who answers, as requests decide nothing by
+                # themselves: an answer there could be of a disk that doesn't count (ADR 22).
+                raise InvalidMessage(f"{peer.name} answers on the stream that it has dialed")
             is_wanted = peer.accepted.on_heard(generation, now)
             if peer.accepted.has_effects:
                 self._settle(peer)

@@ -111,6 +111,7 @@ def restore(
     from broker.recovery import REAL_MACHINERY, site_of
     from store.backup import read_backup
     from store.files import OsFiles
+    from store.starting.restoring import KEPT_FILES
     from store.starting.restoring import restore as make_directory_of
 
     with errors_told():
@@ -118,10 +119,10 @@ def restore(
         files = OsFiles()
         site = site_of(found, files, REAL_MACHINERY)
         address = found.peers.get(found.node_id, found.listen)
-        held = read_backup(files, folder) if folder.is_dir() else None
+        held = read_backup(KEPT_FILES, folder) if folder.is_dir() else None
         with progress_shown() as started:
             progress = started("restore", held.end_offset if held else 0)
-            done = make_directory_of(folder, site, address, through, progress)
+            done = make_directory_of(folder, site, address, through, progress, kept=KEPT_FILES)
     if as_json:
         new = {"broker_group": found.broker_group, "node_id": found.node_id}
         place = {"data_directory": str(found.data_directory), "disk": done.disk_id.hex()}

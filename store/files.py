@@ -148,15 +148,21 @@ class FileSystem(Protocol):
 
 
 class OsFiles:
-    """`FileSystem` on Linux; a handle is a file descriptor. `reserved` of them are held for the
-    time when there are none."""
+    """`FileSystem` on Linux; a handle is a file descriptor.
 
-    def __init__(self, reserved: int = 0) -> None:
+    Args:
+        reserved: descriptors that are held for the time when there are none.
+        access: how files are opened that are there; `O_RDONLY` for those that are only read, and
+            may lie where nobody can write.
+    """
+
+    def __init__(self, reserved: int = 0, access: int = os.O_RDWR) -> None:
+        self._access = access
         self._pinned: dict[int, tuple[int, int]] = {}
         self._reserve = DescriptorReserve(reserved)
 
     def open(self, path: Path) -> Handle:
-        return self._opened(path, os.O_RDWR)
+        return self._opened(path, self._access)
 
     def create(self, path: Path) -> Handle:
         return self._opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)

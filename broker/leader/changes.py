@@ -10,11 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Final
 
 from broker.errors import BrokerError, ErrorCode
+from dledger.addresses import split_address
 from dledger.core.membership import reshaped, with_learner
 from dledger.core.quorum import has_quorum
 from dledger.core.types import DISK_ID_BYTES, Configuration, DiskId, NodeId
+from dledger.naming import NAME_RULE, is_name
+
+MAX_SHOWN: Final = 80  # characters of a name or an address that is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +144,10 @@ def _added(present: Configuration, new: NewMember) -> Configuration:
     if len(new.disk) != DISK_ID_BYTES or holders:
         whose = f"that of {holders[0]}" if holders else "none"
         raise _refused(f"disk {new.disk.hex() or 'nothing'} of {new.node} is {whose}")
-    if not new.node or not new.address:
-        raise _refused("a member has a name and an address")
+    if not is_name(new.node):
+        raise _refused(f"a member has {NAME_RULE}, and {_shown(new.node)} is none")
+    if not _is_address(new.address):
+        raise _refused(f"{new.node} is found at host:port, and {_shown(new.address)} is none")
     at = [node for node, where in present.addresses if where == new.address and node != new.node]
     if at:
         raise _refused(f"{new.address} is the address of {at[0]}")
@@ -151,6 +158,19 @@ def _added(present: Configuration, new: NewMember) -> Configuration:
         moved = {**dict(present.addresses), new.node: new.address}
         return replace(present, addresses=tuple(sorted(moved.items())))
     return with_learner(present, new.node, new.disk, new.address, observes=new.observes)
+
+
+def _is_address(address: str) -> bool:
+    try:
+        split_address(address)
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(word: str) -> str:
+    """Enough of what was given for who gave it; it may be anything."""
+    return repr(word[:MAX_SHOWN])
 
 
 def _named(configuration: Configuration) -> str:

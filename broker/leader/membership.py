@@ -17,6 +17,7 @@ import structlog
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.changes import Change, check_alone, check_enough, is_so, planned
+from dledger.codec import configuration_bytes
 from dledger.core import Raft
 from dledger.core.errors import ProposalRefused
 from dledger.core.membership import with_disk
@@ -32,6 +33,7 @@ from dledger.core.types import (
 )
 from dledger.driver import LogBehind, LogFull
 from dledger.level import MEMBERS_CHANGE_LEVEL
+from dledger.limits import MAX_CONFIGURATION_BYTES
 from dledger.peers import PeerLink
 
 COMMIT_WAIT_S: Final = 10.0
@@ -107,6 +109,7 @@ class Membership:
             is_committed = core.configuration_place.at <= core.commit_index
             check_alone(present, change, is_committed=is_committed)
             wanted = planned(present, change)
+            _check_size(wanted)
         if wanted != present:
             peers = core.statistics().peers.items()
             ready = {n for n, peer in peers if peer.recently_active and not peer.is_short_of_space}
@@ -225,3 +228,15 @@ class Membership:
         """Whether the entry that was proposed there is applied, and no other in its place."""
         core, applied = self._replication.core, self._replication.applied_index
         return place.at <= applied and core.term_at(place.at) == place.term
+
+
+def _check_size(wanted: Configuration) -> None:
+    """Raises BrokerError: INVALID_ARGUMENT, as no log may hold it."""
+    size = len(configuration_bytes(wanted))
+    if size > MAX_CONFIGURATION_BYTES:
+        members = len(wanted.members())
+        raise BrokerError(
+            ErrorCode.INVALID_ARGUMENT,
+            f"the configuration of {members} members would have {size:,} bytes, and "
+            f"{MAX_CONFIGURATION_BYTES:,} is the limit: let members go first",
+        )

@@ -24,10 +24,12 @@ from dataclasses import dataclass
 from typing import NoReturn, assert_never
 
 from dledger.core.errors import Contradiction, MessageRefused
+from dledger.core.group_epoch import is_lineage
 from dledger.core.state import RaftState
 from dledger.core.types import (
     DISK_ID_BYTES,
     MAX_INDEX,
+    MAX_NAME_CHARACTERS,
     MAX_ROUND,
     MAX_TERM,
     MAX_TIME_MS,
@@ -182,8 +184,8 @@ def wrong_configuration(entry: EntryMeta) -> Wrong | None:
     named = dict(configuration.disks)
     disks = set(named.values())
     expected = None
-    if not configuration.voters or not all(members):
-        expected = "voters, each with a name"
+    if not configuration.voters or not all(0 < len(n) <= MAX_NAME_CHARACTERS for n in members):
+        expected = f"voters, each with a name of up to {MAX_NAME_CHARACTERS} characters"
     elif learners & configuration.voters or configuration.observers - learners:
         expected = "voters, learners and no third"
     elif configuration.preferred is not None and configuration.preferred not in members:
@@ -192,6 +194,9 @@ def wrong_configuration(entry: EntryMeta) -> Wrong | None:
         expected = "a disk of its own for each member"
     elif any(len(disk) != DISK_ID_BYTES for disk in disks) or named.keys() - members:
         expected = f"disks of members, {DISK_ID_BYTES} bytes each"
+    elif not is_lineage(configuration.epoch.recoveries):
+        # Every Hello of who took it would tell it, and be refused by everybody.
+        expected = "recoveries by force as a group can have them"
     return Wrong("configuration", configuration, expected) if expected is not None else None
 
 

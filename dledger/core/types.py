@@ -26,6 +26,7 @@ NO_INDEX = Index(0)
 NO_TERM = Term(0)
 DISK_ID_BYTES = 16
 NO_DISK = DiskId(b"")  # of a member of whom no disk is named
+MAX_NAME_CHARACTERS = 255  # of a member, as far as a log may name one
 
 # No group ever gets here; two bits stay free in 64, so that sums need no thought.
 MAX_TERM = Term((1 << 62) - 1)

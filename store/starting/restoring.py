@@ -46,7 +46,7 @@ from store.backup import COMMITLOG, Backup, read_backup
 from store.commitlog import CommitLog
 from store.directory import DataDirectory, DirectoryState, read_sealed, write_sealed
 from store.errors import BackupUnusable, CorruptionFound, StorageFailed
-from store.files import AtomicFile, FileSystem, make_directory, read_exactly, write_all
+from store.files import AtomicFile, FileSystem, OsFiles, make_directory, read_exactly, write_all
 from store.log_start import INTENT, Install, StartNote
 from store.snapshot_files import SnapshotFiles, SnapshotHead
 from store.starting.founding import FILE as FOUNDING
@@ -54,6 +54,8 @@ from store.starting.opening import Site, open_directory
 from store.worker import InlineWorker
 
 UNFINISHED: Final = "restore"
+# Of a backup: it is only read, and may well lie where nobody can write.
+KEPT_FILES: Final = OsFiles(access=os.O_RDONLY)
 CHUNK_BYTES: Final = 4 << 20
 
 
@@ -76,6 +78,7 @@ def restore(
     through: int | None = None,
     progress: Callable[[int], None] = lambda size: None,
     *,
+    kept: FileSystem | None = None,
     epoch_id: Callable[[], bytes] = lambda: os.urandom(RECOVERY_ID_BYTES),
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> Restored:
@@ -85,6 +88,7 @@ def restore(
         address: where the member will listen.
         through: the last entry that is wanted; None: all that the backup holds.
         progress: told bytes as they are copied.
+        kept: the file system of the backup; None: that of `site`.
         epoch_id: gives the 16 bytes that name the epoch; random ones.
 
     Raises:
@@ -93,7 +97,8 @@ def restore(
         StoreError, OSError: see `DataDirectory.open`.
     """
     files = site.files
-    backup = read_backup(files, folder)
+    kept = kept or files
+    backup = read_backup(kept, folder)
     if backup is None:
         raise BackupUnusable(f"{folder} is no backup: it has no backup.json")
     if backup.segment_size_bytes != site.identity.segment_size_bytes:
@@ -101,18 +106,21 @@ def restore(
             f"{folder} has segments of {backup.segment_size_bytes} bytes, and the node is "
             f"configured for {site.identity.segment_size_bytes}"
         )
-    start = _start_of(files, folder, backup)
+    start = _start_of(kept, folder, backup)
     end, last_index = _wanted(folder, backup, through)
     with contextlib.closing(open_directory(site)) as directory:
         _begin(files, directory, backup, last_index)
-        _copy_base(files, folder, directory, start)
+        _copy_base(files, kept, folder, directory, start)
         begin = start.offset(backup.segment_size_bytes)
-        _copy(files, folder, site.path, backup.segment_size_bytes, (begin, end), progress)
+        source = _Source(kept, folder, backup.segment_size_bytes)
+        _copy(files, source, site.path, (begin, end), progress)
         named = _Named(address, epoch_id(), now_ms())
         term, epoch = _found(site, directory, backup, (end, last_index), named)
         directory.mark(DirectoryState.FORMED)
-        files.unlink(site.path / UNFINISHED)
-        files.fsync_directory(site.path)
+        # The group is there from here on, whatever becomes of the mark: it says nothing any more.
+        with contextlib.suppress(OSError):
+            files.unlink(site.path / UNFINISHED)
+            files.fsync_directory(site.path)
         return Restored(backup, last_index, term, directory.disk.disk_id, epoch)
 
 
@@ -195,7 +203,9 @@ def _begin(files: FileSystem, directory: DataDirectory, backup: Backup, last_ind
     files.fsync_directory(path)
 
 
-def _copy_base(files: FileSystem, folder: Path, directory: DataDirectory, start: LogStart) -> None:
+def _copy_base(
+    files: FileSystem, kept: FileSystem, folder: Path, directory: DataDirectory, start: LogStart
+) -> None:
     """The directory's log begins so, with the state as of there as this disk's own.
 
     Raises:
@@ -209,7 +219,7 @@ def _copy_base(files: FileSystem, folder: Path, directory: DataDirectory, start:
         directory.disk.disk_id, start.index, start.term, start.digest, start.end_offset
     )
     try:
-        with SnapshotFiles(folder, files).opened(start.index) as (head, chunks):
+        with SnapshotFiles(folder, kept).opened(start.index) as (head, chunks):
             if replace(head, disk_id=wanted.disk_id) != wanted:
                 raise BackupUnusable(f"{folder}: the snapshot as of {start.index} is another log's")
             unfinished = own.begin(wanted)
@@ -228,32 +238,41 @@ def _copy_base(files: FileSystem, folder: Path, directory: DataDirectory, start:
     install.settle(directory.identity.segment_size_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The segments of a backup, and where they are read."""
+
+    files: FileSystem
+    folder: Path
+    segment_size: int
+
+
 def _copy(
     files: FileSystem,
-    folder: Path,
+    kept: _Source,
     path: Path,
-    segment_size: int,
     bounds: tuple[int, int],
     progress: Callable[[int], None],
 ) -> None:
     begin, end = bounds
+    folder, segment_size = kept.folder, kept.segment_size
     for base in range(begin, end, segment_size):
         wanted = min(end - base, segment_size)
-        source = files.open(folder / COMMITLOG / file_name(base))
+        source = kept.files.open(folder / COMMITLOG / file_name(base))
         try:
             target = files.create(path / COMMITLOG / file_name(base))
             try:
                 files.fallocate(target, segment_size)
                 for at in range(0, wanted, CHUNK_BYTES):
                     size = min(CHUNK_BYTES, wanted - at)
-                    content = read_exactly(files, source, size, at, str(folder))
+                    content = read_exactly(kept.files, source, size, at, str(folder))
                     write_all(files, target, [content], at)
                     progress(size)
                 files.fsync(target)
             finally:
                 files.close(target)
         finally:
-            files.close(source)
+            kept.files.close(source)
     files.fsync_directory(path / COMMITLOG)
 
 

@@ -1,4 +1,4 @@
-"""What an administrator may want of the members, what that makes of them, and what he is told."""
+"""What an want of the members, what that makes of them, and what he is told."""
 
 from __future__ import annotations
 
@@ -95,7 +95,11 @@ WRONG: dict[str, tuple[Change, str]] = {
     "other disk": (Change(add=(NewMember(C, DISK[D], AT[C]),)), "member replace C"),
     "another's disk": (Change(add=(NewMember(D, DISK[C], AT[D]),)), "is that of C"),
     "no disk": (Change(add=(NewMember(D, DiskId(b""), AT[D]),)), "disk nothing of D is none"),
-    "no address": (Change(add=(NewMember(D, DISK[D], ""),)), "a name and an address"),
+    "no address": (Change(add=(NewMember(D, DISK[D], ""),)), "D is found at host:port"),
+    "no port": (Change(add=(NewMember(D, DISK[D], "d"),)), "'d' is none"),
+    "no name": (Change(add=(NewMember(NodeId(""), DISK[D], AT[D]),)), "'' is none"),
+    "a blank": (Change(add=(NewMember(NodeId("d d"), DISK[D], AT[D]),)), "1 to 64 characters"),
+    "long": (Change(add=(NewMember(NodeId("d" * 65), DISK[D], AT[D]),)), "1 to 64 characters"),
     "address taken": (Change(add=(NewMember(D, DISK[D], AT[C]),)), "the address of C"),
     "votes already": (Change(add=(new(C, observes=True),)), "promote or demote"),
 }
@@ -189,6 +193,18 @@ def test_change_is_told_when_it_is_committed() -> None:
 def test_members_change_from_a_level_on() -> None:
     """An older program would never leave what is joint."""
     assert asked(Change(remove=names(C)), level=1).startswith("BUSY: level 1 is in use")
+
+
+def test_a_configuration_stays_as_small_as_a_note_of_it_can_be_read() -> None:
+    """Whoever calls may name as many as it likes; nothing is written of what is refused."""
+    host = "x" * 60
+    many = tuple(
+        NewMember(NodeId(f"{number:064}"), DiskId(b"%016d" % number), f"{number}.{host}:1")
+        for number in range(200)
+    )
+    assert asked(Change(add=many[:50])) == "['A', 'B', 'C']"
+    told = asked(Change(add=many))
+    assert told.startswith("INVALID_ARGUMENT: the configuration of 203 members would have")
 
 
 def test_members_do_not_change_beside_an_older_program() -> None:

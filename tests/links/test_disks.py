@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from dledger.checksum import seal
 from dledger.core.types import ConfigurationPlace, DiskId, Index, NodeId, Term
-from dledger.errors import OlderCopy, UnknownDisk
+from dledger.errors import InvalidMessage, OlderCopy, UnknownDisk
 from dledger.greeting import Identity, KnownDisks, Speaker
 from dledger.promises import Start
+from dledger.wire.raft_pb2 import (
+    AppendResponse,
+    HeartbeatResponse,
+    PeerMessage,
+    PreVoteResponse,
+    VoteRequest,
+    VoteResponse,
+)
 from tests.links.test_peers import N1, N2, Node
 
 OLD, NEW = DiskId(b"o" * 16), DiskId(b"n" * 16)
@@ -80,3 +89,27 @@ def test_a_hello_tells_the_place_of_the_configuration() -> None:
     _, answer = node.links.on_call(hello(OLD).hello(N1, FIRST))
     told = (answer.hello.configuration_term, answer.hello.configuration_index)
     assert told == tuple(LATER)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        PeerMessage(term=7, pre_vote_response=PreVoteResponse(granted=True)),
+        PeerMessage(term=7, vote_response=VoteResponse(granted=True)),
+        PeerMessage(term=7, append_response=AppendResponse(accepted=True, match_index=9)),
+        PeerMessage(term=7, heartbeat_response=HeartbeatResponse()),
+    ],
+    ids=["pre-vote", "vote", "append", "heartbeat"],
+)
+def test_nobody_answers_on_a_stream_that_it_has_dialed(answer: PeerMessage) -> None:
+    """There another disk is heard than the one that is named, if it says that it knows a later
+    configuration: its requests are, and its vote must not count in the name of the lost one."""
+    node = Node()
+    node.links.know(FIRST, {N2: OLD}, is_known=True)
+    generation, _ = node.links.on_call(hello(NEW).hello(N1, LATER))
+    with pytest.raises(InvalidMessage, match="n2 answers on the stream"):
+        node.links.on_message(generation, seal(answer))
+    assert not node.heard
+    asked = seal(PeerMessage(term=7, vote_request=VoteRequest()))
+    node.links.on_message(generation, asked)
+    assert node.heard == [(N2, asked)]

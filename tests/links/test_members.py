@@ -18,7 +18,9 @@ BOTH = {N2: "10.0.0.2:7001", N3: "10.0.0.3:7001"}
 
 
 def hello(name: NodeId, place: ConfigurationPlace = FIRST) -> PeerMessage:
-    return Identity("g", name, 4096, DiskId(name.encode() * 8), Start(1)).hello(N1, place)
+    return Identity("g", name, 4096, DiskId(name.encode().ljust(16, b"-")), Start(1)).hello(
+        N1, place
+    )
 
 
 def told(*, is_known: bool = True, members: dict[NodeId, str]) -> Node:
@@ -91,8 +93,8 @@ def test_strangers_are_few() -> None:
     for number in range(MAX_STRANGERS):
         node.links.on_call(hello(NodeId(f"s{number}"), LATER))
     with pytest.raises(PeerRefused):
-        node.links.on_call(hello(NodeId("one more"), LATER))
+        node.links.on_call(hello(NodeId("one-more"), LATER))
     generation, _ = node.links.on_call(hello(NodeId("s0"), LATER))
     for each in range(1, generation + 1):
         node.links.on_ended(each)
-    node.links.on_call(hello(NodeId("one more"), LATER))
+    node.links.on_call(hello(NodeId("one-more"), LATER))

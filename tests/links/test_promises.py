@@ -211,7 +211,9 @@ def test_what_a_node_that_stops_didn_t_look_at_is_not_remembered(said: PeerMessa
     """Its links hand messages on until the end, and its driver refuses none any more."""
     node = Node()
     node.links.know(FIRST, {N2: OLD}, is_known=True)
-    generation, _ = node.links.on_call(identity(BEGUN).hello(N1, FIRST))
+    node.links.start()
+    ((_, generation),) = node.sockets.dialed
+    node.links.on_message(generation, identity(BEGUN).hello(N1, FIRST))
     before = node.links.promises()[N2]
     node.links.on_message(generation, seal(said))
     garbled = seal(acknowledged(5, 60))
@@ -232,3 +234,24 @@ def test_what_was_told_unsynced_is_no_promise_of_a_start_that_syncs() -> None:
     assert node.links.promises()[N2] == before, "an unsynced word was remembered"
     node.links.on_call(identity(replace(next_start(), number=5)).hello(N1, FIRST))
     assert node.links.promises()[N2].start.number == 5, "the healthy start was not heard"
+
+
+def test_members_come_and_go_for_years_and_what_the_others_promise_is_read_again(
+    tmp_path: Path,
+) -> None:
+    """Each under a name of its own, as where an orchestrator makes them up. The file of all is read
+    up to a bound: beyond it a start had forgotten everything."""
+    node, memory = Node(), Memory(OsFiles(), tmp_path)
+    names = [NodeId(f"{number:064}") for number in range(300)]
+    for number, name in enumerate(names):
+        members = {N2: "", name: ""}
+        disks = {N2: OLD, name: DiskId(f"{number:016}".encode())}
+        node.links.know(LATER, disks, is_known=True, members=members)
+        for each in members:
+            node.links.on_call(Identity("g", each, 4096, disks[each], BEGUN).hello(N1, LATER))
+    promises = node.links.promises()
+    assert {N2, names[-1]} <= promises.keys()
+    write = memory.step(promises)
+    assert write is not None
+    write()
+    assert Memory(OsFiles(), tmp_path).read() == promises

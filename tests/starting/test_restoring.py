@@ -26,7 +26,7 @@ from store.errors import BackupUnusable, CorruptionFound, StorageFailed, StoreEr
 from store.files import FileSystem, OsFiles
 from store.starting.judging import judge
 from store.starting.opening import Opened, Site, open_member
-from store.starting.restoring import UNFINISHED, Restored, restore
+from store.starting.restoring import KEPT_FILES, UNFINISHED, Restored, restore
 from store.worker import ManualWorker
 from tests.audit.replicas import SEGMENT, build, usual_entries
 from tests.store.faulty_files import SimulatedDisk
@@ -361,3 +361,39 @@ def test_page_that_no_backup_wrote_is_refused(
     assert 0 < found.end_offset < 1 << 63
     assert 0 <= found.last_digest < 1 << 64
     assert isinstance(found.broker_group, str)
+
+
+def test_backup_that_nobody_may_write_to_is_restored(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies on a file system that is mounted to be read, as backups should."""
+    system_open = os.open
+
+    def read_only(path: object, flags: int, *rest: int, **named: int) -> int:
+        is_kept = str(path).startswith(str(made.folder))
+        if is_kept and flags & os.O_ACCMODE != os.O_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return system_open(path, flags, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", read_only)
+    site = site_at(tmp_path / "m1")
+    done = restore(made.folder, site, ADDRESS, kept=KEPT_FILES)
+    check_member(made, site, done, made.backup.last_index)
+
+
+def test_group_that_is_formed_is_told_of_though_its_mark_stays(made: Made) -> None:
+    """Its directory is a member's from then on, and nothing is restored into it again: whoever was
+    told that it failed had a group, and was refused when he tried again."""
+    disk = SimulatedDisk()
+    made.on(disk)
+    site = site_at(Path("/data/m1"), disk)
+    make_folders(disk, Path("/data"))
+
+    def fail(operation: str, name: str) -> None:
+        if operation == "unlink" and Path(name).name == UNFINISHED:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+
+    disk.before = fail
+    done = restore(made.folder, site, ADDRESS)
+    assert disk.exists(site.path / UNFINISHED)
+    check_member(made, site, done, made.backup.last_index)

@@ -162,18 +162,29 @@ BACKUPS = (
     _mutant(
         "restored-mark-goes-first",
         _RESTORING,
-        "        directory.mark(DirectoryState.FORMED)\n"
-        "        files.unlink(site.path / UNFINISHED)\n",
+        "        directory.mark(DirectoryState.FORMED)\n        # The group is there",
         "        files.unlink(site.path / UNFINISHED)\n"
         "        files.fsync_directory(site.path)\n"
         "        directory.mark(DirectoryState.FORMED)\n"
         "        files.create(site.path / UNFINISHED)\n"
-        "        files.unlink(site.path / UNFINISHED)\n",
+        "        # The group is there",
     ),
     _mutant(
         "restored-page-is-not-judged",
         "store/backup.py",
         "    if named or not _is_possible(backup):\n",
         "    if named:\n",
+    ),
+    _mutant(
+        "backup-is-opened-to-be-written-to",
+        _RESTORING,
+        "KEPT_FILES: Final = OsFiles(access=os.O_RDONLY)\n",
+        "KEPT_FILES: Final = OsFiles()\n",
+    ),
+    _mutant(
+        "restored-has-failed-while-its-mark-stays",
+        _RESTORING,
+        "        with contextlib.suppress(OSError):\n            files.unlink(site.path",
+        "        with contextlib.suppress(KeyError):\n            files.unlink(site.path",
     ),
 )

@@ -12,6 +12,9 @@ _WIRE = (
     "tests/integration/test_strangers_on_the_wire.py",
     "tests/integration/test_certificates_on_the_wire.py",
 )
+_RIGHT_NAMES = "in every run members have short names, and few of them"
+_HELLO = ("tests/links/test_hello_fields.py",)
+_TOLD = ("tests/node/test_told_configurations.py",)
 
 STRANGERS = (
     Mutant(
@@ -223,5 +226,69 @@ STRANGERS = (
         "",
         masked=_NO_SOCKETS,
         tests=_SILENTLY,
+    ),
+    Mutant(
+        "called-like-no-node",
+        "dledger/greeting.py",
+        "        if not is_name(peer):\n",
+        "        if not peer:\n",
+        masked=_RIGHT_NAMES,
+        tests=_HELLO,
+    ),
+    Mutant(
+        "disk-with-an-id-of-any-length",
+        "dledger/greeting.py",
+        "        if len(hello.disk_id) not in (len(NO_DISK), DISK_ID_BYTES):\n",
+        "        if len(hello.disk_id) < len(NO_DISK):\n",
+        masked=_RIGHT_NAMES,
+        tests=_HELLO,
+    ),
+    Mutant(
+        "answers-of-who-dials-count",
+        "dledger/peers.py",
+        '            if message.WhichOneof("body") in _ANSWERS:\n',
+        '            if message.WhichOneof("body") is None:\n',
+        masked="no program says so; a disk that isn't named would have to be made to",
+        tests=("tests/links/test_disks.py",),
+    ),
+    Mutant(
+        "remembers-whoever-was-a-member",
+        "dledger/greeting.py",
+        "        if len(self._promises) >= MAX_REMEMBERED and strangers:\n",
+        "        if not peer and strangers:\n",
+        masked="no run has so many members",
+        tests=("tests/links/test_promises.py",),
+    ),
+    Mutant(
+        "configuration-of-any-size-is-taken",
+        "dledger/codec.py",
+        "    if size > MAX_CONFIGURATION_TAKEN_BYTES:\n",
+        "    if size < 0:\n",
+        masked=_RIGHT_NAMES,
+        tests=_TOLD,
+    ),
+    Mutant(
+        "epoch-of-no-group-is-taken",
+        "dledger/core/admission.py",
+        "    elif not is_lineage(configuration.epoch.recoveries):\n",
+        "    elif configuration.voters is None:\n",
+        masked=_RIGHT_NAMES,
+        tests=_TOLD,
+    ),
+    Mutant(
+        "configuration-of-any-size-is-written",
+        "broker/leader/membership.py",
+        "    if size > MAX_CONFIGURATION_BYTES:\n",
+        "    if size < 0:\n",
+        masked=_RIGHT_NAMES,
+        tests=("tests/core/test_changes.py",),
+    ),
+    Mutant(
+        "anybody-may-be-taken-in",
+        "broker/leader/changes.py",
+        "    if not is_name(new.node):\n",
+        "    if not new.node:\n",
+        masked=_RIGHT_NAMES,
+        tests=("tests/core/test_changes.py",),
     ),
 )

@@ -1,0 +1,107 @@
+"""What is kept of a Hello, and that anything else in it is refused before."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.memory import Memory
+from dledger.checksum import seal
+from dledger.core.types import HardState, NodeId, Term
+from dledger.errors import PeerRefused
+from dledger.hard_state import HardStateStore, encode_hard_state
+from dledger.wire.raft_pb2 import PeerMessage
+from store.files import AtomicFile, OsFiles
+from store.second_copy import SIZE as COPY_BYTES
+from tests.links.test_disks import LATER, OLD, hello
+from tests.links.test_peers import N1, N2, Node
+
+LONGEST = "n" * 64
+
+
+def said(**fields: object) -> PeerMessage:
+    """n2's Hello, in which these are otherwise."""
+    message = hello(OLD).hello(N1, LATER)
+    for name, value in fields.items():
+        setattr(message.hello, name, value)
+    return seal(message)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["n" * 65, "n" * 70_000, "../n2", "n 2", "n2\n", "n\0", "é"],
+    ids=["long", "longer than any file", "path", "blank", "line", "NUL", "letter"],
+)
+def test_nobody_is_heard_whom_no_node_is_called_like(name: str) -> None:
+    """Who knows more members may be a stranger by name; a vote for it goes to the disk."""
+    node = Node()
+    with pytest.raises(PeerRefused, match="no node is called so") as caught:
+        node.links.on_call(said(node_id=name))
+    assert len(str(caught.value)) < 500
+    assert node.links.on_call(said(node_id=LONGEST))
+
+
+@pytest.mark.parametrize("size", [1, 15, 17, 100_000])
+def test_a_disk_has_an_id_of_its_length_or_none(size: int) -> None:
+    """It is written down with what it promises, among those of all others."""
+    node = Node()
+    with pytest.raises(PeerRefused, match=f"an id of {size} bytes"):
+        node.links.on_call(said(disk_id=bytes(size)))
+    assert not node.links.promises()
+    node.links.on_call(said(disk_id=b""))
+
+
+def test_a_refusal_tells_no_more_of_a_hello_than_people_read() -> None:
+    """It goes into the log of this node, and to who is refused."""
+    for field in ("broker_group", "to_node_id", "node_id"):
+        with pytest.raises(PeerRefused) as caught:
+            Node().links.on_call(said(**{field: "x" * 100_000}))
+        assert len(str(caught.value)) < 500
+
+
+WORDS = st.one_of(st.text(max_size=300), st.sampled_from([LONGEST, "n2", "x" * 65_520]))
+NUMBERS = st.integers(0, (1 << 64) - 1)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(
+    name=WORDS,
+    vote=st.text(max_size=255),
+    disk=st.one_of(st.binary(min_size=16, max_size=16), st.binary(max_size=40)),
+    numbers=st.lists(st.one_of(st.integers(0, 9), NUMBERS), min_size=6, max_size=6),
+)
+def test_whatever_is_heard_can_be_kept_and_read_again(
+    name: str, vote: str, disk: bytes, numbers: list[int]
+) -> None:
+    """By the next start: the vote for who was heard, and what its disk has promised."""
+    fields = (
+        "boot_number",
+        "boot_nonce",
+        "configuration_term",
+        "configuration_index",
+        "begun_term",
+        "begun_index",
+    )
+    node = Node()
+    told = dict(zip(fields, numbers, strict=True))
+    try:
+        node.links.on_call(said(node_id=name, begun_vote=vote, disk_id=disk, **told))
+        node.links.on_call(said(begun_vote=vote, disk_id=disk, **told))
+    except PeerRefused:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        state = HardState(Term(1), NodeId(name))
+        store = HardStateStore(AtomicFile(OsFiles(), Path(folder, "hard_state")))
+        store.save(state)
+        assert store.load() == state
+        assert len(encode_hard_state(state)) + 64 < COPY_BYTES
+        promises = node.links.promises()
+        memory = Memory(OsFiles(), Path(folder))
+        assert not disk or promises[N2].disk == disk
+        if (write := memory.step(promises)) is not None:
+            write()
+        assert Memory(OsFiles(), Path(folder)).read() == promises
