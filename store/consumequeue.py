@@ -32,7 +32,7 @@ from typing import Final
 
 from dledger.records.layout import FILE_NAME, UNITS_PER_FILE, file_name
 from store.dispatch import UNIT, UNIT_SIZE
-from store.errors import DivergenceFound, OutOfRange, StorageFull
+from store.errors import DivergenceFound, NotARegularFile, OutOfRange, StorageFull
 from store.files import (
     CHUNK_BYTES,
     LOST_ERRNOS,
@@ -47,17 +47,19 @@ from store.queue_flush import FlushWork, remove_topic
 from store.unit_marks import UnitMarks
 
 OPEN_FILES: Final = 512
+PAGE_BYTES: Final = 4096
 
 _DELETED: Final = ".deleted-"  # No topic's name holds a dot.
 _QUEUE_NAME: Final = re.compile(r"[0-9]{1,10}")
-# What a file that is gone, or a sector that can't be read, is told by: its units count as wrong.
+_ZEROS: Final = bytes(PAGE_BYTES)
 
 
 class _Queue:
     """One queue: `[first, next)` are the offsets whose units it holds. The path of the file used
-    last is kept: making and hashing one costs more than writing a unit."""
+    last is kept: making and hashing one costs more than writing a unit. `is_begun`: the file that
+    begins with the next unit is there already, all zeros."""
 
-    __slots__ = ("directory", "file_base", "file_path", "first", "next")
+    __slots__ = ("directory", "file_base", "file_path", "first", "is_begun", "next")
 
     def __init__(self, directory: Path, first: int, next_offset: int) -> None:
         self.directory = directory
@@ -65,6 +67,7 @@ class _Queue:
         self.next = next_offset
         self.file_base = -1
         self.file_path = directory
+        self.is_begun = False
 
 
 class ConsumeQueues:
@@ -91,6 +94,7 @@ class ConsumeQueues:
         self._open_files = open_files
         self._handles: OrderedDict[Path, Handle] = OrderedDict()
         self._queues: dict[tuple[str, int], _Queue] = {}
+        self._begun: dict[tuple[str, int], _Queue] = {}  # Not known yet, but there is a file.
         self._written: dict[Path, None] = {}
         self._renamed: dict[Path, None] = {}
         self._deleted: list[Path] = []
@@ -241,7 +245,7 @@ class ConsumeQueues:
             self._deleted.append(aside)
             self._renamed[self._root] = None
         self._topics.pop(topic, None)
-        for known in (self._queues, self._marks):
+        for known in (self._queues, self._begun, self._marks):
             for key in [key for key in known if key[0] == topic]:
                 del known[key]
         for path in [path for path in self._handles if path.parent.parent == directory]:
@@ -251,6 +255,7 @@ class ConsumeQueues:
         """Which topics have files is known, by one look at their folders' names; no queue is. What
         deleted topics left is removed. For a start, before anything else is done."""
         self._queues.clear()
+        self._begun.clear()
         self._marks.clear()
         self._topics.clear()
         for topic in self._files.listdir(self._root):
@@ -287,6 +292,8 @@ class ConsumeQueues:
             queue = self._queue_at(topic, queue_id)
         if queue.first == queue.next:
             self._clear(queue)
+            if queue.is_begun and queue.next == 0:
+                self._begun[(topic, queue_id)] = queue
             return True
         try:
             is_whole, has_rest = self._examine(queue)
@@ -416,6 +423,10 @@ class ConsumeQueues:
         return _Queue(directory / str(queue_id), first, next_offset)
 
     def _add_queue(self, topic: str, queue_id: int) -> _Queue:
+        begun = self._begun.pop((topic, queue_id), None)
+        if begun is not None:
+            self._queues[(topic, queue_id)] = begun
+            return begun
         topic_directory = self._topics.get(topic)
         if topic_directory is None:
             topic_directory = self._root / topic
@@ -519,6 +530,7 @@ class ConsumeQueues:
     def _lay_out(self, queue: _Queue, topic: str) -> None:
         for path in [path for path in self._handles if path.parent == queue.directory]:
             self._files.close(self._handles.pop(path))  # its name may lead elsewhere by now
+        queue.is_begun = False
         self._topics.setdefault(topic, queue.directory.parent)
         begins_at = queue.first * UNIT_SIZE // self._file_size * self._file_size
         needed = [
@@ -535,18 +547,24 @@ class ConsumeQueues:
 
     def _begin_file(self, queue: _Queue, path: Path, piece: memoryview) -> None:
         """The file is there and begins with `piece`, or it isn't there."""
+        is_begun, queue.is_begun = queue.is_begun, False
+        handle = self._there(queue, path) if is_begun else self._make_file(queue, path)
+        try:
+            if not is_begun:
+                self._files.truncate(handle, self._file_size)
+            write_all(self._files, handle, [piece], 0)
+        except OSError:
+            self._remove_file(path)
+            raise
+
+    def _make_file(self, queue: _Queue, path: Path) -> Handle:
         if self._files.exists(path):  # a stray one: the queue has never reached it
             self._remove_file(path)
         elif not self._files.exists(queue.directory):  # its first units were another disk's
             self._make_folders(queue)
         handle = self._keep(path, self._files.create(path))
-        try:
-            self._files.truncate(handle, self._file_size)
-            write_all(self._files, handle, [piece], 0)
-        except OSError:
-            self._remove_file(path)
-            raise
         self._renamed[queue.directory] = None
+        return handle
 
     def _keep(self, path: Path, handle: Handle) -> Handle:
         self._handles[path] = handle
@@ -581,14 +599,45 @@ class ConsumeQueues:
         return True, rest or self._files.exists(following)
 
     def _clear(self, queue: _Queue) -> None:
-        """A queue without units has no file, though its next one may lie in the midst of one: what
-        an earlier life left there may have its name in the page cache only."""
-        if not self._files.exists(queue.directory):
+        """A queue without units has no file but the one that its next unit will lie in, all zeros.
+        That one is kept if an earlier life made it: as a rule the unit that it was made for comes
+        again, and of ten thousand files making each anew takes most of a start."""
+        try:
+            names = self._files.listdir(queue.directory)
+        except FileNotFoundError:
             return
-        for name in self._files.listdir(queue.directory):
-            if FILE_NAME.fullmatch(name):
-                self._remove_file(queue.directory / name)
-                self._renamed[queue.directory] = None
+        kept, at = self._place(queue, queue.next)
+        for name in filter(FILE_NAME.fullmatch, names):
+            path = queue.directory / name
+            if path != kept or not self._empty(path):
+                self._remove_file(path)
+            elif at == 0:
+                queue.is_begun = True
+            # Either way: an earlier life may have left the name in the page cache only, or a power
+            # cut bring back one that has gone. Whoever writes to the file later doesn't ask.
+            self._renamed[queue.directory] = None
+
+    def _empty(self, path: Path) -> bool:
+        """All of a file reads as zeros; False if there is none that can be written to.
+
+        It is written to whatever it reads as: a sync of an earlier life may have failed, after
+        which the page cache calls clean what the platter doesn't have (ADR 8). Its first page is
+        overwritten and not cut off: ext4 writes out a file that was cut to nothing as soon as it
+        is closed, which takes as long as making one.
+        """
+        zeros = memoryview(_ZEROS)[: self._file_size]
+        try:
+            handle = self._handle(path)
+            self._files.truncate(handle, len(zeros))
+            write_all(self._files, handle, [zeros], 0)
+            self._files.truncate(handle, self._file_size)
+        except NotARegularFile:
+            return False
+        except OSError as error:
+            if error.errno not in LOST_ERRNOS | PASSING_ERRNOS:
+                raise
+            return False
+        return True
 
     def _cut(self, queue: _Queue, next_offset: int) -> None:
         """The queue ends at `next_offset`; everything behind reads as zeros."""

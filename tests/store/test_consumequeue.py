@@ -24,7 +24,7 @@ from dledger.records.record import (
 from store.consumequeue import ConsumeQueues
 from store.dispatch import UNIT, UNIT_SIZE, units_by_loop, units_by_vector, units_for_entry
 from store.errors import DivergenceFound, OutOfRange, StorageFull
-from store.queue_flush import STEP_FILES
+from store.queue_flush import STEP_FILES, FlushWork
 from store.stamping import stamp_records
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import DATA, LogUnderTest
@@ -75,9 +75,9 @@ class Broker:
         self.next[(topic, queue_id)] = base + len(bodies)
         self.made.flush()
 
-    def dispatch(self, queues: ConsumeQueues, first: int = 1) -> None:
+    def dispatch(self, queues: ConsumeQueues, first: int = 1, last: int | None = None) -> None:
         log = self.made.log
-        for index in range(first, log.last_index + 1):
+        for index in range(first, (last or log.last_index) + 1):
             frame = log.read(index, index)
             header = parse_header(frame, 0)
             if header.kind == EntryKind.DATA:
@@ -573,6 +573,237 @@ def test_a_files_worth_of_units_behind_the_end_goes_with_its_file() -> None:
         assert [path.name for path in broker.files()] == [file_name(0)]
         broker.dispatch(again, 2)
         assert broker.files() == whole
+
+
+def test_what_an_earlier_life_began_is_emptied_and_used_again() -> None:
+    """Ten thousand queues whose first messages weren't noted yet are not made anew: of each the
+    file is there, and holds nothing that it wasn't given again."""
+    broker = Broker()
+    broker.send("t", 0, [b""] * 2)
+    broker.send("t", 0, [b""] * (PER_FILE + 1))
+    queues = broker.queues()
+    broker.dispatch(queues)
+    queues.flush()
+    queues.close()
+    whole, disk = broker.files(), broker.made.disk
+    first = ROOT / "t" / "0" / file_name(0)
+    again = broker.started(0)
+    assert broker.files() == {first: bytes(PER_FILE * UNIT_SIZE)}
+    disk.calls.clear()
+    broker.dispatch(again, last=1)
+    assert not [call for call in disk.calls if call[0] in ("create", "unlink")]
+    units = whole[first][: 2 * UNIT_SIZE]
+    assert broker.files() == {first: units.ljust(PER_FILE * UNIT_SIZE, b"\0")}
+    again.flush()
+    disk.power_cut()
+    broker.made = LogUnderTest(disk)
+    assert broker.files() == {first: units.ljust(PER_FILE * UNIT_SIZE, b"\0")}
+    broker.dispatch(broker.started(1), 2)
+    assert broker.files() == whole
+
+
+def test_name_of_a_file_that_is_used_again_is_durable_with_its_units() -> None:
+    """The process that made it died before its flush, and the one after that looked around and
+    synced what it had; only then the file is begun again."""
+    broker = make_broker()
+    broker.dispatch(broker.queues())
+    broker.made.disk.kill()
+    broker.made = LogUnderTest(broker.made.disk)
+    queues = broker.started(0)
+    queues.flush()
+    broker.dispatch(queues)
+    queues.flush()
+    flushed = broker.files()
+    broker.made.disk.power_cut()
+    assert broker.files() == flushed
+
+
+def test_name_of_a_file_that_is_kept_for_a_unit_in_its_midst_is_durable_with_it() -> None:
+    """Seed 440041: the first units of a queue are of entries that are gone, so its next one doesn't
+    begin a file; the process that made that file died before its flush."""
+    broker = Broker()
+    for _ in range(2):
+        broker.send("t", 0, [b""] * 2)
+    broker.dispatch(broker.queues())
+    broker.made.disk.kill()
+    broker.made = LogUnderTest(broker.made.disk)
+    queues = broker.queues()
+    queues.look()
+    queues.expect("t", 0, 2, first=2)
+    assert queues.settle("t", 0)
+    broker.dispatch(queues, 2)
+    queues.flush()
+    units = queues.units("t", 0, 2, 2)
+    queues.close()
+    broker.made.disk.power_cut()
+    left = broker.queues()
+    left.look()
+    assert left.holds("t", 0, 2, units)
+
+
+@pytest.mark.parametrize("is_cut_sync_failed", [True, False])
+def test_what_a_failed_sync_left_in_the_page_cache_is_never_taken_for_durable(
+    *, is_cut_sync_failed: bool
+) -> None:
+    """A sync fails, after which what was written reads as it should, is called clean, and isn't on
+    the platter (ADR 8). The process dies, and the next one derives the same units in the same
+    file. Then the sync fails that has emptied it, too, or doesn't."""
+    broker = Broker()
+    for _ in range(2):
+        broker.send("t", 0, [b""] * 2)
+    disk = broker.made.disk
+    queues = broker.queues()
+    broker.dispatch(queues)
+    for _ in range(1 + is_cut_sync_failed):
+        disk.fail_next("fsync", errno.EIO)
+        with pytest.raises(OSError, match="Input/output"):
+            FlushWork(disk, [ROOT / "t" / "0" / file_name(0)], [], []).perform()
+        disk.kill()
+        broker.made = LogUnderTest(disk)
+        queues = broker.started(0)
+    broker.dispatch(queues)
+    queues.flush()
+    whole = broker.files()
+    disk.power_cut()
+    assert broker.files() == whole
+    broker.made = LogUnderTest(disk)
+    broker.started(2)
+
+
+def test_a_kept_file_that_already_reads_as_zeros_is_written_all_the_same() -> None:
+    """They may be what a sync that failed has left of a start before: then the units behind the
+    first new one came back with the next power cut, and so did a size that isn't the file's."""
+    broker = Broker()
+    broker.send("t", 0, [b""])
+    broker.send("t", 0, [b""] * 3)
+    first, disk = ROOT / "t" / "0" / file_name(0), broker.made.disk
+    queues = broker.queues()
+    broker.dispatch(queues)
+    queues.flush()
+    queues.close()
+    broker.started(0).close()  # emptied …
+    disk.fail_next("fsync", errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        FlushWork(disk, [first], [], []).perform()  # … and not on the platter, but clean
+    disk.kill()
+    broker.made = LogUnderTest(disk)
+    queues = broker.started(0)
+    broker.dispatch(queues, last=1)
+    queues.flush()
+    disk.power_cut()
+    unit = broker.files()[first][:UNIT_SIZE]
+    assert any(unit)
+    assert broker.files()[first] == unit.ljust(PER_FILE * UNIT_SIZE, b"\0")
+
+
+@pytest.mark.parametrize("size", [0, UNIT_SIZE, PER_FILE * UNIT_SIZE, 2 * PER_FILE * UNIT_SIZE])
+def test_a_file_of_any_size_is_emptied_and_used_again(tmp_path: Path, size: int) -> None:
+    """What a start keeps holds nothing of what it held, and is of its size."""
+    first = tmp_path / "consumequeue" / "t" / "0" / file_name(0)
+    first.parent.mkdir(parents=True)
+    first.write_bytes(b"x" * size)
+    before = first.stat().st_ino
+    queues = ConsumeQueues(tmp_path, units_per_file=PER_FILE)
+    queues.look()
+    assert queues.settle("t", 0)
+    assert first.read_bytes() == bytes(PER_FILE * UNIT_SIZE)
+    unit = UNIT.pack(80, 100, 0)
+    queues.dispatch("t", 0, 0, unit)
+    assert first.read_bytes() == unit.ljust(PER_FILE * UNIT_SIZE, b"\0")
+    assert first.stat().st_ino == before
+    queues.close()
+
+
+def test_what_lies_behind_the_first_page_of_a_kept_file_goes_too(tmp_path: Path) -> None:
+    """Only that page is overwritten; the others are cut off."""
+    first = tmp_path / "consumequeue" / "t" / "0" / file_name(0)
+    first.parent.mkdir(parents=True)
+    first.write_bytes(b"x" * 1000 * UNIT_SIZE)
+    queues = ConsumeQueues(tmp_path, units_per_file=1000)
+    queues.look()
+    assert queues.settle("t", 0)
+    assert first.read_bytes() == bytes(1000 * UNIT_SIZE)
+    queues.close()
+
+
+def test_a_link_with_the_name_of_a_queues_file_is_replaced(tmp_path: Path) -> None:
+    """What it leads to is somebody else's."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"of somebody else")
+    first = tmp_path / "data" / "consumequeue" / "t" / "0" / file_name(0)
+    first.parent.mkdir(parents=True)
+    first.symlink_to(elsewhere)
+    queues = ConsumeQueues(tmp_path / "data", units_per_file=PER_FILE)
+    queues.look()
+    assert queues.settle("t", 0)
+    assert not first.exists()
+    unit = UNIT.pack(80, 100, 0)
+    queues.dispatch("t", 0, 0, unit)
+    assert first.read_bytes() == unit.ljust(PER_FILE * UNIT_SIZE, b"\0")
+    assert elsewhere.read_bytes() == b"of somebody else"
+    queues.close()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_file_that_cannot_be_emptied_is_made_anew(code: int) -> None:
+    """A sector of it is lost, or the disk is full: unlinking needs neither."""
+    broker = make_broker()
+    queues = broker.queues()
+    broker.dispatch(queues)
+    queues.flush()
+    queues.close()
+    whole = broker.files()
+    broker.made.disk.fail_next("pwritev", code, "consumequeue")
+    again = broker.started(0)
+    assert len(broker.files()) < len({path.parent for path in whole})
+    broker.dispatch(again)
+    assert broker.files() == whole
+
+
+def test_a_kept_file_that_is_gone_is_made_with_its_first_unit() -> None:
+    """Somebody has removed it behind the back of a running node."""
+    broker = make_broker()
+    queues = broker.queues()
+    broker.dispatch(queues)
+    queues.close()
+    whole = broker.files()
+    again = broker.started(0)
+    again.close()
+    for path in broker.files():
+        broker.made.disk.unlink(path)
+    broker.dispatch(again)
+    assert broker.files() == whole
+
+
+def test_a_queue_that_is_laid_out_anew_trusts_no_file_that_was_kept_for_it() -> None:
+    """It is as somebody has been at its files."""
+    broker = Broker()
+    for _ in range(2):
+        broker.send("t", 0, [b""] * PER_FILE)
+    broker.dispatch(broker.queues())
+    queues = broker.queues()
+    queues.look()
+    queues.expect("t", 0, PER_FILE, first=PER_FILE)
+    assert queues.settle("t", 0)
+    second = ROOT / "t" / "0" / file_name(PER_FILE * UNIT_SIZE)
+    broker.made.disk.spoil(second, UNIT_SIZE, b"x" * UNIT_SIZE)
+    queues.lay_out("t", 0)
+    unit = UNIT.pack(80, 100, 0)
+    queues.dispatch("t", 0, PER_FILE, unit)
+    assert broker.files() == {second: unit.ljust(PER_FILE * UNIT_SIZE, b"\0")}
+
+
+def test_a_topic_that_is_deleted_takes_the_files_along_that_were_kept_for_it() -> None:
+    """One of its name, made anew, doesn't look for them."""
+    broker = make_broker()
+    broker.dispatch(broker.queues())
+    whole = broker.files()
+    again = broker.started(0)
+    again.delete_topic("orders")
+    broker.dispatch(again)
+    assert {
+        path: content for path, content in broker.files().items() if ROOT / "orders" in path.parents
+    } == {path: content for path, content in whole.items() if ROOT / "orders" in path.parents}
 
 
 def test_few_files_are_kept_open_for_many_queues() -> None:

@@ -78,8 +78,8 @@ FILTERS: Final = (
     Mutant(
         "marks-outlive-their-topic",
         "store/consumequeue.py",
-        "        for known in (self._queues, self._marks):\n",
-        "        for known in (self._queues,):\n",
+        "        for known in (self._queues, self._begun, self._marks):\n",
+        "        for known in (self._queues, self._begun):\n",
         masked="a topic's folder is never used again",
         tests=_MARKS,
     ),

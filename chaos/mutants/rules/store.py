@@ -129,6 +129,47 @@ STORE = (
         tests=("tests/store/test_consumequeue.py",),
     ),
     Mutant(
+        "kept-file-not-emptied",
+        "store/consumequeue.py",
+        "            self._files.truncate(handle, len(zeros))\n"
+        "            write_all(self._files, handle, [zeros], 0)\n",
+        "",
+        masked="the units are written again in the end",
+        tests=("tests/store/test_consumequeue.py",),
+    ),
+    Mutant(
+        "zeros-of-a-kept-file-trusted",
+        "store/consumequeue.py",
+        "            self._files.truncate(handle, len(zeros))\n"
+        "            write_all(self._files, handle, [zeros], 0)\n",
+        "            if not any(self._files.pread(handle, self._file_size, 0)):\n"
+        "                return True\n"
+        "            self._files.truncate(handle, len(zeros))\n"
+        "            write_all(self._files, handle, [zeros], 0)\n",
+        masked="what comes back lies behind the queue's end, where the next start cuts it off",
+        tests=("tests/store/test_consumequeue.py",),
+    ),
+    Mutant(
+        "later-files-of-an-empty-queue-kept",
+        "store/consumequeue.py",
+        "if path != kept or not self._empty(path):",
+        "if not self._empty(path):",
+        masked="the units are written again in the end",
+        tests=("tests/store/test_consumequeue.py",),
+    ),
+    Mutant(
+        "name-of-a-kept-file-not-synced",
+        "store/consumequeue.py",
+        "                self._remove_file(path)\n"
+        "            elif at == 0:\n"
+        "                queue.is_begun = True\n",
+        "                self._remove_file(path)\n"
+        "            else:\n"
+        "                queue.is_begun = at == 0\n"
+        "                continue\n",
+        seed=440050,
+    ),
+    Mutant(
         "consume-queue-unit-of-the-wrong-record",
         "store/dispatch.py",
         "        units.append(UNIT.pack(expected[1], end - start, code))\n",
