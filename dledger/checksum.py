@@ -54,6 +54,8 @@ from collections.abc import Callable
 from typing import Final
 
 from crc32c import crc32c
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from dledger.core.types import NodeId
 from dledger.errors import InvalidMessage
@@ -93,16 +95,37 @@ def seal(message: pb.PeerMessage) -> pb.PeerMessage:
 
 
 def is_intact(message: pb.PeerMessage) -> bool:
-    """Whether `message` has a known body and the checksum of its fields."""
+    """Whether `message` has a known body and the checksum of its fields.
+
+    A bit that flips in a tag makes a field unknown, and what is read as its value with it, and one
+    in a length moves fields to where nobody looks: a fact and its checksum, both at once, as if
+    nothing had been said. So where nothing is said of them
+    nothing may be there that isn't known; in a Hello, to which releases add, of this one's numbers.
+    """
     control = control_bytes(message)
     if not control or message.checksum != crc32c(control):
         return False
     body = message.WhichOneof("body")
     if body == "heartbeat_response":
-        return message.heartbeat_response.disk_checksum == _disk_checksum(message)
+        answer = message.heartbeat_response
+        if answer.disk_checksum != _disk_checksum(message):
+            return False
+        return bool(answer.disk_checksum) or not (
+            len(UnknownFieldSet(answer)) or len(UnknownFieldSet(message))
+        )
     if body == "hello":
-        return message.hello.recoveries_checksum == _recoveries_checksum(message)
+        hello = message.hello
+        if hello.recoveries_checksum != _recoveries_checksum(message):
+            return False
+        return bool(hello.recoveries_checksum) or not (_hides(hello) or _hides(message))
     return True
+
+
+def _hides(body: Message) -> bool:
+    """Whether a field of this release is there in a form that it hasn't; fields of later releases
+    have other numbers."""
+    known, found = body.DESCRIPTOR.fields_by_number, UnknownFieldSet(body)
+    return any(found[at].field_number in known for at in range(len(found)))
 
 
 def _recoveries_checksum(message: pb.PeerMessage) -> int:

@@ -139,6 +139,58 @@ def test_what_is_said_of_a_disk_is_nothing_to_who_does_not_know_it() -> None:
     assert is_intact(older)
 
 
+def test_a_tag_that_flips_hides_no_fact_with_its_checksum() -> None:
+    """A full disk's free bytes are nothing on the wire, and the tag of its size, as one of a fixed
+    size, takes the size and the checksum for its value: nothing seems to be said (seed 620208)."""
+    body = pb.HeartbeatResponse(
+        read_context=230,
+        last_index=1084,
+        is_short_of_space=True,
+        wall_ms=1700000014338,
+        disk_total_bytes=404869,
+    )
+    content = seal(pb.PeerMessage(term=13, heartbeat_response=body)).SerializeToString()
+    at = content.index(b"\x30\x85\xdb\x18")  # its tag and its value
+    flipped = bytearray(content)
+    flipped[at] ^= 1
+    message = pb.PeerMessage.FromString(bytes(flipped))
+    assert not message.heartbeat_response.disk_total_bytes
+    assert not message.heartbeat_response.disk_checksum
+    assert not is_intact(message)
+
+
+@given(
+    numbers=st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 300), min_size=5, max_size=5),
+    is_short=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_flipped_bit_of_a_heartbeat_s_answer_is_taken_for_less(
+    numbers: list[int], is_short: bool
+) -> None:
+    """Whatever bit it is: what is believed is what was said."""
+    context, last, wall, free, total = numbers
+    body = pb.HeartbeatResponse(
+        read_context=context,
+        last_index=last,
+        is_short_of_space=is_short,
+        wall_ms=wall,
+        disk_free_bytes=free,
+        disk_total_bytes=total,
+    )
+    message = seal(pb.PeerMessage(term=13, heartbeat_response=body))
+    content = message.SerializeToString()
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            other = pb.PeerMessage.FromString(bytes(flipped))
+        except DecodeError:
+            continue
+        if is_intact(other):
+            other.DiscardUnknownFields()
+            assert other == message
+
+
 @pytest.mark.parametrize(
     ("free", "total"), [(10, 9), (1, 0), (0, (1 << 62) + 1), ((1 << 64) - 1, (1 << 64) - 1)]
 )

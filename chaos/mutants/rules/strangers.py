@@ -291,4 +291,12 @@ STRANGERS = (
         masked=_RIGHT_NAMES,
         tests=("tests/core/test_changes.py",),
     ),
+    Mutant(
+        "fact-and-checksum-hidden-by-a-flipped-tag",
+        "dledger/checksum.py",
+        "            len(UnknownFieldSet(answer)) or len(UnknownFieldSet(message))\n",
+        "            False\n",
+        masked="one flipped bit of some hundred thousand hits that tag while the disk is full",
+        tests=("tests/node/test_checksum.py",),
+    ),
 )
