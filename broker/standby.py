@@ -69,9 +69,10 @@ class Standby:
             path, name = str(config.data_directory), config.node_id
             what = str(NotAMember(path, name, directory.disk.state.value))
             disk_id = directory.disk.disk_id.hex()
-            log.warning("node_unformed", state=member.state, disk_id=disk_id, what_to_do=what)
             async with contextlib.AsyncExitStack() as open_things:
                 await self._open(open_things, member)
+                # Not before: whoever reads it may do so at once, and has to find this node.
+                log.warning("node_unformed", state=member.state, disk_id=disk_id, what_to_do=what)
                 while not (member.is_member or self._is_stopping or self._failure):
                     self._changed.clear()
                     await self._changed.wait()

@@ -370,9 +370,10 @@ def replace(
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    from broker.forming.patience import patiently
+    from broker.forming.patience import persistently
 
-    replaced = run(patiently(partial(_replace, addresses, node_id, wait_s), wait_s, remark))
+    attempt = partial(_replace, addresses, node_id)
+    replaced = run(persistently(attempt, lambda found: found.votes, wait_s, remark))
     if as_json:
         disk = {"id": replaced.node_id, "disk": replaced.disk_id.hex()}
         print_json({**disk, "votes": replaced.votes})

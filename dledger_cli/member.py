@@ -11,7 +11,7 @@ import typer
 
 from broker.forming.calls import GrpcCalls
 from broker.forming.joining import Wish, change, newcomers
-from broker.forming.patience import patiently
+from broker.forming.patience import persistently
 from broker.local_group import group_status
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import ExitCode, end, errors_told, run
@@ -146,7 +146,8 @@ def _carry_out(
 ) -> None:
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    members, is_done = run(patiently(partial(_change, addresses, wish, wait_s), wait_s, remark))
+    attempt = partial(_change, addresses, wish)
+    members, is_done = run(persistently(attempt, lambda found: found[1], wait_s, remark))
     _tell(members, as_json=as_json)
     if not is_done:
         end(ExitCode.UNREACHABLE)

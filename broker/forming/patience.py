@@ -7,7 +7,10 @@ search for the leader included. What passes says so itself (`FormingError.retria
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from typing import Final, TypeVar
 
 from tenacity import (
@@ -51,6 +54,35 @@ async def patiently(
         reraise=True,
     )
     return await retrying(attempt)
+
+
+async def persistently(
+    attempt: Callable[[float], Awaitable[T]],
+    is_done: Callable[[T], bool],
+    wait_s: float,
+    tell: Callable[[str], None],
+) -> T:
+    """What `attempt` gives once that is all that was wanted, or last before the time was over.
+
+    A change that was begun is finished by whoever leads; who asked has to find that out from
+    another one than he asked, where leadership moves or a node falls silent meanwhile. So what ends
+    before it is done is asked again, the search for the leader included.
+
+    Args:
+        attempt: is told how long it may wait, in seconds.
+        wait_s: how long all of it takes at most. For the first one `patiently` asks.
+
+    Raises:
+        FormingError: as `patiently`; once anything was begun none is.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    found = await patiently(partial(attempt, wait_s), wait_s, tell)
+    while not is_done(found) and loop.time() + AGAIN_S < deadline:
+        await asyncio.sleep(AGAIN_S)
+        with suppress(FormingError):
+            found = await attempt(max(0.0, deadline - loop.time()))
+    return found
 
 
 def _passes(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from broker.forming.errors import (
     NoLeader,
     RefusedForNow,
 )
-from broker.forming.patience import patiently
+from broker.forming.patience import patiently, persistently
 from dledger.limits import ERROR_METADATA_KEY
 
 
@@ -111,3 +111,37 @@ def test_whether_it_passes_is_the_nodes_word(
     with pytest.raises(FormationRefused) as refused:
         asyncio.run(GrpcCalls().list_members("h:1"))
     assert type(refused.value) is expected
+
+
+def persisted(*answers: str | Exception, wait_s: float = 60.0) -> tuple[str, int]:
+    """What is told in the end, and how often it was asked."""
+    left, waits = list(answers), list[float]()
+
+    async def attempt(for_s: float) -> str:
+        waits.append(for_s)
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    found = asyncio.run(persistently(attempt, lambda each: each == "votes", wait_s, lambda _: None))
+    assert waits == sorted(waits, reverse=True)
+    assert waits[0] == wait_s
+    return found, len(waits)
+
+
+def test_what_was_begun_is_followed_from_leader_to_leader() -> None:
+    """A call that fails in the midst says nothing of the disk: it catches up, or votes by now."""
+    assert persisted("votes") == ("votes", 1)
+    assert persisted("catches up", NoLeader("elects"), "catches up", "votes") == ("votes", 4)
+    refused = FormationRefused("n9 is no member")
+    assert persisted("catches up", refused, "votes") == ("votes", 3)
+
+
+def test_what_isn_t_done_in_time_is_told_as_it_was() -> None:
+    """The last thing that is known, and no refusal of what goes on by itself."""
+    found, asked = persisted("catches up", NoLeader("elects"), wait_s=0.05)
+    assert found == "catches up"
+    assert asked > 1
+    with pytest.raises(FormationRefused):
+        persisted(FormationRefused("n9 is no member"))
