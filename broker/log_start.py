@@ -200,12 +200,15 @@ class LogStartKeeper:
     def past_rot(self) -> Iterator[LogStart]:
         """Where the log could begin so that something goes that has rotted, be it what it begins
         with now, the latest first: nobody who has dropped it can give it back, and without it no
-        state can be computed. A peer's will do (ADR 43). As far as is noted, and not only as far as
-        the group's decisions are known here: who is in doubt acknowledges nothing, and a new leader
-        sends it no more.
+        state can be computed. A peer's will do (ADR 43). As far as is applied, and not only as far
+        as the group's decisions are known here: who is in doubt acknowledges nothing, and a new
+        leader sends it no more.
         """
         front = self._front
-        size, behind = front.log.options.segment_size_bytes, self._noted() + 1
+        # Queues that are mended from the same rot keep anything new from being noted. What lies
+        # before a start needs no note: a start there derives what is behind it.
+        through = max(self._noted(), front.machine.applied_index)
+        size, behind = front.log.options.segment_size_bytes, through + 1
         rotten = front.repairs.first_rotten
         if self._is_base_rotten:
             rotten = front.log.start.offset(size)

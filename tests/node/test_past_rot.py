@@ -120,6 +120,37 @@ async def test_member_waits_in_doubt_until_a_peer_gives_the_state(tmp_path: Path
         await healed(group, victim, 1)
 
 
+@on_a_loop
+async def test_a_queue_that_is_mended_from_the_same_rot_holds_nothing_up(tmp_path: Path) -> None:
+    """Nothing new is noted as derived while it waits for what nobody can give: the log begins
+    beyond what is noted, as what lies before its start needs no note, and so does the next start
+    (simulator's seed 440056)."""
+    async with small_members(tmp_path) as group:
+        leader = await group.leader()
+        name = follower(group, leader)
+        victim = group.replicas[name]
+        noted = victim.log.checkpoint.state.consume_queue_index
+        victim.log.checkpoint.note_consume_queue = lambda *_: None  # type: ignore[method-assign]
+        await kept_back(group, victim)
+        other = next(each for each in group.replicas.values() if each is not victim)
+        assert noted < other.log.first_index - 1
+        assert victim.repairs.takes(rotten(victim, 20))
+        victim.mender.suspect(next(iter(victim.machine.topics.values())), 0)
+        victim.archiver.release = given  # type: ignore[method-assign]
+        await healed(group, victim, 1)
+        await group.until(lambda: not victim.mender.is_at_work)
+        assert victim.log.checkpoint.state.consume_queue_index == noted
+        last = victim.log.last_index
+        await group.stop(name)
+        group.start(name)
+        back = group.replicas[name]
+        await group.until(lambda: back.machine.applied_index >= last)
+        back.machine.check_invariants()
+        await group.until(lambda: back.log.checkpoint.state.consume_queue_index >= last)
+        assert not back.mender.statistics().queues_found
+        await grow(group, 1, "after")
+
+
 def spoil_base(victim: Replica) -> list[Path]:
     """A byte of what its log begins with is another one, in both copies."""
     path = victim.base.files.path(victim.log.start.index)

@@ -267,4 +267,15 @@ LOG_START = (
         under=_MOVES,
         tests=_STORE,
     ),
+    Mutant(
+        "past-rot-only-as-far-as-is-noted",
+        "broker/log_start.py",
+        "        through = max(self._noted(), front.machine.applied_index)\n",
+        "        through = self._noted()\n",
+        masked="a queue has to be mended from rot that all others have let go of: one seed of many",
+        tests=(
+            "tests/node/test_past_rot.py::"
+            "test_a_queue_that_is_mended_from_the_same_rot_holds_nothing_up",
+        ),
+    ),
 )
