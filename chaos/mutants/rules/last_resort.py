@@ -100,8 +100,8 @@ LAST_RESORT = (
     Mutant(
         "an-epoch-without-a-checksum",
         "dledger/checksum.py",
-        "        return message.hello.recoveries_checksum == _recoveries_checksum(message)\n",
-        "        return True\n",
+        "        if hello.recoveries_checksum != _recoveries_checksum(message):\n",
+        "        if False:\n",
         masked=_OWN,
         tests=_LINKS,
     ),

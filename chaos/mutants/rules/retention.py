@@ -102,8 +102,8 @@ RETENTION = (
     Mutant(
         "bits-that-flip-in-a-disks-figures",
         "dledger/checksum.py",
-        "    return message.heartbeat_response.disk_checksum == _disk_checksum(message)\n",
-        "    return True\n",
+        "        if answer.disk_checksum != _disk_checksum(message):\n",
+        "        if False:\n",
         masked="what has gone by a decision isn't lost, whoever took it",
         tests=("tests/node/test_checksum.py",),
     ),
