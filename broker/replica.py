@@ -223,7 +223,7 @@ class Replica:
             self._last_words.tell_of_rot(error)
         elif isinstance(error, BeyondRepair):
             log.critical("log_corrupt", file=error.file, reason=error.why, advice=ROT_ADVICE)
-        self.leadership.end_serving("the node failed")
+        self.leadership.end_for_good("the node failed")
         if isinstance(error, OutOfService):
             log.critical("node_out_of_service", reason=str(error))
             return

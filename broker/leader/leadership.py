@@ -107,6 +107,7 @@ class Leadership:
         )
         self._old_sessions = old_sessions
         self.serving = False
+        self._is_over = False  # it failed: what was under way is still applied, and begins nothing
         self._is_held_up = False  # sessions of another epoch are to end first
         self.draining = False
         self.elections = 0
@@ -173,7 +174,7 @@ class Leadership:
     def _begin_serving(self, index: Index) -> None:
         core = self._core
         is_ready = core.is_ready_leader and index == core.last_index
-        if self.serving or not is_ready or self.fence.is_shut:
+        if self.serving or self._is_over or not is_ready or self.fence.is_shut:
             return
         self._appender.begin(index)
         self._is_held_up = not self._old_sessions.are_over()
@@ -193,6 +194,11 @@ class Leadership:
             self.elections += 1
         if role is not Role.LEADER:
             self.end_serving("leadership was lost")
+
+    def end_for_good(self, reason: str) -> None:
+        """As `end_serving`; and this one never serves again, whatever is applied until it stops."""
+        self._is_over = True
+        self.end_serving(reason)
 
     def end_serving(self, reason: str) -> None:
         """Nobody is served any more; who waits for a commit is told that it may have happened."""

@@ -130,6 +130,18 @@ async def test_error_in_what_decides_ends_the_replica(
 
 
 @on_a_loop
+async def test_replica_that_has_failed_serves_no_more(tmp_path: Path) -> None:
+    """What it had proposed is applied all the same until it stops, and begins nothing."""
+    group = Members(make_configs(tmp_path, 1), QUICK)
+    group.start()
+    replica = await group.leader()
+    replica.fail(RuntimeError("planted"))
+    replica.leadership.on_applied(replica.log.last_index)
+    assert not replica.leadership.serving
+    assert not await replica.stop(nothing_to_shut)
+
+
+@on_a_loop
 async def test_disk_failure_ends_the_replica_whatever_becomes_of_its_last_words(
     tmp_path: Path, monkeypatch: Any
 ) -> None:

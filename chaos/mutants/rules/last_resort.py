@@ -248,8 +248,8 @@ LAST_RESORT = (
     Mutant(
         "elected-again-and-serves-on",
         "broker/leader/leadership.py",
-        "        if self.serving or not is_ready or self.fence.is_shut:\n",
-        "        if self.serving or not is_ready:\n",
+        "        if self.serving or self._is_over or not is_ready or self.fence.is_shut:\n",
+        "        if self.serving or self._is_over or not is_ready:\n",
         masked=_OWN,
         tests=_NODES,
     ),

@@ -288,7 +288,7 @@ REPLICA = (
     Mutant(
         "failed-node-goes-on-serving",
         "broker/replica.py",
-        '        self.leadership.end_serving("the node failed")\n',
+        '        self.leadership.end_for_good("the node failed")\n',
         "",
         masked="the stop that follows ends it a moment later",
         tests=("tests/node/test_replica.py",),
@@ -471,5 +471,13 @@ REPLICA = (
         "in (Kind.NO_MAJORITY,) for",
         masked=_ASKS_ONLY,
         tests=_DOCTOR,
+    ),
+    Mutant(
+        "who-has-failed-serves-again",
+        "broker/leader/leadership.py",
+        "        self._is_over = True\n",
+        "",
+        masked="it is for the moment until it stops",
+        tests=("tests/node/test_nothing_ends_silently.py",),
     ),
 )
