@@ -22,7 +22,7 @@ from broker.ports import Rhythm
 from broker.replica import Replica
 from broker.scrubbing import ScrubPace
 from dledger import transport
-from dledger.core.types import NodeId
+from dledger.core.types import Index, NodeId
 from dledger.errors import PeerRefused
 from dledger.links import LinkTimes
 from dledger.outbox import Outbox
@@ -136,7 +136,7 @@ async def test_replica_that_has_failed_serves_no_more(tmp_path: Path) -> None:
     group.start()
     replica = await group.leader()
     replica.fail(RuntimeError("planted"))
-    replica.leadership.on_applied(replica.log.last_index)
+    replica.leadership.on_applied(Index(replica.log.last_index))
     assert not replica.leadership.serving
     assert not await replica.stop(nothing_to_shut)
 
