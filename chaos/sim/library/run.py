@@ -1,0 +1,310 @@
+"""The schedule: programs in processes of their own, nodes and networks under faults, then peace.
+
+The plan's faults strike nodes as in every run; beside them processes are killed and started again,
+stopped past their sessions and cut off from nodes. When peace has come every program has to work
+off what there is and to end when it is told, within a bound of virtual time; then the books are
+held against the log.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+from broker.state.topics import TopicRef
+from chaos.sim.defect import Defect
+from chaos.sim.library.books import SentBook, WorkBook
+from chaos.sim.library.channel import Network
+from chaos.sim.library.process import ClientProcess, library_in
+from chaos.sim.library.programs import (
+    TOPIC,
+    Looping,
+    Popping,
+    Program,
+    Sending,
+    Shared,
+    Working,
+    WorkingInOrder,
+)
+from chaos.sim.plan import Plan, draw_plan
+from chaos.sim.run import AnyClient, Failure, _Run, quiet_logs
+from chaos.sim.timeline import ActorDied
+from dledger.core.types import NodeId
+from dledger.records.record import decode_records
+
+LEAST_SEGMENT_BYTES: Final = 64 << 10  # batches aren't cut to the least that there are
+THROUGH_US: Final = 120_000_000  # from peace on, within which everything is worked off
+END_US: Final = 90_000_000  # within which programs end that are told to
+KINDS: Final[Sequence[type[Program]]] = (Working, WorkingInOrder, Popping, Looping)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run gave; the same for the same seed."""
+
+    failure: Failure | None
+    trace: str
+    accepted: int
+    stored: int
+    handled: dict[str, int]  # by group: messages that were finished
+    again: dict[str, int]  # by group: how often one was begun again
+    processes: int
+
+
+def library_plan(seed: int, duration_ms: int) -> Plan:
+    """The faults that the seed draws, and nobody but the library at work."""
+    drawn = draw_plan(seed, duration_ms=duration_ms)
+    tuning = replace(
+        drawn.tuning,
+        flush="sync",
+        retention_bytes=0,
+        retention_disk_percent=0,
+        segment_bytes=max(drawn.tuning.segment_bytes, LEAST_SEGMENT_BYTES),
+    )
+    plan = Plan(
+        seed,
+        nodes=drawn.nodes,
+        spares=drawn.spares,
+        duration_ms=duration_ms,
+        producers=0,
+        consumers=0,
+        queues=drawn.queues,
+        admin=False,
+        weather=drawn.weather,
+        tuning=tuning,
+        faults=tuple(f for f in drawn.faults if f.kind.name not in ("MOVE_START", "ALTERED_LOG")),
+    )
+    return plan
+
+
+class LibraryRun(_Run):
+    """One run of the schedule."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        chance = self.chance = plan.random("library")
+        self.network = Network(self.world)
+        self.programs: list[Program] = []
+        self.processes: list[ClientProcess] = []
+        groups = chance.sample(KINDS, chance.randint(1, 2))
+        self.sent = SentBook()
+        self.books = {
+            kind.GROUP: WorkBook(  # type: ignore[attr-defined]
+                kind.GROUP,  # type: ignore[attr-defined]
+                partial(self._frontier, kind.GROUP),  # type: ignore[attr-defined]
+                is_exclusive=kind is not Popping,
+            )
+            for kind in groups
+        }
+        self.told = Shared(self.network.addresses, plan.queues, self.sent, self.books)
+        kinds: list[type[Program]] = [Sending] * chance.randint(1, 3)
+        for kind in groups:
+            kinds += [kind] * chance.randint(1, 3)
+        for number, kind in enumerate(kinds):
+            name = f"{kind.__name__.lower()}-{number}"
+            self.programs.append(kind(self.told, name, plan.random(name)))
+
+    def _make_clients(self) -> list[AnyClient]:
+        for number, program in enumerate(self.programs):
+            self.world.timeline.at(1_000 * number, self.world.clients, self._start, program)
+            self._plan_mischief(program)
+        return []
+
+    # --- processes ----------------------------------------------------------------------------
+
+    def _start(self, program: Program) -> None:
+        if program.process is not None and program.process.alive:
+            return
+        program.life += 1
+        name, timeline = f"{program.name}.{program.life}", self.world.timeline
+        chance = Random(f"{self.plan.seed}/{name}")
+        process = ClientProcess(timeline, program.name, len(self.processes), chance)
+        self.processes.append(process)
+        program.process = process
+        self.world.log(program.name, "starts")
+        timeline.after(0, process, self._run_program, process, program)
+
+    def _run_program(self, process: ClientProcess, program: Program) -> None:
+        task = process.create_task(program.run())
+        task.add_done_callback(partial(self._on_program_end, process, program))
+
+    def _on_program_end(self, process: ClientProcess, program: Program, task: Any) -> None:
+        if task.cancelled():
+            raise Defect("library", f"{program.name} was cancelled by nobody")
+        error = task.exception()
+        if isinstance(error, Defect):
+            raise error
+        if error is not None and not isinstance(error, ActorDied):
+            raise Defect("library", f"{program.name} ended: {error!r}") from error
+        self.world.log(program.name, "ends")
+
+    def _kill(self, program: Program) -> None:
+        process = program.process
+        if process is None or not process.alive or program.name in self.told.ended:
+            return
+        self.world.log(program.name, "killed")
+        process.die()
+        program.die()
+        self.world.network  # its streams break as those of a process do
+        self._break_streams(process)
+
+    def _break_streams(self, process: ClientProcess) -> None:
+        for node in self.world.nodes.values():
+            for stream in list(self.world._streams.get(node.name, {})):
+                owner = getattr(stream, "_loop", None)
+                if owner is process:
+                    stream.hang_up()
+
+    # --- what is done to them -----------------------------------------------------------------
+
+    def _plan_mischief(self, program: Program) -> None:
+        chance = self.plan.random(f"mischief/{program.name}")
+        at, end = 0, self.plan.duration_ms * 1_000
+        calm = chance.random() < 0.2
+        while not calm:
+            at += int(chance.expovariate(1 / 4_000_000)) + 200_000
+            if at >= end:
+                return
+            self._strike(program, chance, at)
+
+    def _strike(self, program: Program, chance: Random, at: int) -> None:
+        timeline, clients = self.world.timeline, self.world.clients
+        what = chance.random()
+        if what < 0.35:
+            timeline.at(at, clients, self._kill, program)
+            again = at + chance.choice((1_000, 300_000, 3_000_000))
+            timeline.at(again, clients, self._start, program)
+        elif what < 0.65:
+            timeline.at(at, clients, self._pause, program)
+            until = at + chance.choice((50_000, 800_000, 4_000_000, 12_000_000))
+            timeline.at(until, clients, self._resume, program)
+        else:
+            nodes = list(self.world.nodes)
+            cut = {(program.name, node) for node in chance.sample(nodes, chance.randint(1, len(nodes)))}
+            timeline.at(at, clients, self._cut, cut)
+            timeline.at(at + chance.choice((100_000, 1_000_000, 5_000_000)), clients, self._join, cut)
+
+    def _pause(self, program: Program) -> None:
+        if program.process is not None and program.process.alive:
+            program.process.pause()
+
+    def _resume(self, program: Program) -> None:
+        if program.process is not None and program.process.alive:
+            program.process.resume()
+
+    def _cut(self, cut: set[tuple[str, NodeId]]) -> None:
+        self.network.cuts |= cut
+
+    def _join(self, cut: set[tuple[str, NodeId]]) -> None:
+        self.network.cuts -= cut
+
+    # --- peace --------------------------------------------------------------------------------
+
+    def _read_everything(self) -> None:
+        """Programs stop sending, work everything off, and end."""
+        self.network.cuts.clear()
+        for program in self.programs:
+            self._resume(program)
+            self._start(program)
+        self.told.stopping = True
+        senders = [each.name for each in self.programs if isinstance(each, Sending)]
+        self._until(lambda: set(senders) <= set(self.told.ended), END_US, "senders don't end")
+        stored = self._stored()
+        self._until(partial(self._is_worked_off, set(stored.values())), THROUGH_US, "")
+        self.told.closing = True
+        names = {each.name for each in self.programs}
+        self._until(lambda: names <= set(self.told.ended), END_US, "programs don't end")
+
+    def _until(self, holds: Callable[[], bool], bound_us: int, what: str) -> None:
+        def is_so() -> bool:
+            return self.world.now_us % 64 == 0 and holds()
+
+        timeline = self.world.timeline
+        for _ in range(bound_us // 250_000):
+            if holds():
+                return
+            timeline.run(self.world.now_us + 250_000)
+        if not holds():
+            raise Defect("library", what or self._what_is_left())
+
+    def _is_worked_off(self, stored: set[bytes]) -> bool:
+        return all(not book.missing(stored) for book in self.books.values())
+
+    def _what_is_left(self) -> str:
+        stored = set(self._stored().values())
+        left = {group: sorted(book.missing(stored)) for group, book in self.books.items()}
+        return "nobody has handled " + "; ".join(
+            f"{group}: {len(bodies)} of {len(stored)}, {bodies[:3]}" for group, bodies in left.items()
+        )
+
+    def _check(self) -> None:
+        super()._check()
+        stored = self._stored()
+        self.sent.check(stored)
+
+    def _stored(self) -> dict[tuple[int, int], bytes]:
+        """What a member that serves holds of the topic."""
+        for node in self.world.nodes.values():
+            life = node.life
+            if life is None or not life.replica.leadership.serving:
+                continue
+            topic = life.replica.machine.topics.get(TOPIC)
+            if topic is None:
+                return {}
+            found: dict[tuple[int, int], bytes] = {}
+            ref = TopicRef(TOPIC, topic.incarnation)
+            for queue_id, end in enumerate(topic.next_offsets):
+                at = 0
+                while at < end:
+                    pulled = life.replica.reader.pull(ref, queue_id, at, 1_000, 1 << 20)
+                    for record in decode_records(pulled.records):
+                        found[queue_id, record.queue_offset] = record.body
+                    at = pulled.next_offset
+            return found
+        return {}
+
+    def _frontier(self, group: str, queue_id: int) -> int:
+        """Up to where the group is through with the queue, as far as anybody has applied."""
+        lives = [node.life for node in self.world.nodes.values() if node.life is not None]
+        return max(
+            (life.replica.machine.offsets.of(group, TOPIC).get(queue_id, 0) for life in lives),
+            default=0,
+        )
+
+
+def run_library(seed: int, duration_ms: int = 12_000) -> Outcome:
+    """The schedule of `seed`."""
+    run = LibraryRun(library_plan(seed, duration_ms))
+    with quiet_logs(), library_in(run.network.dial):
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            failure = run.to_the_end()
+        finally:
+            for process in run.processes:
+                process.die()
+            stored = len({body for body, told in run.sent.told.items() if told and told.place})
+            outcome = Outcome(
+                failure,
+                run.world.timeline.trace,
+                len(run.sent.told),
+                stored,
+                {group: len(book.done) for group, book in run.books.items()},
+                {group: sum(n - 1 for n in book.begun.values()) for group, book in run.books.items()},
+                len(run.processes),
+            )
+            last = list(run.world.transcript)
+            del run
+            gc.collect()
+            if was_enabled:
+                gc.enable()
+    global LAST
+    LAST = last
+    return outcome
+
+
+LAST: list[Any] = []
