@@ -97,6 +97,15 @@ class Handling:
     began_us: int
 
 
+class Finish(NamedTuple):
+    """By whom a message was finished, and when that was heard."""
+
+    program: str
+    place: tuple[int, int]
+    attempt: int
+    at_us: int
+
+
 @dataclass(slots=True)
 class WorkBook:
     """Of one group. `frontier`: up to where the group is through with a queue, as far as any member
@@ -110,7 +119,7 @@ class WorkBook:
     frontier: Callable[[int], int]
     is_exclusive: bool
     done: Counter[bytes] = field(default_factory=Counter)  # finished so often
-    finished: dict[bytes, str] = field(default_factory=dict)  # the brokers have said so: to whom
+    finished: dict[bytes, Finish] = field(default_factory=dict)  # the brokers have said so
     begun: Counter[bytes] = field(default_factory=Counter)
     hands: dict[bytes, list[Handling]] = field(default_factory=dict)
 
@@ -128,11 +137,11 @@ class WorkBook:
                 f"{self.group}, {process.name}: {body!r} at {place}, of a queue that is finished "
                 f"up to {self.frontier(message.queue_id)}",
             )
-        if body in self.finished:
+        known = self.finished.get(body)
+        if known is not None and process.paused_at_us < known.at_us:  # it may have slept since
             raise Defect(
                 "handled again",
-                f"{self.group}, {process.name}: {body!r} at {place}, attempt "
-                f"{message.reconsume_times + 1}, was finished by {self.finished[body]}",
+                f"{self.group}, {process.name}: {body!r} at {place}, was finished by {known}",
             )
         for other in self.hands.get(body, []):
             was_still = max(other.process.paused_at_us, process.paused_at_us) >= other.began_us

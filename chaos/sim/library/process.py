@@ -68,6 +68,11 @@ class ClientProcess(ProcessLoop):
             self._ready.clear()
             events._set_running_loop(before)
 
+    def waits(self) -> list[str]:
+        """Where each task waits."""
+        frames = (task.get_stack(limit=1) for task in self._tasks)
+        return [f"{f.f_code.co_qualname}:{f.f_lineno}" for each in frames for f in each[-1:]]
+
     def pause(self) -> None:
         """SIGSTOP."""
         self.paused, self.paused_at_us = True, self.now_us

@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from chaos.sim.defect import Defect
-from chaos.sim.library.books import SentBook, WorkBook
+from chaos.sim.library.books import Finish, SentBook, WorkBook
 from chaos.sim.library.process import ClientProcess
 from dledger.client import (
     BufferFull,
@@ -230,13 +230,11 @@ class Popping(Program):
         try:
             if self.chance.random() < 0.05:
                 return  # its time runs out
+            is_done = True  # whatever becomes of the acknowledgement
             await delivery.ack()
-            is_done = True
-            message, now_us = delivery.message, self.process.now_us
-            book.finished[handling.body] = (
-                f"{self.name} at {message.queue_id}/{message.queue_offset}, attempt "
-                f"{delivery.attempt}, in hand from {handling.began_us} to {now_us}"
-            )
+            place = delivery.message.queue_id, delivery.message.queue_offset
+            finish = Finish(self.name, place, delivery.attempt, self.process.now_us)
+            book.finished[handling.body] = finish
         except ReceiptExpired:
             pass
         except ClientError as error:

@@ -229,7 +229,15 @@ class LibraryRun(_Run):
                 return
             timeline.run(self.world.now_us + 250_000)
         if not holds():
-            raise Defect("library", what or self._what_is_left())
+            raise Defect("library", f"{what}: {self._at_work()}" if what else self._what_is_left())
+
+    def _at_work(self) -> str:
+        """Whose programs haven't ended, and where each of their tasks waits."""
+        left = [each for each in self.programs if each.name not in self.told.ended]
+        return "; ".join(
+            f"{each.name} in {', '.join(each.process.waits() if each.process else ())}"
+            for each in left
+        )
 
     def _is_worked_off(self, stored: set[bytes]) -> bool:
         return all(not book.missing(stored) for book in self.books.values())
