@@ -11,7 +11,7 @@ and nobody answers at makes room, or a client that outlives many members would h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from enum import Enum
 from functools import partial
@@ -236,21 +236,49 @@ class BrokerGroup:
                     doubts.append(error)
                 raise
 
-        def give_up(state: RetryCallState) -> Response:
-            raise self._given_up(method.name, total, state, answers)
-
-        retrying = AsyncRetrying(
-            retry=retry_if_exception(partial(_is_repeatable, once=once)),
-            wait=_backoff,
-            stop=stop_before_delay(total),
-            retry_error_callback=give_up,
-        )
         try:
-            answer: Response = await retrying(attempt)
+            return await self._attempts(method.name, attempt, total, answers, once=once)
         except ClientError as error:
             happened = bool(doubts) and effect is not Effect.NONE
             error.outcome = Outcome.MAY_HAVE_HAPPENED if happened else Outcome.DID_NOT_HAPPEN
             raise
+
+    async def _attempts(
+        self,
+        name: str,
+        attempt: Callable[[], Awaitable[Response]],
+        total: float,
+        answers: Sequence[ClientError],
+        *,
+        once: bool,
+    ) -> Response:
+        """What the first attempt brings that does, within so many seconds. Most calls are over with
+        the first one: only after it the repeating is set up, which would take as long as the rest
+        of the client's part in a call. It is told of that attempt as of its own."""
+        began = self._loop.time()
+        first: list[ClientError] = []
+        try:
+            return await attempt()
+        except ClientError as error:
+            if not _is_repeatable(error, once=once):
+                raise
+            first.append(error)
+
+        async def again() -> Response:
+            if first:
+                raise first.pop()
+            return await attempt()
+
+        def give_up(state: RetryCallState) -> Response:
+            raise self._given_up(name, total, state, answers)
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(partial(_is_repeatable, once=once)),
+            wait=_backoff,
+            stop=stop_before_delay(total - (self._loop.time() - began)),
+            retry_error_callback=give_up,
+        )
+        answer: Response = await retrying(again)
         return answer
 
     def _given_up(

@@ -51,6 +51,8 @@ class Delivery:
         attempt: how often it was handed out, this time included.
     """
 
+    __slots__ = ("_consumer", "_renewing", "attempt", "is_settled", "message", "receipt")
+
     def __init__(self, consumer: Settles, message: Message, attempt: int, receipt: Receipt) -> None:
         self.message = message
         self.attempt = attempt

@@ -8,6 +8,7 @@ _EMPTY = ("tests/client/members/test_emptiness.py",)
 _IDLENESS = ("tests/client/test_idleness.py",)
 _KEPT = ("tests/client/test_kept_deliveries.py",)
 _READING = ("tests/client/test_consumer.py",)
+_RECEIVES = ("tests/client/test_receives.py",)
 _NO_SUCH_CLIENT = "the simulator's clients have no such code"
 _ARGUMENTS = ("tests/client/test_arguments.py",)
 _DISPATCH = ("tests/client/test_dispatch.py",)
@@ -494,6 +495,62 @@ CLIENT = (
         "        except BaseException:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_KEPT,
+    ),
+    Mutant(
+        "receives-in-order-share-an-attempt",
+        "dledger/client/receives.py",
+        "            is_alone = not parts or self._wish.fifo or ",
+        "            is_alone = not parts or ",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
+        "late-acknowledgement-is-everybody-s",
+        "dledger/client/receives.py",
+        "next((late[one] for one in each.done if one in late), None)",
+        "next(iter(late.values()), None)",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
+        "late-acknowledgement-is-nobody-s",
+        "dledger/client/receives.py",
+        "                each.fail(error)\n        self._deal(asked, found)\n",
+        "                pass\n        self._deal(asked, found)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
+        "deadline-of-the-most-impatient-is-everybody-s",
+        "dledger/client/receives.py",
+        "            if is_early and not each.found.done():\n",
+        "            if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
+        "shared-receive-is-dealt-to-the-first-only",
+        "dledger/client/receives.py",
+        "        self._ask_again(again)\n\n    def _failed",
+        "        for each in again:\n            each.found.set_result([])\n\n    def _failed",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
+        "share-of-who-was-refused-is-lost",
+        "dledger/client/receives.py",
+        "        if left:\n            self._hands.keep(left)\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
+        "lost-shared-receive-is-another-attempt",
+        "dledger/client/receives.py",
+        "            request.again = True\n",
+        '            request.attempt_id = os.urandom(7) + b"\\1"\n',
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
     ),
     Mutant(
         "commit-of-a-message-of-an-earlier-lease",
