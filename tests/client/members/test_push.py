@@ -51,6 +51,7 @@ async def stocked(queues: int = 1, count: int = 0) -> AsyncIterator[tuple[FakeGr
         Client.connect(group.bootstrap, options=QUICK) as client,
     ):
         group.model.create("t", queues)
+        group.retries.takes_failed = False  # what a member does with it is looked at here
         await fill(client, queues, count)
         yield group, client
 
@@ -694,6 +695,28 @@ async def test_cancelled_worker_ends_the_consumer() -> None:
                 task.cancel()
         with pytest.raises(ClientClosed):
             await run
+
+
+@async_test
+async def test_cancellation_of_a_handler_s_own_is_over_with_it() -> None:
+    """The worker that ran it used to count as cancelled for good, and later handlers with it."""
+    async with stocked(1, 2) as (group, client):
+        service = client.push_consumer("g", replace(PUSH, handlers=1))
+        cancels: list[int] = []
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            cancels.append(task.cancelling())
+            if len(cancels) == 1:
+                task.cancel()
+                await asyncio.sleep(0)
+
+        async with running(service):
+            await until(lambda: group.members.frontier("g", "t") == 2)
+        assert cancels == [0, 0, 0]
+        assert service.statistics().failed == 1
 
 
 @async_test
