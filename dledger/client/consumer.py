@@ -167,7 +167,11 @@ class PullConsumer:
             if not await self._fill():
                 raise StopAsyncIteration
         if self._surrounding is not None:
-            self._surrounding.enter(message)
+            try:
+                self._surrounding.enter(message)
+            except BaseException:  # nobody is given it now: counted as finished it were forgotten
+                self._reading.take_back()
+                raise
         return message
 
     async def _batch(self) -> list[Message]:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Protocol
 
-from dledger.client.arguments import i64, milliseconds, queue_ids, wanted_tags
+from dledger.client.arguments import milliseconds, offset_number, queue_ids, wanted_tags
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, QueueNotFound
 from dledger.client.faults import client_error
@@ -146,11 +146,14 @@ class TopicReading:
         self._progress.finish()
         if not self._fetching.has_ended:
             await self._begin()
-        while (chunk := await self._fetching.take(self._paused, self._has_waiting)) is not None:
+        while (chunk := await self._take()) is not None:
             if self._unpack(chunk):
                 return True
             await asyncio.sleep(0)  # a long stretch that isn't wanted holds nobody else up
         return self._has_waiting()  # a queue was resumed
+
+    async def _take(self) -> Chunk | None:
+        return await self._fetching.take(self._paused, self._has_waiting, lambda: bool(self._rest))
 
     def _unpack(self, chunk: Chunk) -> bool:
         """Whether there is something to hand over in it. What isn't wanted is passed over."""
@@ -254,7 +257,7 @@ class TopicReading:
             time_ms = milliseconds("to", to)
             return await self._offsets.offset_by_time(self.topic, queue_id, time_ms)
         if not isinstance(to, StartFrom):
-            return i64("to", to)
+            return offset_number("to", to)
         if to is StartFrom.COMMITTED:
             if self._consumer_group is None:
                 raise InvalidArgument("committed offsets need a consumer group")
