@@ -316,6 +316,20 @@ CONSUMERS = (
         _PUSH,
     ),
     _mutant(
+        "function-s-own-cancellation-ends-the-consumer",
+        _WORKERS,
+        "                if not isinstance(settled.error, Exception | asyncio.CancelledError):\n",
+        "                if not isinstance(settled.error, Exception):\n",
+        _PUSH,
+    ),
+    _mutant(
+        "task-of-a-handler-cannot-reject",
+        "dledger/client/members/retried.py",
+        "        return error.subgroup(Reject) is not None\n",
+        "        return False\n",
+        _PUSH,
+    ),
+    _mutant(
         "late-word-on-an-old-session-counts",
         _MEMBERSHIP,
         "        if session != self.member.session:\n            return\n",

@@ -41,7 +41,7 @@ from dledger.client.members.member import (
 )
 from dledger.client.members.process_queue import Held, Place, ProcessQueue, Work
 from dledger.client.members.pulling import CALL_S, GONE, REST_S, Counts, Pace, Pulling
-from dledger.client.members.retried import Reject
+from dledger.client.members.retried import is_rejection
 from dledger.client.members.sending_back import SendingBack
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import groups_pb2 as gpb
@@ -317,7 +317,7 @@ class Membership:
         """Its handler has raised."""
         self.counts.failed += 1
         now = clock()
-        returned = self.member.send_back(work, is_rejected=isinstance(error, Reject))
+        returned = self.member.send_back(work, is_rejected=is_rejection(error))
         if returned is not None:
             self._sending_back.add(returned)
             then = "is a dead letter" if returned.is_rejected else "is sent back"

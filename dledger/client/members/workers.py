@@ -443,7 +443,8 @@ class ThreadWorkers:
                 self._desk.succeed(settled.work)
             else:
                 self._desk.fail(settled.work, settled.error)
-                if not isinstance(settled.error, Exception):
+                # A loop of the function's own may have ended by a cancellation: it has failed.
+                if not isinstance(settled.error, Exception | asyncio.CancelledError):
                     self._on_exit(settled.error)
         self._wake_both()
 

@@ -118,3 +118,30 @@ async def test_who_was_stopped_before_it_began_joins_no_group() -> None:
             assert [message async for message in consumer] == []
         await asyncio.sleep(0.05)
         assert "g" not in group.members.records
+
+
+@async_test
+async def test_member_whose_goodbye_is_never_heard_does_not_come_back() -> None:
+    """Who closes has no patience with a leader that doesn't answer; the next one hears of it as of
+    nobody."""
+    async with stocked(2, 3) as (group, client):
+        keeper = client.pull_consumer("t", group="another", options=PULL)
+        await anext(keeper)
+        consumer = client.pull_consumer("t", group="g", options=PULL)
+        await anext(consumer)
+
+        async def hear_nothing(method: str, node: object, request: object) -> None:
+            if method == "Leave":
+                await asyncio.sleep(3_600)
+
+        group.before.append(hear_nothing)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await consumer.close()
+        group.elect(group.nodes[1])
+        await until(lambda: not group.members.has_sessions("g"))
+        joins = group.nodes[1].calls["Join"]
+        await keeper.seek(0, 0)
+        await anext(keeper)
+        assert joins == group.nodes[1].calls["Join"] == 1
+        assert not group.members.has_sessions("g")

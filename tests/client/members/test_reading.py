@@ -329,6 +329,10 @@ async def test_what_a_member_cannot_be_asked() -> None:
     async with stocked(1, 1) as (_, client):
         with pytest.raises(InvalidArgument, match="119"):
             client.pull_consumer("t", group="g h")
+        for options in (BY_ITSELF, ConsumerOptions(on_revoke=lambda _: None)):
+            for who in ({"group": "g", "queues": ALL}, {}):
+                with pytest.raises(InvalidArgument, match="for members"):
+                    client.pull_consumer("t", options=options, **who)  # type: ignore[arg-type]
         consumer = client.pull_consumer("t", group="g", options=OWN_WORD)
         message = await anext(client.pull_consumer("t", group="other", options=OWN_WORD))
         with pytest.raises(InvalidArgument, match="never gave"):
