@@ -367,6 +367,26 @@ CLIENT = (
         tests=("tests/client/test_blocking.py", "tests/client/test_interruptions.py"),
     ),
     Mutant(
+        "message-goes-before-it-is-in-hand",
+        "dledger/client/topic_reading.py",
+        "        self._hand_over([message], message, read_to)\n        rest.pop()\n",
+        "        rest.pop()\n        self._hand_over([message], message, read_to)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_interruptions.py",),
+    ),
+    Mutant(
+        "interrupted-loop-has-its-turn-for-ever",
+        "dledger/client/blocking_consumer.py",
+        "            self._begin(turn)\n            item = self._stepped(take, loop)\n",
+        "            item = self._stepped(take, loop) if self._begin(turn) is None else None\n"
+        "        except BaseException:\n"
+        "            turn = _Turn()\n"
+        "            raise\n"
+        "        else:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_interruptions.py",),
+    ),
+    Mutant(
         "delivery-of-others-is-settled",
         "dledger/client/simple_consumer.py",
         "            if not each.is_of(self.topic, self.group):\n",

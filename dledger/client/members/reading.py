@@ -105,6 +105,9 @@ class MemberReading:
         works = self._take(self._options.prefetch_bytes)
         return [work.message for work in works] or None
 
+    def arrived(self) -> None:
+        """The application has what was given last, and works on it: it stays in hand."""
+
     def take_back(self) -> None:
         """What is in hand never reached the application; whoever has its queue is given it next."""
         works, self._in_hand = self._in_hand, []
