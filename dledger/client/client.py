@@ -648,6 +648,10 @@ class Client:
                 options=chosen,
             )
         else:
+            if chosen.commit_every_s is not None or chosen.on_revoke is not None:
+                raise InvalidArgument(
+                    "commit_every_s and on_revoke are for members: give a group, and no queues"
+                )
             reading = TopicReading(
                 self,
                 self._lasting_group,

@@ -20,6 +20,7 @@ from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import SETTLE
 from dledger.client.delivery import Delivery, Receipt, hidden_s
 from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, from_wire
+from dledger.client.members.clock import clock
 from dledger.client.options import StartFrom
 from dledger.client.receives import Receives, settlement
 from dledger.client.results import Message
@@ -116,6 +117,12 @@ class SimpleConsumer:
         if not 0 < u32("count", count) <= MAX_RECEIVED:
             raise InvalidArgument(f"count is {count}; wanted: 1 to {MAX_RECEIVED}")
         wait_s = max(0.0, seconds("wait_s", wait_s))
+        for each in done:
+            # Its numbers may be those of a message that somebody has here.
+            if not each.is_of(self.topic, self.group):
+                raise InvalidArgument(
+                    f"{each!r} isn't of topic {self.topic!r}, group {self.group!r}"
+                )
         self._check_open()
         if self._is_closing:
             raise ClientClosed("the consumer is being closed")
@@ -169,7 +176,7 @@ class SimpleConsumer:
         """Nobody was given these: whoever receives has them, while they are hidden from others."""
         if self._is_closing:
             return
-        until_s = asyncio.get_running_loop().time() + self.invisible_s
+        until_s = clock() + self.invisible_s
         self._kept.extend(_Kept(each, until_s) for each in deliveries)
         for waiter in self._waiters if deliveries else ():
             if not waiter.done():
@@ -178,7 +185,7 @@ class SimpleConsumer:
     def _of_kept(self, count: int) -> list[_Kept]:
         """Up to so many of those that nobody was given, and that nobody else may have by now."""
         found: list[_Kept] = []
-        now_s = asyncio.get_running_loop().time()
+        now_s = clock()
         while self._kept and len(found) < count:
             kept = self._kept.popleft()
             if now_s < kept.until_s:

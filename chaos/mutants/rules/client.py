@@ -351,6 +351,51 @@ CLIENT = (
         tests=("tests/client/test_blocking.py",),
     ),
     Mutant(
+        "asker-that-is-interrupted-keeps-the-future",
+        "dledger/client/sent.py",
+        "        self._condition = _Guard()",
+        "        _Guard()",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_interruptions.py",),
+    ),
+    Mutant(
+        "call-that-is-interrupted-goes-on",
+        "dledger/client/loop_thread.py",
+        "            call.ended.acquire()\n"
+        "        except BaseException:\n            self._cancel(call)\n",
+        "            call.ended.acquire()\n        except BaseException:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_blocking.py", "tests/client/test_interruptions.py"),
+    ),
+    Mutant(
+        "message-goes-before-it-is-in-hand",
+        "dledger/client/topic_reading.py",
+        "        self._hand_over([message], message, read_to)\n        rest.pop()\n",
+        "        rest.pop()\n        self._hand_over([message], message, read_to)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_interruptions.py",),
+    ),
+    Mutant(
+        "interrupted-loop-has-its-turn-for-ever",
+        "dledger/client/blocking_consumer.py",
+        "            self._begin(turn)\n            item = self._stepped(take, loop)\n",
+        "            item = self._stepped(take, loop) if self._begin(turn) is None else None\n"
+        "        except BaseException:\n"
+        "            turn = _Turn()\n"
+        "            raise\n"
+        "        else:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_interruptions.py",),
+    ),
+    Mutant(
+        "delivery-of-others-is-settled",
+        "dledger/client/simple_consumer.py",
+        "            if not each.is_of(self.topic, self.group):\n",
+        "            if not each.is_of(self.topic, each._consumer.group):\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/testing/test_fakes.py",),
+    ),
+    Mutant(
         "child-s-word-on-its-parent-s-loop",
         "dledger/client/loop_thread.py",
         "        self.check()\n        with self._entry:\n",
@@ -360,9 +405,9 @@ CLIENT = (
     ),
     Mutant(
         "message-that-a-child-waits-for",
-        "dledger/client/blocking_producer.py",
-        "if self._thread.is_of_another_process and not self.done():",
-        "if self._thread.is_of_another_process and self.done():",
+        "dledger/client/sent.py",
+        "        self._check()\n        bell = ",
+        "        bell = ",
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_failed_sends.py",),
     ),

@@ -129,13 +129,15 @@ class Attendance:
     async def leave(self, slot: int, timeout_s: float) -> None:
         """The member has said goodbye, or its session ends by itself: there was no leader to hear
         it, or it didn't answer in time."""
-        if slot in self._attendees and self._stream is not None:
-            told = self._leaving[slot] = self._loop.create_future()
-            self._put_leave(self._stream, slot)
-            await asyncio.wait([told], timeout=timeout_s)
-            del self._leaving[slot]
-            self._attendees.pop(slot, None)
-        await self.forget(slot)
+        try:
+            if slot in self._attendees and self._stream is not None:
+                told = self._leaving[slot] = self._loop.create_future()
+                self._put_leave(self._stream, slot)
+                await asyncio.wait([told], timeout=timeout_s)
+        finally:  # also where who leaves is cancelled: a member that nobody has would join again
+            if self._leaving.pop(slot, None) is not None:
+                self._attendees.pop(slot, None)
+            await self.forget(slot)
 
     def _put_leave(self, stream: Stream, slot: int) -> None:
         leave = gpb.AttendRequest(leave=gpb.Leave(slot=slot))
