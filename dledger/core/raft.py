@@ -455,6 +455,15 @@ class Raft:
         return state.role is Role.FOLLOWER and is_safe and not is_here and not state.has_failed
 
     @property
+    def outline(self) -> tuple[Term, NodeId | None, Role, Index, Index, Index]:
+        """Term, vote and role; where the log ends, is durable and is committed. A watcher asks
+        after every event, and compares it with the one before."""
+        state = self._state
+        log = state.log
+        ends = log.last_index, log.durable_index, log.commit_index
+        return state.term, state.vote, state.role, *ends
+
+    @property
     def role(self) -> Role:
         """What this node is in its current term."""
         return self._state.role
