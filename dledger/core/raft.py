@@ -19,6 +19,7 @@ from typing import assert_never
 
 from dledger.core.admission import admit
 from dledger.core.election import (
+    hasten_election,
     on_election_tick,
     on_own_vote_durable,
     on_pre_vote_request,
@@ -312,6 +313,12 @@ class Raft:
         """The stream from `peer` broke: if it leads, campaign soon unless it is heard again."""
         if not self._state.has_failed:
             suspect_leader(self._state, peer)
+
+    def hasten_election(self) -> None:
+        """Campaign at the next tick if nobody leads, as far as is known here. Others that know
+        better refuse, as they do whenever a timeout was too short."""
+        if not self._state.has_failed:
+            hasten_election(self._state)
 
     def peer_unreachable(self, peer: NodeId) -> None:
         """What is under way to `peer` may be lost: probe it before streaming again."""
