@@ -121,6 +121,7 @@ class Rhythm:
     topic_slack_ms: int = SLACK_MS  # see `broker.leader.topic_retention`
     groups: Pace = USUAL_GROUPS
     delays_ms: tuple[int, ...] = LEVEL_DELAYS_MS  # by level: the format's, but where time is short
+    hastens_first_election: bool = True  # see `broker.first_election`
 
 
 STEADY = Rhythm()

@@ -6,7 +6,7 @@ It keeps nothing: whoever repeats it, anywhere, asks again and finishes what was
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,12 +46,17 @@ async def form(calls: FormingCalls, addresses: Sequence[str], *, adopt: bool = F
     if founding is None:
         return Formed(first.broker_group, names, was_before=True)
     # All of them first: a member that has committed may elect and be elected.
-    for address, _ in members:
-        await calls.prepare(address, founding)
-    for address, description in members:
-        if description.state != FORMED:
-            await calls.commit(address, founding.name)
+    await _all_done([calls.prepare(address, founding) for address, _ in members])
+    unformed = [address for address, each in members if each.state != FORMED]
+    await _all_done([calls.commit(address, founding.name) for address in unformed])
     return Formed(first.broker_group, names, was_before=False)
+
+
+async def _all_done(steps: Sequence[Coroutine[object, object, None]]) -> None:
+    """All at once, and none is under way afterwards; then the first error, if there was one."""
+    for ended in await asyncio.gather(*steps, return_exceptions=True):
+        if ended is not None:
+            raise ended
 
 
 async def _describe_all(

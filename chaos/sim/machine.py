@@ -110,14 +110,14 @@ class Life:
     is_shut: bool = False
     calls: dict[int, OpenCall] = field(default_factory=dict)
     streams: dict[asyncio.Task[None], None] = field(default_factory=dict)  # of members
+    core: Raft = field(init=False)
 
     @property
     def failed(self) -> BaseException | None:
         return self.replica.failure
 
-    @property
-    def core(self) -> Raft:
-        return self.replica.driver.core
+    def __post_init__(self) -> None:
+        self.core = self.replica.driver.core
 
 
 class Links:

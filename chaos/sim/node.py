@@ -266,6 +266,7 @@ class SimNode(Machine):
                 retention_s=tuning.retention_ms / 1e3,
                 groups=MEMBER_PACE,
                 delays_ms=MEMBER_DELAYS_MS,
+                hastens_first_election=tuning.hastens_first_election,
             ),
             known_level=self.known_level,
         )

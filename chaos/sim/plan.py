@@ -207,6 +207,7 @@ class Tuning:
     retention_ms: int = 100  # from one look at that to the next
     turn_steps: int = 1_000  # of what is done in pieces: entries applied, records read
     flush: Literal["sync", "async"] = "sync"
+    hastens_first_election: bool = False  # nodes do; seeds are what they were before these did
 
 
 SMALL = Tuning()

@@ -114,7 +114,8 @@ DISKS = (
     Mutant(
         "committed-before-all-prepared",
         "broker/forming/initiator.py",
-        "        await calls.prepare(address, founding)\n",
+        "    await _all_done([calls.prepare(address, founding) for address, _ in members])\n",
+        "    for address, _ in members:\n"
         "        await calls.prepare(address, founding)\n"
         "        await calls.commit(address, founding.name)\n",
         masked=_FORMED_BEFORE,
