@@ -15,7 +15,7 @@ from dledger.records.reserved import (
     dead_letter_topic,
 )
 from dledger.terminal.options import JsonOption
-from dledger.terminal.outcome import errors_told, run
+from dledger.terminal.outcome import errors_told, interruption_told, run
 from dledger.terminal.output import print_columns, print_json
 from dledger.terminal.program import new_program
 from dledger_cli.group_options import (
@@ -121,7 +121,8 @@ def resend(
         addresses = bootstrap_addresses(bootstrap, directory)
     done: list[tuple[int, Resent]] = []
     try:
-        run(_resend(addresses, group, offsets, done))
+        with interruption_told("who was being sent again may have been; none is sent twice"):
+            run(_resend(addresses, group, offsets, done))
     finally:  # what ends it says so itself
         if done:
             _tell(done, as_json=as_json)
