@@ -173,8 +173,9 @@ def _check_not_undone(wish: Wish, members: cpb.Members) -> None:
     if members.joint or not members.committed:
         return
     roles = {each.node_id: each.role for each in members.members}
-    wanted = dict.fromkeys(wish.promote, ("voter", "learner"))
-    wanted |= dict.fromkeys(wish.demote, ("observer",))
+    wanted: dict[str, tuple[str, ...]] = dict.fromkeys(wish.promote, ("voter", "learner"))
+    for name in wish.demote:
+        wanted[name] = ("observer",)
     for each in wish.add:
         wanted[each.node_id] = ("observer",) if each.observes else ("voter", "learner")
     undone = [name for name, fitting in wanted.items() if roles.get(name) not in fitting]
