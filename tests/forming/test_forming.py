@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -258,11 +257,11 @@ def test_a_lost_initiator_is_replaced_by_whoever_repeats(tmp_path: Path, fatal: 
 @pytest.mark.parametrize("is_wiped", [True, False])
 @pytest.mark.parametrize("fatal", range(9))
 def test_a_member_lost_while_a_group_is_formed_holds_nobody_else_up(
-    tmp_path: Path, fatal: int, is_wiped: bool, lost: str
+    fatal: int, is_wiped: bool, lost: str
 ) -> None:
     """The initiator dies at any call, and then a member: repeating forms all others, so that a
     majority of what is left elects, or nobody who is left is formed, and nothing is lost."""
-    sites = sites_in(tmp_path)
+    sites = Sites([Site(config, SimulatedDisk()) for config in make_configs(Path("/disk"), 3)])
     count = 0
 
     def lose(_call: str, address: str) -> None:
@@ -276,7 +275,7 @@ def test_a_member_lost_while_a_group_is_formed_holds_nobody_else_up(
         asyncio.run(form(sites, list(sites.by_address)))
     gone = next(s for s in sites.by_address.values() if s.config.node_id == lost)
     if is_wiped:
-        shutil.rmtree(gone.config.data_directory, ignore_errors=True)
+        gone.files = SimulatedDisk()
 
     def is_silent(_call: str, address: str) -> None:
         if not is_wiped and address == gone.config.listen:
