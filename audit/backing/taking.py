@@ -150,7 +150,7 @@ def _source(members: Sequence[Replica], node: str | None) -> Iterator[_Source]:
                 try:
                     survey = log.survey()
                 except NodeRefused as error:
-                    reason = str(error)  # it stands by, say, and is no member
+                    reason = error.strerror or ""  # it stands by, say, and is no member
                     continue
                 if survey.committed_offset >= wanted:
                     yield _Source(replica, log, survey)
