@@ -142,20 +142,22 @@ def _source(members: Sequence[Replica], node: str | None) -> Iterator[_Source]:
         known = ", ".join(each.id for each in members)
         raise BackupRefused(f"{node} is no member that answers; these do: {known}")
     until = time.monotonic() + CATCH_UP_S
+    reason = f"behind what is committed after {CATCH_UP_S:g} s"
     while True:
         for replica in _followers_first(named):
             assert replica.address is not None
             with node_log(replica.address) as log:
                 try:
                     survey = log.survey()
-                except NodeRefused:
+                except NodeRefused as error:
+                    reason = error.strerror or ""  # it stands by, say, and is no member
                     continue
                 if survey.committed_offset >= wanted:
                     yield _Source(replica, log, survey)
                     return
         if time.monotonic() >= until:
             names = ", ".join(each.id for each in named)
-            raise Unreachable(names, f"behind what is committed after {CATCH_UP_S:g} s")
+            raise Unreachable(names, reason)
         time.sleep(_NAP_S)
 
 
