@@ -183,9 +183,8 @@ class BrokerGroup:
         """Returns when a node has been heard or lost since."""
         self._check_open()
         left = deadline - self._loop.time()
-        failure = self._no_leader()
-        if left <= 0 or isinstance(failure, WrongBrokerGroup):
-            raise failure
+        if left <= 0 or self._is_of_another_group:
+            raise self._no_leader()
         changed: asyncio.Future[None] = self._loop.create_future()
         self._waiters.add(changed)
         try:
@@ -446,9 +445,13 @@ class BrokerGroup:
         costs one refusal; without it, one whose watches are refused could not be used. A
         node that is heard will give word itself, and one that can't be reached is no use."""
         self._presume_timer = None
+        before = self._guess
         with contained("presuming a leader"):
             self._guess_again()
-        self._refresh()
+        if self._guess != before:
+            self._refresh()
+        elif self._target is None:
+            self._arm_presumption()
 
     def _guess_again(self) -> None:
         silent = [
@@ -475,11 +478,19 @@ class BrokerGroup:
         if self._closed:
             raise ClientClosed("the client was closed")
 
+    @property
+    def _is_of_another_group(self) -> bool:
+        """Whether nobody is heard, and somebody is of another broker group: waiting is no use."""
+        failures = self._failures.values()
+        return len(self._failures) >= len(self._links) and any(
+            isinstance(error, WrongBrokerGroup) for error in failures
+        )
+
     def _no_leader(self) -> ClientError:
         reasons = "; ".join(f"{error.message}" for error in self._failures.values())
         if len(self._failures) < len(self._links):
             return NotReady("no leader serves" + (f"; not reached: {reasons}" if reasons else ""))
-        if any(isinstance(error, WrongBrokerGroup) for error in self._failures.values()):
+        if self._is_of_another_group:
             return WrongBrokerGroup(
                 f"no member of broker group {self._name!r} was found: {reasons}"
             )

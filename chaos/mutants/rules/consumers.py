@@ -79,8 +79,7 @@ CONSUMERS = (
     _mutant(
         "cancelled-stream-ends-all-members",
         _ATTENDANCE,
-        "            if task is not None and task.cancelling():\n                raise\n\n"
-        "    async def _write_on",
+        "            if _is_cancelled():\n                raise\n\n    async def _write_on",
         "            raise\n\n    async def _write_on",
         ("tests/client/members/test_attendance.py",),
     ),
