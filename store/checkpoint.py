@@ -77,8 +77,8 @@ class Checkpoint:
             )
 
     def lower(self, watermark: int) -> None:
-        """The watermark is `watermark` at most. Written, not synced; also where it reads so already:
-        a sync of the process before may have failed, and the page be called clean since (ADR 8)."""
+        """The watermark is `watermark` at most. Written, not synced; also where it reads so: a sync
+        of the process before may have failed, and the page be called clean since (ADR 8)."""
         with self._lock:
             lowered = min(watermark, self._state.watermark)
             self._write(replace(self._state, watermark=lowered))
