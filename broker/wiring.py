@@ -30,6 +30,7 @@ from broker.leader.topic_retention import TopicRetention
 from broker.log_start import Front, LogStartKeeper
 from broker.noting import Noting
 from broker.ports import ReplicaPorts
+from broker.pulling import head_of
 from broker.recovery import Recovered
 from broker.replication import Life, Replication
 from broker.scrubbing import Scrubber
@@ -276,7 +277,10 @@ class Wiring:
             member.log.seals,
             member.snapshots,
             member.base.files,
-            KeptBase(lambda: member.log.start.index, self.log_start.on_base_rotted),
+            KeptBase(
+                lambda: head_of(recovered.directory.disk.disk_id, member.log.start),
+                self.log_start.on_base_rotted,
+            ),
             queues,
         )
 

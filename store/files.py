@@ -9,15 +9,17 @@ errors (see `docs/formats.md`).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import mmap
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Final, NewType, Protocol
+from typing import Final, NewType, Protocol, TypeVar, cast
 
 from crc32c import crc32c
 
@@ -27,6 +29,7 @@ from store.errors import CorruptionFound, NotARegularFile
 
 Handle = NewType("Handle", int)
 Buffer = bytes | bytearray | memoryview
+C = TypeVar("C", bound=Callable[..., object])
 
 IOV_MAX: Final = 1024  # POSIX guarantees 16; Linux has had 1,024 since 2.4.
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -131,7 +134,8 @@ class FileSystem(Protocol):
         ...
 
     def exists(self, path: Path) -> bool:
-        """Whether anything has the name, and be it a link that leads nowhere."""
+        """Whether anything has the name, and be it a link that leads nowhere. Whoever isn't told
+        gets an OSError: a directory that can't be read is no empty one."""
         ...
 
     def free_bytes(self, path: Path) -> int:
@@ -147,6 +151,22 @@ class FileSystem(Protocol):
         ...
 
 
+def _naming_its_file(call: C) -> C:
+    """What the system says of a descriptor names no file: whoever reads it needs to know which."""
+
+    @wraps(call)
+    def named(files: OsFiles, handle: Handle, *rest: object) -> object:
+        try:
+            return call(files, handle, *rest)
+        except OSError as error:
+            if error.filename is None:
+                with contextlib.suppress(OSError):  # there is no /proc, or it was closed
+                    error.filename = os.readlink(f"/proc/self/fd/{handle}")
+            raise
+
+    return cast(C, named)
+
+
 class OsFiles:
     """`FileSystem` on Linux; a handle is a file descriptor.
 
@@ -159,6 +179,7 @@ class OsFiles:
     def __init__(self, reserved: int = 0, access: int = os.O_RDWR) -> None:
         self._access = access
         self._pinned: dict[int, tuple[int, int]] = {}
+        self._locked: dict[int, int] = {}  # directories, by the files that stand for them
         self._reserve = DescriptorReserve(reserved)
 
     def open(self, path: Path) -> Handle:
@@ -172,28 +193,38 @@ class OsFiles:
 
     def close(self, handle: Handle) -> None:
         self.unpin(handle)
+        directory = self._locked.pop(handle, None)
+        if directory is not None:
+            os.close(directory)
         os.close(handle)
         self._reserve.refill()
 
+    @_naming_its_file
     def pread(self, handle: Handle, size: int, offset: int) -> bytes:
         return os.pread(handle, size, offset)
 
+    @_naming_its_file
     def pwritev(self, handle: Handle, buffers: Sequence[Buffer], offset: int) -> int:
         # Short of memory it has written nothing: what is in the page cache is told by its count.
         return self._reserve.obtain(lambda: os.pwritev(handle, buffers, offset))
 
+    @_naming_its_file
     def fdatasync(self, handle: Handle) -> None:
         os.fdatasync(handle)
 
+    @_naming_its_file
     def fsync(self, handle: Handle) -> None:
         os.fsync(handle)
 
+    @_naming_its_file
     def fallocate(self, handle: Handle, size: int) -> None:
         os.posix_fallocate(handle, 0, size)
 
+    @_naming_its_file
     def truncate(self, handle: Handle, size: int) -> None:
         os.ftruncate(handle, size)
 
+    @_naming_its_file
     def size(self, handle: Handle) -> int:
         return os.fstat(handle).st_size
 
@@ -201,15 +232,19 @@ class OsFiles:
         at = start
         while at < end:
             try:
-                data = os.lseek(handle, at, os.SEEK_DATA)
+                data = self._sought(handle, at, os.SEEK_DATA)
             except OSError as error:
                 if error.errno == errno.ENXIO:  # Nothing but a hole up to the end.
                     return
                 raise
             if data >= end:
                 return
-            at = min(os.lseek(handle, data, os.SEEK_HOLE), end)
+            at = min(self._sought(handle, data, os.SEEK_HOLE), end)
             yield data, at
+
+    @_naming_its_file
+    def _sought(self, handle: Handle, at: int, whence: int) -> int:
+        return os.lseek(handle, at, whence)
 
     def pin(self, handle: Handle) -> str | None:
         # Read-only: Python's own mmap gives no address of one, so libc is asked directly.
@@ -264,7 +299,13 @@ class OsFiles:
         return sorted(self._reserve.obtain(lambda: os.listdir(path)))
 
     def exists(self, path: Path) -> bool:
-        return os.path.lexists(path)
+        # Not `os.path.lexists`: it says no wherever it isn't told, and a vote that is there would
+        # be none, a mark that keeps a directory out of service gone, an intent never made.
+        try:
+            self._reserve.obtain(lambda: os.lstat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def free_bytes(self, path: Path) -> int:
         state = os.statvfs(path)
@@ -278,13 +319,41 @@ class OsFiles:
     def lock(self, path: Path) -> Handle | None:
         descriptor = self._opened(path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            is_ours = _flock(descriptor) and self._lock_directory(descriptor, path.parent)
+        except BaseException:
             self.close(descriptor)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                return None
             raise
+        if not is_ours:
+            self.close(descriptor)
+            return None
         return descriptor
+
+    def _lock_directory(self, handle: Handle, path: Path) -> bool:
+        """The directory is locked as well, as long as `handle` is open: whoever takes the file for
+        a stale one and removes it would let a second process in, with a file of its own."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        directory = self._reserve.obtain(lambda: os.open(path, flags))
+        try:
+            is_ours = _flock(directory)
+        except OSError:  # a file system that locks no directories: the file has to do
+            os.close(directory)
+            return True
+        if is_ours:
+            self._locked[handle] = directory
+        else:
+            os.close(directory)
+        return is_ours
+
+
+def _flock(descriptor: int) -> bool:
+    """Whether nobody else has the lock now. Raises OSError: it can't be locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        raise
+    return True
 
 
 def open_regular(path: Path, flags: int) -> int:
@@ -374,19 +443,22 @@ def read_upto(files: FileSystem, handle: Handle, size: int, offset: int, name: s
     except OSError as error:
         if error.errno != errno.EIO:
             raise
+    sectors: list[bytes] = []  # read again, all at once, they might not be given again
     at = offset
     while at < offset + size:
         end = min(offset + size, at - at % SECTOR_BYTES + SECTOR_BYTES)
         try:
-            files.pread(handle, end - at, at)
+            sectors.append(files.pread(handle, end - at, at))
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
             raise CorruptionFound(
                 name, at, f"{end - at} bytes", "a sector that can't be read"
             ) from error
+        if len(sectors[-1]) < end - at:
+            break
         at = end
-    return files.pread(handle, size, offset)  # it can, the second time
+    return b"".join(sectors)
 
 
 def zero_range(

@@ -114,6 +114,15 @@ class Install:
         """
         self._file.replace(start.encode())
 
+    def read(self) -> LogStart | None:
+        """What is intended; None: nothing is.
+
+        Raises:
+            CorruptionFound: the intent isn't what was written.
+        """
+        content = self._file.read()
+        return None if content is None else decode_start(content, str(self._path))
+
     def settle(self, segment_size: int) -> LogStart | None:
         """What was intended is done, durably; None if nothing was. A crash on the way leads here
         again. The directory's lock is held, and nothing of it is open.

@@ -409,7 +409,7 @@ class LastResort:
         return node.life is not None and node.life.replica.leadership.serving
 
     def _is_out(self, node: SimNode) -> bool:
-        return node.life is None and node.disk.exists(DATA / OUT_OF_SERVICE)
+        return node.life is None and node.disk.has(DATA / OUT_OF_SERVICE)
 
     # --- what has to be so --------------------------------------------------------------------
 

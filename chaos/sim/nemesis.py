@@ -45,6 +45,12 @@ REVIVE_US = 200_000
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS
 YEAR_MS = 365 * DAY_MS
+# Of calls that fail though the disk is there and has room; those of `DISK_ERRNOS` come first.
+ODD_ERRNOS = (
+    *(errno.EIO, errno.EIO, errno.EROFS),
+    *(errno.EACCES, errno.EPERM),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+)
 # Where there is one machine these pass: they are between two, or somebody else has to tell.
 BETWEEN_TWO = frozenset(
     {
@@ -94,6 +100,7 @@ class Nemesis:
             Fault.SLOW_DISK: self._slow_disk,
             Fault.WRITE_ERROR: self._write_error,
             Fault.SYNC_ERROR: self._sync_error,
+            Fault.ODD_ERROR: self._odd_error,
             Fault.DISK_FULL: self._disk_full,
             Fault.BIT_FLIP: self._bit_flip,
             Fault.KILL_MIDWAY: self._kill_midway,
@@ -487,6 +494,17 @@ class Nemesis:
 
     def _sync_error(self, chance: Random) -> None:
         self._fail_disk(chance, chance.choice(("fdatasync", "fsync", "fsync_directory")))
+
+    def _odd_error(self, chance: Random) -> None:
+        """Soon, or in the midst of the next start, and now and then for a good while."""
+        node = self._any(chance)
+        count = chance.choice((1, 1, 1, 2, 5, 40))
+        node.disk.fail_calls(chance.randrange(1, 300), chance.choice(ODD_ERRNOS), count)
+        if chance.random() < 0.3:
+            node.kill()
+            self._later(chance.randrange(100), node.boot)
+        self._later(2_500, node.boot)
+        self._later(5_000, node.boot)
 
     def _disk_full(self, chance: Random) -> None:
         node = self._any(chance)

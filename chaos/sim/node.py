@@ -202,7 +202,7 @@ class SimNode(Machine):
             return
         self.disk.take_latency()
         self.has_started = True
-        if self.disk.exists(DATA / OUT_OF_SERVICE):
+        if self.disk.has(DATA / OUT_OF_SERVICE):
             raise Defect("back in service", f"{self.name} starts as a member again")
         life = self.life = Life(
             loop,

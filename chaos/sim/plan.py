@@ -49,6 +49,7 @@ class Fault(Enum):
     SLOW_DISK = "slow-disk"
     WRITE_ERROR = "write-error"
     SYNC_ERROR = "sync-error"
+    ODD_ERROR = "odd-error"  # any calls of the file layer fail, those that only look among them
     DISK_FULL = "disk-full"
     BIT_FLIP = "bit-flip"
     KILL_MIDWAY = "kill-midway"  # as power-midway, but the page cache survives
@@ -114,6 +115,7 @@ MOVES_SHARE = 0.35  # of the seeds
 # in those that could give it; and what differs, before anybody compares it.
 NOT_WITH_MOVES = frozenset({Fault.BIT_FLIP, Fault.SNAPSHOT_ROT, Fault.ALTERED_LOG})
 ROTTING_FRONTS_SHARE = 0.5  # of the seeds in which logs rot and fronts move; the others rot not
+FIRST_ODD_ERROR = 12_000
 FIRST_COPY = 4_000
 COPIES_SHARE = 0.25  # of the seeds
 # Kinds that few seeds would have often enough to find anything, and one of which some seeds have
@@ -388,6 +390,16 @@ def _with_log_rot(plan: Plan) -> Plan:
     every_ms = chance.choice((300, 1_000, 3_000))
     events = _now_and_then(plan, chance, every_ms, FIRST_LOG_ROT, lambda: Fault.LOG_ROT)
     return replace(plan, faults=_in_order([*plan.faults, *events]))
+
+
+def with_odd_errors(plan: Plan, every_ms: float) -> Plan:
+    """The same, and calls of the file layer fail that seldom do: a process may not do this or that
+    any more, is short of something, or isn't told what is there. No seed has it by itself. Where
+    flushing is later an error may lose what was acknowledged, as documented."""
+    tuning = replace(plan.tuning, flush="sync")
+    chance = plan.random("odd-errors")
+    events = _now_and_then(plan, chance, every_ms, FIRST_ODD_ERROR, lambda: Fault.ODD_ERROR)
+    return replace(plan, tuning=tuning, faults=_in_order([*plan.faults, *events]))
 
 
 def _with_disk_faults(plan: Plan) -> Plan:

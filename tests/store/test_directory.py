@@ -32,6 +32,17 @@ def test_second_owner_is_refused_until_the_first_has_closed(tmp_path: Path) -> N
     DataDirectory.open(tmp_path / "a" / "b", IDENTITY).close()
 
 
+def test_a_lock_outlives_the_name_of_its_file(tmp_path: Path) -> None:
+    """Whoever takes it for a stale one and removes it lets no second process write to the log."""
+    first = DataDirectory.open(tmp_path, IDENTITY, holder="process 41")
+    for _ in range(2):
+        (tmp_path / "LOCK").unlink()
+        with pytest.raises(DirectoryInUse):
+            DataDirectory.open(tmp_path, IDENTITY)
+    first.close()
+    DataDirectory.open(tmp_path, IDENTITY).close()
+
+
 @pytest.mark.parametrize(
     ("field", "key", "value"),
     [
