@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from chaos.checkers.history import Send
+from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.node import SimNode
-from chaos.sim.plan import SMALL, Plan, draw_plan
+from chaos.sim.plan import SMALL, Plan
 from chaos.sim.run import _Run, quiet_logs
 from dledger.core.types import Role
 
