@@ -36,7 +36,7 @@ from chaos.sim.machine_config import DATA, GROUP
 from chaos.sim.network import between
 from chaos.sim.node import SimNode
 from chaos.sim.plan import Plan
-from chaos.sim.run import quiet_logs
+from chaos.sim.quiet import quiet_logs
 from chaos.sim.snapshots import Snapshots
 from chaos.sim.timeline import Livelock
 from chaos.sim.watch import Watch
