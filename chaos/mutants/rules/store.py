@@ -20,13 +20,13 @@ STORE = (
     ),
     Mutant(
         "directory-not-synced-after-rename",
-        "store/files.py",
+        "store/atomic_file.py",
         "    files.rename(temporary, path)\n    files.fsync_directory(path.parent)\n",
         "    files.rename(temporary, path)\n",
     ),
     Mutant(
         "file-not-synced-before-rename",
-        "store/files.py",
+        "store/atomic_file.py",
         "            files.truncate(handle, len(content))\n        files.fsync(handle)\n",
         "            files.truncate(handle, len(content))\n",
     ),
@@ -187,7 +187,7 @@ STORE = (
     ),
     Mutant(
         "spare-renamed-before-fsync",
-        "store/files.py",
+        "store/atomic_file.py",
         "            self._files.truncate(handle, len(stored))\n"
         "            self._files.fsync(handle)\n",
         "            self._files.truncate(handle, len(stored))\n",
@@ -213,13 +213,13 @@ STORE = (
     ),
     Mutant(
         "no-space-kept-for-term-and-vote",
-        "store/files.py",
+        "store/atomic_file.py",
         "        if not self._spare_bytes or self._has_spare():\n            return\n",
         "        return\n",
     ),
     Mutant(
         "space-of-a-term-set-free",
-        "store/files.py",
+        "store/atomic_file.py",
         "            if not is_there or not self._files.exchange(self._spare, self._path):\n",
         "            if True:\n",
         tests=("tests/store/test_directory.py",),
@@ -233,7 +233,7 @@ STORE = (
     ),
     Mutant(
         "space-of-a-cut-set-free",
-        "store/files.py",
+        "store/atomic_file.py",
         "        if self._spare_bytes:\n            self._files.rename(self._path, self._spare)\n",
         "        if False:\n            self._files.rename(self._path, self._spare)\n",
         tests=("tests/store/test_directory.py",),
