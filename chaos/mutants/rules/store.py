@@ -120,9 +120,9 @@ STORE = (
     ),
     Mutant(
         "consume-queue-rest-not-zeroed",
-        "store/consumequeue.py",
+        "store/queue_files.py",
         "            self._files.truncate(handle, at)\n"
-        "            self._files.truncate(handle, self._file_size)\n"
+        "            self._files.truncate(handle, self.file_size)\n"
         "            self._written[path] = None\n",
         "            pass\n",
         masked="the units are written again in the end",
@@ -130,7 +130,7 @@ STORE = (
     ),
     Mutant(
         "kept-file-not-emptied",
-        "store/consumequeue.py",
+        "store/queue_files.py",
         "            self._files.truncate(handle, len(zeros))\n"
         "            write_all(self._files, handle, [zeros], 0)\n",
         "",
@@ -139,10 +139,10 @@ STORE = (
     ),
     Mutant(
         "zeros-of-a-kept-file-trusted",
-        "store/consumequeue.py",
+        "store/queue_files.py",
         "            self._files.truncate(handle, len(zeros))\n"
         "            write_all(self._files, handle, [zeros], 0)\n",
-        "            if not any(self._files.pread(handle, self._file_size, 0)):\n"
+        "            if not any(self._files.pread(handle, self.file_size, 0)):\n"
         "                return True\n"
         "            self._files.truncate(handle, len(zeros))\n"
         "            write_all(self._files, handle, [zeros], 0)\n",
@@ -151,7 +151,7 @@ STORE = (
     ),
     Mutant(
         "later-files-of-an-empty-queue-kept",
-        "store/consumequeue.py",
+        "store/queue_files.py",
         "if path != kept or not self._empty(path):",
         "if not self._empty(path):",
         masked="the units are written again in the end",
@@ -159,7 +159,7 @@ STORE = (
     ),
     Mutant(
         "name-of-a-kept-file-not-synced",
-        "store/consumequeue.py",
+        "store/queue_files.py",
         "                self._remove_file(path)\n"
         "            elif at == 0:\n"
         "                queue.is_begun = True\n",
@@ -208,7 +208,7 @@ STORE = (
     Mutant(
         "names-of-a-dead-process-not-synced",
         "store/consumequeue.py",
-        "            self._renamed[self._root] = self._renamed[directory] = None\n",
+        "            self._disk.renamed[self._root] = self._disk.renamed[directory] = None\n",
         "",
     ),
     Mutant(
@@ -254,8 +254,8 @@ STORE = (
     ),
     Mutant(
         "only-the-last-file-of-a-queue-is-measured",
-        "store/consumequeue.py",
-        "        for first in range(begins_at, queue.next, self._file_size // UNIT_SIZE):\n",
+        "store/queue_files.py",
+        "        for first in range(begins_at, queue.next, self.file_size // UNIT_SIZE):\n",
         "        for first in (queue.next - 1,):\n",
         seed=159,
     ),
