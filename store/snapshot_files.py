@@ -23,6 +23,7 @@ from typing import Final
 from crc32c import crc32c
 
 from dledger.records.layout import FILE_NAME, SNAPSHOT_FILE, SNAPSHOT_PIECE, file_name
+from store.atomic_file import replace_file
 from store.errors import CorruptionFound, NotARegularFile
 from store.files import (
     CHUNK_BYTES,
@@ -31,7 +32,6 @@ from store.files import (
     Handle,
     make_directory,
     read_exactly,
-    replace_file,
     write_all,
 )
 

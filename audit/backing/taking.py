@@ -40,10 +40,11 @@ from dledger.reading.survey import walk_headers
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME, file_name
 from dledger.wire import audit_pb2 as apb
+from store.atomic_file import replace_file
 from store.backup import COMMITLOG, FILE, Backup, read_backup, write_backup
 from store.directory import lock_directory
 from store.errors import CorruptionFound
-from store.files import FileSystem, OsFiles, make_directory, replace_file, write_all
+from store.files import FileSystem, OsFiles, make_directory, write_all
 from store.log_start import StartNote, decode_start
 from store.snapshot_files import FOLDER as SNAPSHOTS
 from store.snapshot_files import SnapshotFiles

@@ -44,6 +44,7 @@ from dledger.hard_state import HardStateStore, decode_hard_state, encode_hard_st
 from dledger.reading.log_start import LogStart
 from dledger.records.layout import file_name
 from dledger.wire import raft_pb2
+from store.atomic_file import AtomicFile
 from store.commitlog import CommitLog, CommitLogOptions, RecoveryReport
 from store.directory import (
     Birth,
@@ -55,7 +56,7 @@ from store.directory import (
 )
 from store.doubt import DoubtNote
 from store.errors import CorruptionFound, StorageFull
-from store.files import FULL_ERRNOS, PASSING_ERRNOS, AtomicFile, FileSystem, make_directory
+from store.files import FULL_ERRNOS, PASSING_ERRNOS, FileSystem, make_directory
 from store.gap import Holes
 from store.intact import NOTHING_KNOWN, Known
 from store.log_start import Install

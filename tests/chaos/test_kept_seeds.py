@@ -7,7 +7,9 @@ from typing import Literal
 
 import pytest
 
-from chaos.sim.plan import SPEECH, Fault, FaultEvent, Plan, draw_plan, with_odd_errors
+from chaos.sim.drawing.disks import with_odd_errors
+from chaos.sim.drawing.plans import draw_plan
+from chaos.sim.plan import SPEECH, Fault, FaultEvent, Plan
 from chaos.sim.run import Report, run_plan
 
 SHORT_MS = 3_000

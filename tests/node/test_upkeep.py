@@ -22,7 +22,8 @@ from dledger.core.types import HardState, NodeId, Term
 from dledger.hard_state import HardStateStore, decode_hard_state, encode_hard_state
 from dledger.reading.checkpoint import decode_checkpoint
 from dledger.records.layout import FILE_NAME
-from store.files import AtomicFile, Handle, OsFiles
+from store.atomic_file import AtomicFile
+from store.files import Handle, OsFiles
 from store.keepsakes import Keepsake, constant_file
 from store.seals import decode_seal
 from store.second_copy import SecondCopy

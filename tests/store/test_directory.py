@@ -13,9 +13,10 @@ import pytest
 
 from dledger.reading.checkpoint import CheckpointState, decode_checkpoint, encode_checkpoint
 from dledger.records.layout import BOOT
+from store.atomic_file import AtomicFile
 from store.directory import Birth, DataDirectory, DirectoryState, Identity, write_sealed
 from store.errors import CorruptionFound, DirectoryInUse, IdentityMissing, WrongIdentity
-from store.files import AtomicFile, OsFiles, first_nonzero, read_exactly, write_all, zero_range
+from store.files import OsFiles, first_nonzero, read_exactly, write_all, zero_range
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import DATA
 

@@ -15,19 +15,13 @@ from chaos.sim.files import SECTOR_BYTES
 from dledger.core.types import DiskId, NodeId
 from dledger.promises import Promises, Start
 from dledger.records.layout import file_name
+from store.atomic_file import AtomicFile
 from store.commitlog import CommitLog
 from store.damage import Damage, Refill
 from store.directory import read_sealed, write_sealed
 from store.doubt import MAX_PLACES, DoubtNote
 from store.errors import CorruptionFound, GapFound
-from store.files import (
-    AtomicFile,
-    FileSystem,
-    OsFiles,
-    make_directory,
-    read_exactly,
-    read_upto,
-)
+from store.files import FileSystem, OsFiles, make_directory, read_exactly, read_upto
 from store.gap_files import GapFiles
 from store.repair_journal import RepairJournal
 from store.scrub_note import NOTHING, ScrubNote, ScrubPlace

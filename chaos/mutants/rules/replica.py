@@ -78,7 +78,7 @@ REPLICA = (
         "rest-behind-a-queues-last-unit-left-at-a-start",
         "store/consumequeue.py",
         "        if is_whole and has_rest:\n",
-        "        if is_whole and not self._place(queue, next_offset)[1]:\n",
+        "        if is_whole and not self._disk.place(queue, queue.next)[1]:\n",
     ),
     Mutant(
         "held-pulls-beyond-a-turns-share-not-woken",
