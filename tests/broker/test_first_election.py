@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.sim.plan import draw_plan
+from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.run import run_plan
 from dledger.core.types import NodeId, Role
 from tests.node.world import TICK_MS, Kind, World

@@ -24,9 +24,9 @@ from broker.config import NodeConfig
 from broker.ending import DISK_ERRNOS, disk_failure_in, ending_of
 from broker.recovery import Recovered, StoreMachinery, recover
 from chaos.sim.disk import MachineDied, SimulatedDisk
+from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.machine_config import DATA
 from chaos.sim.node import SimNode
-from chaos.sim.plan import draw_plan
 from chaos.sim.run import run_plan
 from dledger.core.types import HardState
 from dledger.errors import HardStateCorrupt

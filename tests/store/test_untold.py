@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from store.atomic_file import AtomicFile
 from store.errors import StorageFailed
-from store.files import AtomicFile, Handle, OsFiles
+from store.files import Handle, OsFiles
 
 UNTOLD = (errno.EIO, errno.EACCES, errno.ESTALE, errno.EUCLEAN)
 
