@@ -131,7 +131,10 @@ async def run_command(arguments: Sequence[str], timeout_s: float, /) -> str:
     """`RunCommand` of the operating system: in a session of its own, without input, what it says on
     standard error is told as far as `SAID_BYTES`, and nothing else is kept."""
     null = asyncio.subprocess.DEVNULL
-    words = _Words()
+    try:
+        words = _Words()
+    except OSError as error:  # a process short of descriptors is no reason to end
+        return f"it can't be started: {error}"
     try:
         process = await asyncio.create_subprocess_exec(
             *arguments, stdin=null, stdout=null, stderr=words.end, start_new_session=True

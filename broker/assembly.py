@@ -132,18 +132,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
             commands,
             surrounds.turns,
         ),
-        deliveries=Deliveries(
-            gate,
-            parts.appender.units,
-            pulls,
-            reader,
-            parts.held,
-            parts.machine,
-            lambda: parts.driver.log_time_ms,
-            limits.max_held_pulls,
-            parts.own_topics,
-            config.store.segment_size_bytes,
-        ),
+        deliveries=deliveries_of(config, parts, gate, pulls),
         retries=Retries(
             gate, reader, soundness, parts.appender.units, parts.own_topics, parts.machine
         ),
@@ -158,6 +147,22 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
             limits.max_held_pulls,
         ),
         audit=audit_of(config, committed),
+    )
+
+
+def deliveries_of(config: NodeConfig, parts: Parts, gate: Gate, pulls: Pulls) -> Deliveries:
+    """What hands out single messages."""
+    return Deliveries(
+        gate,
+        parts.appender.units,
+        pulls,
+        parts.reader,
+        parts.held,
+        parts.machine,
+        lambda: parts.driver.log_time_ms,
+        config.broker.max_held_pulls,
+        parts.own_topics,
+        config.store.segment_size_bytes,
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from dledger.outcome import ExitCode
+from store.descriptors import SCARCE_ERRNOS
 from store.errors import StorageFailed
 
 # What the operating system says of a disk that doesn't do what it should, not of one that is full
@@ -31,6 +32,8 @@ DISK_ERRNOS: Final = frozenset(
     }
 )
 
+_NOT_THE_DISKS: Final = SCARCE_ERRNOS | {errno.EACCES, errno.EPERM}
+
 
 def ending_of(error: BaseException, directory: Path | None = None) -> ExitCode:
     """The exit code of a process that ends because of `error`.
@@ -40,8 +43,11 @@ def ending_of(error: BaseException, directory: Path | None = None) -> ExitCode:
             that names none is: what is synced or written lies there. None: wherever it is.
     """
     if isinstance(error, StorageFailed):
-        # A write or a sync of the log is final whatever the errno; a defect of ours is no disk's.
-        return ExitCode.DISK_FAILED if isinstance(error.cause, OSError) else ExitCode.FAILED
+        # A write or a sync of the log is final whatever the errno; a defect of ours is no disk's,
+        # nor is what the process may not do, or has nothing left for.
+        cause = error.cause
+        is_the_disk = isinstance(cause, OSError) and cause.errno not in _NOT_THE_DISKS
+        return ExitCode.DISK_FAILED if is_the_disk else ExitCode.FAILED
     if not isinstance(error, OSError) or error.errno not in DISK_ERRNOS:
         return ExitCode.FAILED
     is_elsewhere = directory is not None and not _may_be_in(error.filename, directory)

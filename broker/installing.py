@@ -34,7 +34,7 @@ from store.errors import StoreError
 from store.log_start import Install
 from store.starting.opening import start_of
 
-FETCH_S: Final = 30.0  # for all of a state that nobody offers, from one peer
+FETCH_S: Final = 30.0  # for all of a state that nobody offers, from one peer that answers
 SILENT_S: Final = 5.0  # since the last offer: then nobody is there to ask
 AGAIN_S: Final = 1.0  # from one that was no good to the next
 LISTEN_S: Final = 2.0  # from the first offer: who compares logs has asked here by then
@@ -136,7 +136,10 @@ class Installer:
         try:
             for peer in sorted(self._around.peers()):
                 try:
-                    await self._pulling.pull(peer, base.index, self._patience_with(peer))
+                    given_back = max(0, base.end_offset - self._base.log.start.end_offset)
+                    await self._pulling.pull(
+                        peer, base.index, self._patience_with(peer), given_back
+                    )
                     return await self._hand.run(partial(self._checked, base))
                 except (NotGiven, *REFUSALS) as error:
                     if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
@@ -156,9 +159,8 @@ class Installer:
             self._is_fetching = False
 
     def _patience_with(self, peer: NodeId) -> Callable[[], bool]:
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + FETCH_S
-        return lambda: loop.time() < until_s and peer in self._around.peers()
+        is_heard = self._pulling.patience(FETCH_S)
+        return lambda: is_heard() and peer in self._around.peers()
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
@@ -184,6 +186,10 @@ class Installer:
             head = head_of(self._base.disk_id, start_of(offer.base))
             if not await self._snapshots.write_base(head, iter(chunks), BaseOf.PEER):
                 raise NotGiven("it couldn't be written")
+            # Before the log goes: the next start begins with this file or not at all.
+            refusal = await self._hand.run(partial(self._base.refusal_of, head))
+            if refusal is not None:
+                raise NotGiven(f"what was written isn't what is read: {refusal}")
             await self._hand.run(
                 self._base.files.drop_received
             )  # nothing comes behind what follows
@@ -216,8 +222,17 @@ class Installer:
         await self._pulling.pull(
             offer.sender,
             offer.base.index,
-            lambda: asyncio.get_running_loop().time() < self._offered_s + SILENT_S,
+            lambda: self._is_offered(offer),
+            self._base.log.statistics().log_bytes,
         )
+
+    def _is_offered(self, offer: SnapshotOffer) -> bool:
+        """Whether it still is. Another one's offers don't keep this one alive: who made it may be
+        gone, and would be asked for ever."""
+        latest, now_s = self._offer, asyncio.get_running_loop().time()
+        if latest is None or (latest.sender, latest.base) != (offer.sender, offer.base):
+            return False
+        return now_s < self._offered_s + SILENT_S
 
     def _checked(self, base: LogBase) -> Sequence[bytes]:
         own = self._base

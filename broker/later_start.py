@@ -155,7 +155,8 @@ class LaterStart:
         elif fit is not Fit.CONTINUED:
             raise NotGiven(f"its log begins with entry {start.first_index}, {_told(fit)}")
         await self._hand.run(self._check_undisputed)
-        await self._pulling.pull(peer, start.index, self._patience_with(peer, PULL_S))
+        gives_back = await self._hand.run(self._log_bytes)
+        await self._pulling.pull(peer, start.index, self._patience_with(peer, PULL_S), gives_back)
         if self.is_disputed():
             raise NotGiven("logs are compared")
         await self._hand.run(partial(self._write, start, is_continued=fit is Fit.CONTINUED))
@@ -165,6 +166,11 @@ class LaterStart:
             index=start.index,
             is_kept_behind=fit is Fit.CONTINUED,
         )
+
+    def _log_bytes(self) -> int:
+        """How much of the disk the log has, as it is. Blocks."""
+        place = self._place
+        return len(place.files.listdir(place.path / "commitlog")) * place.segment_size
 
     def _furthest(self) -> Term:
         """The term that the group can be in by now; for who runs see `dledger.core.admission`."""
@@ -255,12 +261,11 @@ class LaterStart:
             raise
 
     def _patience_with(self, peer: NodeId, seconds: float) -> Callable[[], bool]:
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + seconds
+        is_heard = self._pulling.patience(seconds)
 
         def is_there() -> bool:
             link = self._links().get(peer)
-            return loop.time() < until_s and link is not None and link.connected
+            return is_heard() and link is not None and link.connected
 
         return is_there
 

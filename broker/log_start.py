@@ -327,7 +327,7 @@ class LogStartKeeper:
             self._hold(f"the state as of entry {start.index} isn't what was written: {refusal}")
             return False
         try:
-            await self._hand.run(partial(front.base.files.mend_base, start.index))
+            await self._hand.run(partial(front.base.files.mend_base, head))
         except OSError as error:  # without space for a second one there is one; the scrub tries on
             if error.errno not in PASSING_ERRNOS:
                 raise

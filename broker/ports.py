@@ -83,6 +83,7 @@ class Peers(PeerTransport, Protocol):
         ...
 
     def links(self) -> Mapping[NodeId, PeerLink]: ...
+    def level_of(self, peer: NodeId) -> int: ...
 
     def speak_for(self, holding: Callable[[], Holding]) -> None:
         """Signs of life say what this node's disk holds."""
@@ -121,6 +122,7 @@ class Rhythm:
     topic_slack_ms: int = SLACK_MS  # see `broker.leader.topic_retention`
     groups: Pace = USUAL_GROUPS
     delays_ms: tuple[int, ...] = LEVEL_DELAYS_MS  # by level: the format's, but where time is short
+    hastens_first_election: bool = True  # see `broker.first_election`
 
 
 STEADY = Rhythm()

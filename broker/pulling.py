@@ -31,6 +31,7 @@ from store.snapshot_files import SnapshotFiles, SnapshotHead
 PIECE_BYTES: Final = 64 << 10
 MAX_BYTES: Final = 1 << 30  # of a snapshot; at the state's bounds it has 16 MB
 ASK_S: Final = 1.0
+QUIET_S: Final = 3.0  # without an answer, from who isn't the only one to ask
 
 T = TypeVar("T")
 
@@ -70,11 +71,26 @@ class Pulling:
         self._hand = hand
         self._asked: _Asked | None = None
         self._number = 0
+        self.answers = 0  # to what was asked: who waits sees that somebody is there
 
     def give_up(self) -> None:
         """The question that is under way comes to nothing: another one is to be asked."""
         if self._asked is not None and not self._asked.answer.done():
             self._asked.answer.cancel()
+
+    def patience(self, seconds: float) -> Callable[[], bool]:
+        """Whether to go on with who is asked from now on: so long at most, and for as long as
+        there are answers. Others wait to be asked."""
+        loop = asyncio.get_running_loop()
+        until_s, heard, quiet_s = loop.time() + seconds, self.answers, loop.time() + QUIET_S
+
+        def is_heard() -> bool:
+            nonlocal heard, quiet_s
+            if self.answers != heard:
+                heard, quiet_s = self.answers, loop.time() + QUIET_S
+            return loop.time() < min(until_s, quiet_s)
+
+        return is_heard
 
     async def log_start_of(self, peer: NodeId, is_there: Callable[[], bool]) -> LogStart:
         """Where the peer's log begins.
@@ -96,12 +112,17 @@ class Pulling:
         except InvalidFrame as error:
             raise NotGiven(f"where it begins can't be: {error}") from error
 
-    async def pull(self, peer: NodeId, index: int, is_there: Callable[[], bool]) -> None:
+    async def pull(
+        self, peer: NodeId, index: int, is_there: Callable[[], bool], gives_back: int
+    ) -> None:
         """A peer's snapshot as of that entry is in `received.tmp`, as it came.
+
+        Args:
+            gives_back: bytes of the log that go when it is there.
 
         Raises:
             NotGiven: it hasn't given all of it as long as `is_there`.
-            OSError: the disk doesn't take it.
+            OSError: the disk doesn't take it; ENOSPC where that is foreseen.
         """
         at, size = 0, 1
         while at < size:
@@ -118,6 +139,10 @@ class Pulling:
             if at and answer.size_bytes != size:
                 raise NotGiven("its size has changed")
             size = answer.size_bytes
+            if len(answer.piece) > size - at:
+                raise NotGiven("it gives more than it has")
+            if at == 0:  # a peer's word, until all of it is there and judged
+                await self._hand.run(partial(self._files.check_room, size, gives_back))
             await self._hand.run(partial(self._files.receive, at, answer.piece))
             at += len(answer.piece)
 
@@ -167,6 +192,7 @@ class Pulling:
         asked = self._asked
         is_awaited = asked is not None and (asked.peer, asked.number) == (peer, body.number)
         if asked is not None and is_awaited and not asked.answer.done():
+            self.answers += 1
             asked.answer.set_result(body)
 
 

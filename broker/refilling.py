@@ -79,13 +79,14 @@ class Refilling:
         site = site_of(config, ports.files, ports.machinery)
         self._files = GapFiles(ports.files, site.path, site.identity.segment_size_bytes)
         self._holed = open_holed(site, found.holes)
-        if not self._holed.members:
+        if not self._holed.members and not all(gap.is_filler for gap in self._left):
             self._holed.directory.close()
             raise found
         self.transport = ports.connect(self._greeting(), self._on_message, _untold)
         links, request = self.transport.links, self.transport.send_request
         self._asking = Asking(links, request)
-        self._pulling = Pulling(request, SnapshotFiles(site.path, ports.files), ports.hand)
+        received = SnapshotFiles(site.path, ports.files, site.options.reserve_bytes)
+        self._pulling = Pulling(request, received, ports.hand)
         self._later = LaterStart(
             Place(
                 ports.files,
@@ -226,6 +227,7 @@ class Refilling:
                 check_outside_terms(peer, message)
                 self._pulling.on_log_start(peer, message.log_start_response)
             case "digest_request":
+                check_outside_terms(peer, message)
                 self._later.compared()
 
 

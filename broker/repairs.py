@@ -176,8 +176,8 @@ class Repairs:
             return False
         if damage is None:
             return True  # what was read is there: a disk that said something else once
-        if not self._around.links():
-            return False
+        if not self._around.links() and not damage.is_filler:
+            return False  # nobody to ask; what belongs into a filler follows from the log
         self._add(place, damage, error)
         return True
 

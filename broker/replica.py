@@ -31,6 +31,7 @@ import structlog
 from broker.assembly import committed_log
 from broker.config import NodeConfig
 from broker.errors import BrokerError
+from broker.first_election import FirstElection
 from broker.last_words import ROT_ADVICE, LastWords
 from broker.ports import ReplicaPorts
 from broker.recovery import Recovered, recover
@@ -77,6 +78,9 @@ class Replica:
         self.groups, self._delays = wired.groups, wired.delays
         self.archiver = wired.archiver
         self.ticker, self.parts, self.services = wired.ticker, wired.parts, wired.services
+        self._first_election = FirstElection(
+            NodeId(config.node_id), self.driver, self.transport.links
+        )
         self._last_words = LastWords(ports.files, config.data_directory, self.log)
 
     @classmethod
@@ -281,6 +285,8 @@ class Replica:
     def tick(self) -> None:
         """One tick of the core's clock has gone by; who looks at what is due by it looks."""
         try:
+            if self._ports.rhythm.hastens_first_election:
+                self._first_election.on_tick()
             self.driver.tick()
             self.leadership.on_tick()
             self.levels.on_tick()

@@ -295,8 +295,8 @@ class Replication:
         return link is not None and link.level >= LOG_START_LEVEL
 
     def _knows_the_level(self, peer: NodeId) -> bool:
-        link = self.transport.links().get(peer)
-        return link is None or not link.level or link.level >= self.machine.level.current
+        level = self.transport.level_of(peer)
+        return not level or level >= self.machine.level.current
 
     def is_full(self) -> bool:
         return self.log.statistics().is_full or self.driver.statistics().is_apply_paused

@@ -20,10 +20,10 @@ from typing import Final, Protocol, TypeVar
 
 import structlog
 
+from broker.ending import DISK_ERRNOS
 from store.commitlog import CommitLog
 from store.damage import Extent
 from store.errors import CorruptionFound
-from store.files import PASSING_ERRNOS
 from store.scrub_note import NOTHING, ScrubNote, ScrubPlace
 from store.scrubbing import ScrubStatistics
 
@@ -152,7 +152,12 @@ class Scrubber:
         """What a process before has left; what it tells of the last full pass is told on."""
         if self._note is None:
             return NOTHING
-        noted = await self._hand.run(partial(self._note.read, self._now_ms()))
+        try:
+            noted = await self._hand.run(partial(self._note.read, self._now_ms()))
+        except OSError as error:
+            _check_disk(error)
+            log.warning("scrub_not_recalled", reason=str(error))
+            return NOTHING
         self._told = replace(
             self._told, last_pass_s=noted.took_ms / 1000, last_pass_ended_ms=noted.ended_ms
         )
@@ -171,12 +176,11 @@ class Scrubber:
         await self._hand.run(partial(self._note.write, noted))
 
     async def _note_now(self) -> None:
-        """Without space for it there is none, and the next process begins anew."""
+        """Where it can't be written there is none, and the next process begins anew."""
         try:
             await self._keep_note()
         except OSError as error:
-            if error.errno not in PASSING_ERRNOS:
-                raise
+            _check_disk(error)
             log.warning("scrub_not_noted", reason=str(error))
 
     async def _pass(self, noted: ScrubPlace) -> None:
@@ -247,3 +251,13 @@ class Scrubber:
     def _pause_after(self, took_s: float) -> float:
         due_s = max(self._pace.shortest_pause_s, took_s * (1 / self._pace.share - 1))
         return min(due_s, self._pace.longest_pause_s)
+
+
+def _check_disk(error: OSError) -> None:
+    """What keeps the note from being had is no reason to end, unless the disk has failed (ADR 8).
+
+    Raises:
+        OSError: it has.
+    """
+    if error.errno in DISK_ERRNOS:
+        raise error

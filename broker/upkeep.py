@@ -32,7 +32,7 @@ from store.files import FileSystem
 from store.keepsakes import Keepsake
 from store.queue_look import STEP_BYTES, QueueLook
 from store.seals import SealLook, Seals
-from store.snapshot_files import BaseFound, SnapshotFiles
+from store.snapshot_files import BaseFound, SnapshotFiles, SnapshotHead
 
 QUEUES_A_STEP: Final = 64
 
@@ -71,11 +71,11 @@ class KeptBase:
     """What the log begins with.
 
     Attributes:
-        index: as of which entry it is; 0: there is none.
+        head: what it says of itself; as of entry 0: there is none.
         rotted: is told that neither of its copies is what was written.
     """
 
-    index: Callable[[], int]
+    head: Callable[[], SnapshotHead]
     rotted: Callable[[], None]
 
 
@@ -134,8 +134,9 @@ class Upkeep:
             yield await self._look_at_seals(look)
         for index in await self._listed():
             yield await self._snapshot(index)
-        if self._base.index():
-            yield await self._look_at_base(self._base.index())
+        base = self._base.head()
+        if base.applied_index:
+            yield await self._look_at_base(base)
         async for found in self._look_at_queues():
             yield found
 
@@ -189,13 +190,14 @@ class Upkeep:
         log.error("file_rotted", file=file, became="made anew")
         return 1
 
-    async def _look_at_base(self, index: int) -> int:
+    async def _look_at_base(self, own: SnapshotHead) -> int:
+        index = own.applied_index
         file = str(self._files.path(index))
         try:
-            found = await self._hand.run(partial(self._files.mend_base, index))
+            found = await self._hand.run(partial(self._files.mend_base, own))
         except OSError as error:
             return _not_now(file, error)
-        if found is BaseFound.SOUND or index != self._base.index():
+        if found is BaseFound.SOUND or own != self._base.head():
             return 0
         if found is BaseFound.LOST:
             log.critical("base_rotted", file=file, index=index)

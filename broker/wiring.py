@@ -30,16 +30,18 @@ from broker.leader.topic_retention import TopicRetention
 from broker.log_start import Front, LogStartKeeper
 from broker.noting import Noting
 from broker.ports import ReplicaPorts
+from broker.pulling import head_of
 from broker.recovery import Recovered
 from broker.replication import Life, Replication
 from broker.scrubbing import Scrubber
 from broker.services.messages import SendTimings
 from broker.services.services import Services
+from broker.services.soundness import Soundness
 from broker.state.replay import QueueStarts
 from broker.ticker import Ticker
 from broker.upkeep import KeptBase, KeptQueues, Upkeep
-from dledger.core.types import NodeId
-from store.errors import CorruptionFound
+from dledger.core.types import Index, NodeId
+from store.errors import CorruptionFound, OutOfRange
 from store.keepsakes import Keepsake, constant_file
 from store.log_start import StartNote
 from store.scrub_note import ScrubNote
@@ -80,6 +82,7 @@ class Wiring:
             NodeId(config.node_id),
             lambda: replication.machine.level.current,
             replication.transport.links,
+            self._digest_at,
         )
         self.ticker = Ticker(
             config.raft.tick_ms / 1000, life.tick, ports.latencies.loop_lateness_seconds
@@ -91,6 +94,19 @@ class Wiring:
         self.services = self._make_services()
         self.levels = self._make_levels()
         self._join()
+
+    def _digest_at(self, index: Index) -> int | None:
+        """The running digest of the log there; None where it holds no such entry.
+
+        Raises:
+            BrokerError: NOT_READY, it has rotted there.
+        """
+        member = self._member
+        soundness = Soundness(self._life.fail, member.repairs.takes)
+        try:
+            return soundness.read(lambda: member.log.digest_at(index))
+        except OutOfRange:
+            return None
 
     def _gather_parts(self) -> Parts:
         member = self._member
@@ -261,7 +277,10 @@ class Wiring:
             member.log.seals,
             member.snapshots,
             member.base.files,
-            KeptBase(lambda: member.log.start.index, self.log_start.on_base_rotted),
+            KeptBase(
+                lambda: head_of(recovered.directory.disk.disk_id, member.log.start),
+                self.log_start.on_base_rotted,
+            ),
             queues,
         )
 

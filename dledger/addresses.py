@@ -34,6 +34,19 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def plain_address(address: str) -> str:
+    """`host:port` in the one spelling of all that mean the same without being resolved: names are
+    of any case, and an IPv6 address has many texts.
+
+    Raises:
+        ValueError: as `split_address`.
+    """
+    host, port = split_address(address)
+    if is_ipv6(host):
+        return f"[{IPv6Address(host[1:-1]).compressed}]:{port}"
+    return f"{host.lower()}:{port}"
+
+
 def _is_host(host: str) -> bool:
     """Whether it is a host name or an IPv4 address.
 

@@ -249,6 +249,10 @@ class RaftDriver(Generic[H]):
 
         self._guarded(both)
 
+    def hasten_election(self) -> None:
+        """This node campaigns at its next tick, if it knows of no leader."""
+        self._guarded(self._core.hasten_election)
+
     def transfer_leadership(self, target: NodeId | None) -> None:
         """Starts handing leadership to `target`, or to the best caught-up voter.
 

@@ -12,8 +12,9 @@ from typing import Final
 RPC_LIMIT_BYTES: Final = 16 << 20
 MAX_MESSAGE_BYTES: Final = 4 << 20  # of a message's body; RocketMQ's maxMessageSize
 # Of a configuration. It is copied into the note of where a log begins, which is read up to 64 KiB
-# (`store.files.MAX_ATOMIC_BYTES`): a larger one would end every member that has let go of what was
-# before it. Fifty members with the longest names and addresses fit into what a leader writes.
+# (`store.atomic_file.MAX_ATOMIC_BYTES`): a larger one would end every member that has let go of
+# what was before it. Fifty members with the longest names and addresses fit into what a leader
+# writes.
 MAX_CONFIGURATION_BYTES: Final = 32 << 10  # that a leader writes
 MAX_CONFIGURATION_TAKEN_BYTES: Final = (
     48 << 10

@@ -1,4 +1,5 @@
-"""Why an address can't be listened on, in words that say what to do about it."""
+"""Whether somebody listens at an address; why it can't be listened on, in words that say what to do
+about it."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import errno
 import socket
 
 from dledger.addresses import split_address
+
+PATIENCE_S = 1.0  # until a server is asked that is busy
 
 
 def why_not_listening(address: str) -> str:
@@ -23,6 +26,18 @@ def why_not_listening(address: str) -> str:
     except OSError as error:
         return _in_words(error)
     return ""
+
+
+def is_listening(address: str) -> bool:
+    """Whether a connection to `address`, which is this machine's, is taken now."""
+    host, port = split_address(address)
+    try:
+        socket.create_connection((host, port), PATIENCE_S).close()
+    except TimeoutError:
+        return True  # there is somebody, and others wait for it as well
+    except OSError:
+        return False
+    return True
 
 
 def _in_words(error: OSError) -> str:

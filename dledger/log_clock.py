@@ -123,12 +123,16 @@ class LogClock:
                 return 0  # as if it were behind: only who is heard can move time
             return max(0, shown.ahead_us + now_us)
 
-        reached_us = agreed(voters, shows_us)
+        counting = voters.voters
+        if voters.voters_outgoing:
+            counting |= voters.voters_outgoing
+        shown = {voter: shows_us(voter) for voter in sorted(counting)}
+        reached_us = agreed(voters, shown.__getitem__)
         self._ahead_us = reached_us - now_us if reached_us else None
         self._off_us = {
             voter: shown_us - reached_us
-            for voter in sorted(voters.voters | voters.voters_outgoing)
-            if reached_us and (shown_us := shows_us(voter))
+            for voter, shown_us in shown.items()
+            if reached_us and shown_us
         }
         return self._worth_telling(now_us)
 
@@ -167,10 +171,9 @@ class LogClock:
         if self._stepped is not None:
             told.append(self._stepped)
             self._stepped = None
-        for node, off_us in self._off_us.items():
+        for node in [node for node, us in self._off_us.items() if abs(us) > OFF_US]:
             named_us = self._named_us.get(node)
-            is_due = named_us is None or now_us - named_us >= NAMED_EVERY_US
-            if abs(off_us) > OFF_US and is_due:
+            if named_us is None or now_us - named_us >= NAMED_EVERY_US:
                 self._named_us[node] = now_us
-                told.append(ClockOff(node, off_us // 1000))
+                told.append(ClockOff(node, self._off_us[node] // 1000))
         return told

@@ -303,6 +303,13 @@ class PeerLinks:
             peer.accepted.stop()
             self._settle(peer)
 
+    def level_of(self, peer: NodeId) -> int:
+        """What `PeerLink.level` is of that one, for who asks at each tick; 0: it is no member."""
+        link = self._peers.get(peer)
+        if link is None or not link.is_member or not link.level:
+            return 0
+        return link.level if link.dialed.makes_progress(self._sockets.now()) else 0
+
     def pictures(self) -> dict[NodeId, PeerLink]:
         """The connection to each peer, as of now."""
         now = self._sockets.now()

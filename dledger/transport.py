@@ -149,6 +149,10 @@ class GrpcTransport:
             await _cancelled(self._checking)
         await asyncio.gather(*self._dials.values(), return_exceptions=True)
 
+    def level_of(self, peer: NodeId) -> int:
+        """The level that `peer` said, as of now; see `PeerLinks.level_of`."""
+        return self._links.level_of(peer)
+
     def links(self) -> dict[NodeId, PeerLink]:
         """The connection to each peer, as of now."""
         return self._links.pictures()

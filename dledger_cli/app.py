@@ -12,6 +12,7 @@ import platform
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -106,6 +107,7 @@ def _member() -> typer.Typer:
     return program
 
 
+@cache
 def _node() -> typer.Typer:
     from dledger_cli.node import node
 

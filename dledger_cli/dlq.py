@@ -15,7 +15,7 @@ from dledger.records.reserved import (
     dead_letter_topic,
 )
 from dledger.terminal.options import JsonOption
-from dledger.terminal.outcome import errors_told, run
+from dledger.terminal.outcome import errors_told, interruption_told, run
 from dledger.terminal.output import print_columns, print_json
 from dledger.terminal.program import new_program
 from dledger_cli.group_options import (
@@ -31,6 +31,10 @@ from dledger_cli.names import checked_consumer_group
 app = new_program("List, show and send again what a consumer group couldn't work on.")
 
 MOST_LISTED = 10_000
+GOES_ON = (
+    "the one after these may have been sent again as well; the same command goes on there, and "
+    "sends none twice"
+)
 TOPIC_WIDTH = 28  # of the table, which fits 80 columns
 GroupArgument = Annotated[
     str,
@@ -121,7 +125,8 @@ def resend(
         addresses = bootstrap_addresses(bootstrap, directory)
     done: list[tuple[int, Resent]] = []
     try:
-        run(_resend(addresses, group, offsets, done))
+        with interruption_told(GOES_ON):
+            run(_resend(addresses, group, offsets, done))
     finally:  # what ends it says so itself
         if done:
             _tell(done, as_json=as_json)

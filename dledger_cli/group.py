@@ -21,13 +21,21 @@ from broker.local_group.status import OUT_OF_SERVICE_ROLE
 from dledger.client import ServerError
 from dledger.outcome import Outcome
 from dledger.terminal.options import JsonOption, parse_size
-from dledger.terminal.outcome import ExitCode, complain, end, errors_told, run
+from dledger.terminal.outcome import (
+    ExitCode,
+    complain,
+    end,
+    errors_told,
+    interruption_told,
+    run,
+)
 from dledger.terminal.output import print_columns, print_json, remark
 from dledger.terminal.program import new_program
 from dledger.terminal.tls import chosen_material
 from dledger_cli.backup import backup, restore
 from dledger_cli.doctor import doctor
 from dledger_cli.group_options import (
+    BEGUN_GOES_ON,
     DEFAULT_DIRECTORY,
     BootstrapOption,
     DirectoryOption,
@@ -373,7 +381,8 @@ def replace(
     from broker.forming.patience import persistently
 
     attempt = partial(_replace, addresses, node_id)
-    replaced = run(persistently(attempt, lambda found: found.votes, wait_s, remark))
+    with interruption_told(BEGUN_GOES_ON):
+        replaced = run(persistently(attempt, lambda found: found.votes, wait_s, remark))
     if as_json:
         disk = {"id": replaced.node_id, "disk": replaced.disk_id.hex()}
         print_json({**disk, "votes": replaced.votes})
@@ -440,6 +449,11 @@ def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
         ),
     )
     for node in status.nodes:
+        if node.other_group:
+            typer.echo(
+                f"at {node.address}, where {node.id} is to be, a node of broker group "
+                f"{node.other_group} answers"
+            )
         if node.role == OUT_OF_SERVICE_ROLE:
             typer.echo(
                 f"{node.id} is out of service: its log isn't the group's. `dledger group doctor` "

@@ -18,6 +18,11 @@ from dledger.terminal.tls import chosen_files, forget
 
 BOOTSTRAP_VARIABLE = "DLEDGER_BOOTSTRAP"
 DEFAULT_DIRECTORY = Path("run")
+# Said by commands that change members, where they are interrupted.
+BEGUN_GOES_ON = (
+    "what was begun goes on without this command: `dledger member list` shows it, the same command "
+    "finishes it, and `dledger member remove` takes back who was to come"
+)
 CALL_DEADLINE_S = 10.0  # one call to the brokers, retries included
 
 

@@ -14,13 +14,14 @@ from broker.forming.joining import Wish, change, newcomers
 from broker.forming.patience import persistently
 from broker.local_group import group_status
 from dledger.terminal.options import JsonOption
-from dledger.terminal.outcome import ExitCode, end, errors_told, run
+from dledger.terminal.outcome import ExitCode, end, errors_told, interruption_told, run
 from dledger.terminal.output import print_columns, print_json, remark
 from dledger.terminal.program import new_program
 from dledger.terminal.tls import chosen_material
 from dledger.wire import cluster_pb2 as cpb
 from dledger_cli import group, recover
 from dledger_cli.group_options import (
+    BEGUN_GOES_ON,
     DEFAULT_DIRECTORY,
     BootstrapOption,
     DirectoryOption,
@@ -34,6 +35,7 @@ WaitOption = Annotated[
     float, typer.Option("--wait", min=0, metavar="S", help="How long until all of it is so.")
 ]
 DEFAULT_WAIT_S = 60.0
+DISK_WIDTH = 16  # of 32 digits: the table fits 80 columns, and --json has all of them
 
 
 @app.command("list")
@@ -147,7 +149,8 @@ def _carry_out(
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
     attempt = partial(_change, addresses, wish)
-    members, is_done = run(persistently(attempt, lambda found: found[1], wait_s, remark))
+    with interruption_told(BEGUN_GOES_ON):
+        members, is_done = run(persistently(attempt, lambda found: found[1], wait_s, remark))
     _tell(members, as_json=as_json)
     if not is_done:
         end(ExitCode.UNREACHABLE)
@@ -197,7 +200,7 @@ def _tell(members: cpb.Members, *, as_json: bool) -> None:
                 each.address or "-",
                 "yes" if each.connected else "no",
                 each.match_index,
-                each.disk_id.hex() or "-",
+                each.disk_id.hex()[:DISK_WIDTH] or "-",
             )
             for each in members.members
         ),

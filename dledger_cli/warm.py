@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -39,11 +40,14 @@ import traceback
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import typer.main
+
 from broker.local_group.process import identity_of, use_spawner
 from dledger.testing.warm import MESSAGE_BYTES
+from dledger_cli.app import PROGRAMS, app
 from dledger_cli.warm_nodes import forked_by
 
-PRELOADED: Final = ("dledger_cli.app", "dledger_cli.group", "dledger_cli.node", "broker.node")
+PRELOADED: Final = ("broker.local_group.disks", "dledger_cli.group", "broker.node")
 PR_SET_PDEATHSIG: Final = 1
 BACKLOG: Final = 64
 REQUEST_S: Final = 10.0  # a request is one message, sent as soon as there is a connection
@@ -152,10 +156,19 @@ class Nursery:
             os._exit(code)
 
 
+def make_commands() -> None:
+    """What the signatures of commands say is looked up once: it takes as long as the rest of a
+    short command."""
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    for program in (app, PROGRAMS["group"].load(), PROGRAMS["node"].load()):
+        typer.main.get_command(program)
+
+
 def main(path: str, *more: str) -> None:
     """Imports, says so on standard output, and serves."""
     for name in (*PRELOADED, *more):
         importlib.import_module(name)
+    make_commands()
     nursery = Nursery(path)
     gc.collect()
     gc.freeze()  # what is shared stays so: collections of the forked don't write to it

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from dledger.client import Message, RevokedQueues
+from dledger.client import Message, Reject, RevokedQueues
 from dledger.client.blocking import BlockingClient, BlockingPushConsumer
 from dledger.testing import BlockingFakeGroup, BrokerGroup, make_message
 from dledger.testing.fixtures import dledger_fake, dledger_group, dledger_three
@@ -25,6 +25,10 @@ class Billing:
         self.bills: dict[str, str] = {}
 
     def bill(self, message: Message) -> None:
+        if message.keys is None:
+            raise Reject  # nobody will ever know whose it is: a dead letter
+        if message.body == b"later" and message.attempt == 1:
+            raise ValueError("the rates aren't there yet")
         self.bills.setdefault(message.keys or "", message.body.decode())
 
     def member_of(self, client: BlockingClient, topic: str) -> BlockingPushConsumer:
@@ -79,6 +83,24 @@ def test_a_queue_that_is_taken_away_is_given_up(dledger_fake: BlockingFakeGroup)
         service.stop()
         running.join()
     assert billing.bills == {"order-1": "1.00"}
+
+
+def test_what_fails_comes_again_or_is_a_dead_letter(dledger_fake: BlockingFakeGroup) -> None:
+    """As at real nodes, which take 10 s before the first retry."""
+    billing, topic = Billing(), dledger_fake.topic()
+    with BlockingClient.connect(dledger_fake.addresses) as client:
+        with client.producer() as producer:
+            producer.send(topic, b"later", key="order-1")
+            producer.send(topic, b"nobody's")
+        service = billing.member_of(client, topic)
+        running = threading.Thread(target=service.run)
+        running.start()
+        while not billing.bills or not client.dead_letters("billing").count:
+            running.join(0.01)
+        service.stop()
+        running.join()
+    assert billing.bills == {"order-1": "later"}
+    assert dledger_fake.bodies("%DLQ%billing") == [b"nobody's"]
 
 
 def test_an_answer_that_is_lost_stores_nothing_twice(dledger_fake: BlockingFakeGroup) -> None:

@@ -77,10 +77,11 @@ class Checkpoint:
             )
 
     def lower(self, watermark: int) -> None:
-        """The watermark is `watermark` at most. Written, not synced."""
+        """The watermark is `watermark` at most. Written, not synced; also where it reads so: a sync
+        of the process before may have failed, and the page be called clean since (ADR 8)."""
         with self._lock:
-            if watermark < self._state.watermark:
-                self._write(replace(self._state, watermark=watermark))
+            lowered = min(watermark, self._state.watermark)
+            self._write(replace(self._state, watermark=lowered))
 
     def note_consume_queue(self, index: int, timestamp_ms: int) -> None:
         """The units of all entries up to `index` are durable. Written, not synced."""

@@ -29,6 +29,7 @@ from typing import Final
 from crc32c import crc32c
 
 from dledger.records.layout import BOOT
+from store.atomic_file import AtomicFile, replace_file
 from store.errors import (
     CorruptionFound,
     DirectoryInUse,
@@ -40,13 +41,11 @@ from store.errors import (
 from store.files import (
     FULL_ERRNOS,
     LOST_ERRNOS,
-    AtomicFile,
     FileSystem,
     Handle,
     OsFiles,
     make_directory,
     read_upto,
-    replace_file,
     write_all,
 )
 

@@ -71,7 +71,9 @@ class StorageFailed(StoreError):
     exit_code: ClassVar[ExitCode] = ExitCode.DISK_FAILED
 
     def __init__(self, operation: str, cause: BaseException) -> None:
-        super().__init__(f"storage failed during {operation}: {cause!r}")
+        file = cause.filename if isinstance(cause, OSError) else None
+        where = "" if file is None else f" of {file}"
+        super().__init__(f"storage failed during {operation}{where}: {cause!r}")
         self.operation = operation
         self.cause = cause
 

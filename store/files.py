@@ -9,24 +9,24 @@ errors (see `docs/formats.md`).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import mmap
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Final, NewType, Protocol
+from typing import Final, NewType, Protocol, TypeVar, cast
 
-from crc32c import crc32c
-
-from dledger.records.layout import ATOMIC_FILE
 from store.descriptors import SCARCE_ERRNOS, DescriptorReserve
 from store.errors import CorruptionFound, NotARegularFile
 
 Handle = NewType("Handle", int)
 Buffer = bytes | bytearray | memoryview
+C = TypeVar("C", bound=Callable[..., object])
 
 IOV_MAX: Final = 1024  # POSIX guarantees 16; Linux has had 1,024 since 2.4.
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -36,10 +36,8 @@ PASSING_ERRNOS: Final = FULL_ERRNOS | SCARCE_ERRNOS
 LOST_ERRNOS: Final = frozenset({errno.ENOENT, errno.EIO})
 CHUNK_BYTES: Final = 1 << 20
 SECTOR_BYTES: Final = 512  # the least that a disk loses
-MAX_ATOMIC_BYTES: Final = 64 << 10  # far beyond what any atomic file holds; more is none
 
 _ZEROS: Final = bytes(CHUNK_BYTES)
-_CRC: Final = ATOMIC_FILE.run("crc")
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
@@ -131,7 +129,8 @@ class FileSystem(Protocol):
         ...
 
     def exists(self, path: Path) -> bool:
-        """Whether anything has the name, and be it a link that leads nowhere."""
+        """Whether anything has the name, and be it a link that leads nowhere. Whoever isn't told
+        gets an OSError: a directory that can't be read is no empty one."""
         ...
 
     def free_bytes(self, path: Path) -> int:
@@ -147,6 +146,22 @@ class FileSystem(Protocol):
         ...
 
 
+def _naming_its_file(call: C) -> C:
+    """What the system says of a descriptor names no file: whoever reads it needs to know which."""
+
+    @wraps(call)
+    def named(files: OsFiles, handle: Handle, *rest: object) -> object:
+        try:
+            return call(files, handle, *rest)
+        except OSError as error:
+            if error.filename is None:
+                with contextlib.suppress(OSError):  # there is no /proc, or it was closed
+                    error.filename = os.readlink(f"/proc/self/fd/{handle}")
+            raise
+
+    return cast(C, named)
+
+
 class OsFiles:
     """`FileSystem` on Linux; a handle is a file descriptor.
 
@@ -159,6 +174,7 @@ class OsFiles:
     def __init__(self, reserved: int = 0, access: int = os.O_RDWR) -> None:
         self._access = access
         self._pinned: dict[int, tuple[int, int]] = {}
+        self._locked: dict[int, int] = {}  # directories, by the files that stand for them
         self._reserve = DescriptorReserve(reserved)
 
     def open(self, path: Path) -> Handle:
@@ -172,28 +188,38 @@ class OsFiles:
 
     def close(self, handle: Handle) -> None:
         self.unpin(handle)
+        directory = self._locked.pop(handle, None)
+        if directory is not None:
+            os.close(directory)
         os.close(handle)
         self._reserve.refill()
 
+    @_naming_its_file
     def pread(self, handle: Handle, size: int, offset: int) -> bytes:
         return os.pread(handle, size, offset)
 
+    @_naming_its_file
     def pwritev(self, handle: Handle, buffers: Sequence[Buffer], offset: int) -> int:
         # Short of memory it has written nothing: what is in the page cache is told by its count.
         return self._reserve.obtain(lambda: os.pwritev(handle, buffers, offset))
 
+    @_naming_its_file
     def fdatasync(self, handle: Handle) -> None:
         os.fdatasync(handle)
 
+    @_naming_its_file
     def fsync(self, handle: Handle) -> None:
         os.fsync(handle)
 
+    @_naming_its_file
     def fallocate(self, handle: Handle, size: int) -> None:
         os.posix_fallocate(handle, 0, size)
 
+    @_naming_its_file
     def truncate(self, handle: Handle, size: int) -> None:
         os.ftruncate(handle, size)
 
+    @_naming_its_file
     def size(self, handle: Handle) -> int:
         return os.fstat(handle).st_size
 
@@ -201,15 +227,19 @@ class OsFiles:
         at = start
         while at < end:
             try:
-                data = os.lseek(handle, at, os.SEEK_DATA)
+                data = self._sought(handle, at, os.SEEK_DATA)
             except OSError as error:
                 if error.errno == errno.ENXIO:  # Nothing but a hole up to the end.
                     return
                 raise
             if data >= end:
                 return
-            at = min(os.lseek(handle, data, os.SEEK_HOLE), end)
+            at = min(self._sought(handle, data, os.SEEK_HOLE), end)
             yield data, at
+
+    @_naming_its_file
+    def _sought(self, handle: Handle, at: int, whence: int) -> int:
+        return os.lseek(handle, at, whence)
 
     def pin(self, handle: Handle) -> str | None:
         # Read-only: Python's own mmap gives no address of one, so libc is asked directly.
@@ -264,7 +294,13 @@ class OsFiles:
         return sorted(self._reserve.obtain(lambda: os.listdir(path)))
 
     def exists(self, path: Path) -> bool:
-        return os.path.lexists(path)
+        # Not `os.path.lexists`: it says no wherever it isn't told, and a vote that is there would
+        # be none, a mark that keeps a directory out of service gone, an intent never made.
+        try:
+            self._reserve.obtain(lambda: os.lstat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def free_bytes(self, path: Path) -> int:
         state = os.statvfs(path)
@@ -278,13 +314,41 @@ class OsFiles:
     def lock(self, path: Path) -> Handle | None:
         descriptor = self._opened(path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            is_ours = _flock(descriptor) and self._lock_directory(descriptor, path.parent)
+        except BaseException:
             self.close(descriptor)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                return None
             raise
+        if not is_ours:
+            self.close(descriptor)
+            return None
         return descriptor
+
+    def _lock_directory(self, handle: Handle, path: Path) -> bool:
+        """The directory is locked as well, as long as `handle` is open: whoever takes the file for
+        a stale one and removes it would let a second process in, with a file of its own."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        directory = self._reserve.obtain(lambda: os.open(path, flags))
+        try:
+            is_ours = _flock(directory)
+        except OSError:  # a file system that locks no directories: the file has to do
+            os.close(directory)
+            return True
+        if is_ours:
+            self._locked[handle] = directory
+        else:
+            os.close(directory)
+        return is_ours
+
+
+def _flock(descriptor: int) -> bool:
+    """Whether nobody else has the lock now. Raises OSError: it can't be locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        raise
+    return True
 
 
 def open_regular(path: Path, flags: int) -> int:
@@ -374,19 +438,22 @@ def read_upto(files: FileSystem, handle: Handle, size: int, offset: int, name: s
     except OSError as error:
         if error.errno != errno.EIO:
             raise
+    sectors: list[bytes] = []  # read again, all at once, they might not be given again
     at = offset
     while at < offset + size:
         end = min(offset + size, at - at % SECTOR_BYTES + SECTOR_BYTES)
         try:
-            files.pread(handle, end - at, at)
+            sectors.append(files.pread(handle, end - at, at))
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
             raise CorruptionFound(
                 name, at, f"{end - at} bytes", "a sector that can't be read"
             ) from error
+        if len(sectors[-1]) < end - at:
+            break
         at = end
-    return files.pread(handle, size, offset)  # it can, the second time
+    return b"".join(sectors)
 
 
 def zero_range(
@@ -433,166 +500,6 @@ def _readable(files: FileSystem, handle: Handle, size: int, at: int) -> bytes:
 def any_nonzero(chunk: bytes) -> bool:
     """Whether a byte of `chunk`, of `CHUNK_BYTES` at most, isn't zero. Compares, never copies."""
     return chunk != (_ZEROS if len(chunk) == CHUNK_BYTES else bytes(len(chunk)))
-
-
-class AtomicFile:
-    """A small file that is replaced as a whole: write a new one, fsync, rename, fsync the
-    directory. A CRC32C of the content follows it, so that a reader can trust what it finds.
-
-    With `spare_bytes` no replacement after `settle` needs space (ADR 28). `<name>.spare` is a file
-    whose blocks are there already: the new content goes into it, and the two files exchange their
-    names, so that the old one is the next spare. Nothing is set free in between that somebody else
-    could take. Where the file system can't exchange names, the old file's space is set free and
-    asked for again; should another have taken it, only the next replacement finds out.
-
-    Source: ATC'20, "Can Applications Recover from fsync Failures?"; DLedger deletes the old file
-    first and never syncs.
-    """
-
-    def __init__(self, files: FileSystem, path: Path, spare_bytes: int = 0) -> None:
-        self._files = files
-        self._path = path
-        self._spare_bytes = spare_bytes
-        self._spare = path.with_name(path.name + ".spare")
-
-    def read(self) -> bytes | None:
-        """The content; None when the file doesn't exist.
-
-        Raises:
-            CorruptionFound: the CRC doesn't fit.
-        """
-        if not self._files.exists(self._path):
-            return None
-        handle = self._files.open(self._path)
-        try:
-            stored = read_upto(self._files, handle, MAX_ATOMIC_BYTES, 0, str(self._path))
-        finally:
-            self._files.close(handle)
-        content, crc = stored[: -_CRC.size], stored[-_CRC.size :]
-        computed = _CRC.pack(crc32c(content))
-        if crc != computed:
-            at = max(0, len(stored) - _CRC.size)
-            expected = f"CRC32C {computed.hex()}"
-            raise CorruptionFound(str(self._path), at, expected, crc.hex() or "nothing")
-        return content
-
-    def replace(self, content: bytes) -> None:
-        """The file holds `content` durably when this returns, the old content before that."""
-        stored = content + _CRC.pack(crc32c(content))
-        if not self._write_to_spare(stored):
-            self._write_anew(stored)
-        else:
-            is_there = self._files.exists(self._path)
-            if not is_there or not self._files.exchange(self._spare, self._path):
-                self._files.rename(self._spare, self._path)
-            self._files.fsync_directory(self._path.parent)
-        try:
-            self.keep_space()
-        except OSError as error:
-            if error.errno not in PASSING_ERRNOS:
-                raise
-
-    def settle(self) -> bytes | None:
-        """The content, durable when this returns, and the next one's space is there; None when the
-        file doesn't exist. Called before anything is built on what a former process left: one that
-        died, or whose last fsync failed, may have left its newest name for the file in the page
-        cache only.
-
-        Raises:
-            CorruptionFound: the CRC doesn't fit.
-            OSError: ENOSPC, where there is no spare and no space for one.
-        """
-        content = self.read()
-        if content is not None:
-            try:
-                # Never into the spare: to the platter that may be the file itself, as yet.
-                self._write_anew(content + _CRC.pack(crc32c(content)))
-            except OSError as error:
-                if error.errno not in FULL_ERRNOS:
-                    raise
-                # Whoever gave it its name had synced the bytes.
-                self._files.fsync_directory(self._path.parent)
-        self.keep_space()
-        return content
-
-    def _write_to_spare(self, stored: bytes) -> bool:
-        """Whether there was a spare that is large enough; it holds `stored`, durably, if so.
-
-        A crash may have left anything in it: it is never the truth before it is renamed. That it
-        has a size says that its space was had."""
-        if len(stored) > self._spare_bytes or not self._files.exists(self._spare):
-            return False
-        handle = self._files.open(self._spare)
-        try:
-            if self._files.size(handle) == 0:
-                return False
-            write_all(self._files, handle, [stored], 0)
-            self._files.truncate(handle, len(stored))
-            self._files.fsync(handle)
-        finally:
-            self._files.close(handle)
-        return True
-
-    def _write_anew(self, stored: bytes) -> None:
-        """A new file with `stored` has the name, and room for whatever a spare must hold."""
-        replace_file(self._files, self._path, stored, self._spare_bytes)
-
-    def keep_space(self) -> None:
-        """There is a durable spare, if one is wanted: made, should there be none.
-
-        Raises:
-            OSError: ENOSPC, where there is no space for it.
-        """
-        if not self._spare_bytes or self._has_spare():
-            return
-        if self._files.exists(self._spare):  # a crash, or a full disk, left it without space
-            self._files.unlink(self._spare)
-        handle = self._files.create(self._spare)
-        try:
-            self._files.fallocate(handle, self._spare_bytes)
-            self._files.fsync(handle)
-        finally:
-            self._files.close(handle)
-        self._files.fsync_directory(self._path.parent)
-
-    def _has_spare(self) -> bool:
-        if not self._files.exists(self._spare):
-            return False
-        handle = self._files.open(self._spare)
-        try:
-            return self._files.size(handle) > 0
-        finally:
-            self._files.close(handle)
-
-    def remove(self) -> None:
-        """The file is gone, durably; no error if it never was. Its space is the spare's."""
-        if not self._files.exists(self._path):
-            return
-        if self._spare_bytes:
-            self._files.rename(self._path, self._spare)
-        else:
-            self._files.unlink(self._path)
-        self._files.fsync_directory(self._path.parent)
-
-
-def replace_file(files: FileSystem, path: Path, content: bytes, room_bytes: int = 0) -> None:
-    """`path` holds `content` durably when this returns, what it held before that until then. The
-    file has blocks for `room_bytes` at least."""
-    temporary = path.with_name(path.name + ".tmp")
-    if files.exists(temporary):  # Left by a crash; it was never the truth.
-        files.unlink(temporary)
-    handle = files.create(temporary)
-    try:
-        if room_bytes > len(content):
-            files.fallocate(handle, room_bytes)
-        write_all(files, handle, [content], 0)
-        if room_bytes > len(content):
-            files.truncate(handle, len(content))
-        files.fsync(handle)
-    finally:
-        files.close(handle)
-    files.rename(temporary, path)
-    files.fsync_directory(path.parent)
 
 
 def make_directory(files: FileSystem, path: Path) -> None:

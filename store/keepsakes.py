@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from store.atomic_file import replace_file
 from store.errors import NotARegularFile
-from store.files import LOST_ERRNOS, FileSystem, replace_file
+from store.files import LOST_ERRNOS, FileSystem
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ durably, nor leave an intent undone: whoever opens a directory settles it first 
 
     installing   segments, journals gone ─▶ checkpoint at the start ─▶ the intent becomes the note
 
-Both are atomic files (`store.files.AtomicFile`) with the bytes of a
+Both are atomic files (`store.atomic_file.AtomicFile`) with the bytes of a
 `dledger.reading.log_start.LogStart`. The state as of the entry before the first is a snapshot
 (`store.snapshot_files`), and kept by others.
 """
@@ -23,9 +23,10 @@ from dledger.reading.log_start import FROM_THE_FIRST, NOTE, LogStart
 from dledger.reading.log_start import decode_start as decoded
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
+from store.atomic_file import AtomicFile
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound, NotARegularFile
-from store.files import LOST_ERRNOS, AtomicFile, FileSystem, zero_range
+from store.files import LOST_ERRNOS, FileSystem, zero_range
 from store.snapshot_files import FOLDER, RECEIVED
 
 INTENT: Final = "install"
@@ -113,6 +114,15 @@ class Install:
             OSError: it may or may not.
         """
         self._file.replace(start.encode())
+
+    def read(self) -> LogStart | None:
+        """What is intended; None: nothing is.
+
+        Raises:
+            CorruptionFound: the intent isn't what was written.
+        """
+        content = self._file.read()
+        return None if content is None else decode_start(content, str(self._path))
 
     def settle(self, segment_size: int) -> LogStart | None:
         """What was intended is done, durably; None if nothing was. A crash on the way leads here

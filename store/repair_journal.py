@@ -23,9 +23,10 @@ from crc32c import crc32c
 from dledger.reading.entry import blank_filler, walk_frames
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import REPAIR_JOURNAL, file_name
+from store.atomic_file import replace_file
 from store.damage import MAX_DAMAGE_BYTES, Extent
 from store.errors import CorruptionFound
-from store.files import FileSystem, Handle, read_exactly, replace_file, write_all, zero_range
+from store.files import FileSystem, Handle, read_exactly, write_all, zero_range
 
 NAME: Final = "repair"
 _HEAD: Final = REPAIR_JOURNAL.run("magic", "version", "place", "size")

@@ -38,9 +38,10 @@ from dledger.records.layout import (
     SEAL_TERM,
     file_name,
 )
+from store.atomic_file import replace_file
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound, NotARegularFile, SealRefused
-from store.files import LOST_ERRNOS, FileSystem, make_directory, read_exactly, replace_file
+from store.files import LOST_ERRNOS, FileSystem, make_directory, read_exactly
 from store.history import History
 from store.intact import IntactRun, Known, Marks
 from store.segment_reader import LogReader

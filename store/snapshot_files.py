@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Final
 from crc32c import crc32c
 
 from dledger.records.layout import FILE_NAME, SNAPSHOT_FILE, SNAPSHOT_PIECE, file_name
+from store.atomic_file import replace_file
 from store.errors import CorruptionFound, NotARegularFile
 from store.files import (
     CHUNK_BYTES,
@@ -31,7 +32,6 @@ from store.files import (
     Handle,
     make_directory,
     read_exactly,
-    replace_file,
     write_all,
 )
 
@@ -180,17 +180,19 @@ class SnapshotFiles:
     def is_whole(self, index: int) -> bool:
         """Whether the snapshot as of entry `index` is there, and what was written. Blocks. Raises
         OSError: that can't be told now."""
-        return self._whole(self.path(index), index) is not None
+        content = self._whole(self.path(index), lambda head: head.applied_index == index)
+        return content is not None
 
-    def mend_base(self, index: int) -> BaseFound:
-        """The snapshot as of entry `index` is there twice, as nothing else can take its place
-        (ADR 43): whichever of the two isn't what was written is written again. Blocks.
+    def mend_base(self, own: SnapshotHead) -> BaseFound:
+        """The snapshot with that head is there twice, as nothing else can take its place (ADR 43):
+        whichever of the two isn't what was written, and be it another's, is written again. Blocks.
 
         Raises:
             OSError: it can't be.
         """
-        path, copy = self.path(index), self.path(index).with_suffix(COPY)
-        content, copied = self._whole(path, index), self._whole(copy, index)
+        path = self.path(own.applied_index)
+        copy = path.with_suffix(COPY)
+        content, copied = (self._whole(each, lambda head: head == own) for each in (path, copy))
         if content is not None and copied == content:
             return BaseFound.SOUND
         if content is not None:
@@ -213,14 +215,15 @@ class SnapshotFiles:
                 self._files.unlink(path.with_name(path.name + ".tmp"))
             raise
 
-    def _whole(self, path: Path, index: int) -> bytes | None:
-        """The bytes of a file that is a snapshot as of entry `index`; None if it isn't."""
+    def _whole(self, path: Path, is_wanted: Callable[[SnapshotHead], bool]) -> bytes | None:
+        """The bytes of a file that is a whole snapshot, and the one that is wanted; None if it
+        isn't."""
         try:
             handle = self._files.open(path)
             try:
                 size = self._files.size(handle)
                 reader = _Reader(self._files, handle, str(path))
-                if reader.head().applied_index != index:
+                if not is_wanted(reader.head()):
                     return None
                 for _ in reader.chunks():
                     pass
@@ -248,6 +251,22 @@ class SnapshotFiles:
             return self._files.size(handle), self._files.pread(handle, size, at)
         finally:
             self._files.close(handle)
+
+    def check_room(self, size_bytes: int, gives_back: int) -> None:
+        """There is room for a state of that size, twice: as it comes, and as this disk's own. Of
+        what is kept free for the log it may take half, or as much as the log gives back for it.
+
+        Raises:
+            OSError: ENOSPC: there isn't.
+        """
+        free = self._files.free_bytes(self._folder.parent)
+        kept = max(0, self._reserve_bytes - max(self._reserve_bytes // 2, gives_back))
+        if self._reserve_bytes and free < 2 * size_bytes + kept:
+            why = (
+                f"a state of {size_bytes} bytes takes twice that, and of the {free} bytes that are "
+                f"free {kept} are kept for the log"
+            )
+            raise OSError(errno.ENOSPC, why, str(self._folder))
 
     def receive(self, at: int, piece: bytes) -> None:
         """What is received has these bytes from `at` on; with 0 it begins anew.

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dledger.records.layout import TRUNCATION_INTENT
+from store.atomic_file import AtomicFile
 from store.checkpoint import Checkpoint
 from store.errors import CorruptionFound
-from store.files import AtomicFile, FileSystem, Handle, zero_range
+from store.files import FileSystem, Handle, zero_range
 
 _MAGIC: Final = TRUNCATION_INTENT.constant("magic")
 _VERSION: Final = TRUNCATION_INTENT.constant("version")

@@ -28,6 +28,7 @@ ELSEWHERE = {
     "Refusal": "what a fake node of dledger.testing is told to answer, and only its door sees",
     "TooFewDescriptors": "an OSError of this process alone, told by its start",
     "_Ended": "never leaves audit.commands.watch: SIGTERM, which is no error",
+    "Terminated": "never leaves dledger.terminal.outcome: SIGTERM, which is no error",
     "NotGiven": "never leaves who pulls a state: it asks again, or somebody else",
     "_NotAlike": "never leaves audit.proof.reading: each replica is read by itself then",
     "_NotOffered": "never leaves broker.forming.calls: it asks elsewhere",

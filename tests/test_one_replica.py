@@ -49,6 +49,7 @@ ALONE = {
     "tests.broker.test_watches": {"broker.services.cluster.Cluster"},
     "tests.core.test_changes": {"broker.leader.membership.Membership"},
     "tests.core.test_membership": {"broker.leader.membership.Membership"},
+    "tests.core.test_newcomers": {"broker.leader.membership.Membership"},
 }
 # Who has a world to hand in: docs/architecture.md, "A replica and its ports".
 PORTS = "broker.ports.ReplicaPorts"

@@ -40,10 +40,11 @@ from dledger.reading.survey import walk_headers
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME, file_name
 from dledger.wire import audit_pb2 as apb
+from store.atomic_file import replace_file
 from store.backup import COMMITLOG, FILE, Backup, read_backup, write_backup
 from store.directory import lock_directory
 from store.errors import CorruptionFound
-from store.files import FileSystem, OsFiles, make_directory, replace_file, write_all
+from store.files import FileSystem, OsFiles, make_directory, write_all
 from store.log_start import StartNote, decode_start
 from store.snapshot_files import FOLDER as SNAPSHOTS
 from store.snapshot_files import SnapshotFiles
@@ -142,20 +143,22 @@ def _source(members: Sequence[Replica], node: str | None) -> Iterator[_Source]:
         known = ", ".join(each.id for each in members)
         raise BackupRefused(f"{node} is no member that answers; these do: {known}")
     until = time.monotonic() + CATCH_UP_S
+    reason = f"behind what is committed after {CATCH_UP_S:g} s"
     while True:
         for replica in _followers_first(named):
             assert replica.address is not None
             with node_log(replica.address) as log:
                 try:
                     survey = log.survey()
-                except NodeRefused:
+                except NodeRefused as error:
+                    reason = error.strerror or ""  # it stands by, say, and is no member
                     continue
                 if survey.committed_offset >= wanted:
                     yield _Source(replica, log, survey)
                     return
         if time.monotonic() >= until:
             names = ", ".join(each.id for each in named)
-            raise Unreachable(names, f"behind what is committed after {CATCH_UP_S:g} s")
+            raise Unreachable(names, reason)
         time.sleep(_NAP_S)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, assert_never
 import typer
 
 from audit.commands.outcome import check_target, errors_told, write_page
-from audit.contents.export import export_messages
+from audit.contents.export import Exported, export_messages
 from audit.contents.stats import LogSum, counted_percentile, stats_as_json, sum_log
 from audit.engines.choice import EngineName, make_engine
 from audit.errors import UsageMistake
@@ -21,7 +21,7 @@ from audit.reading.replica import Replica, parse_replica
 from audit.showing.stats_page import render_stats
 from audit.showing.terminal import progress_shown
 from audit.tables.delta import DeltaMessages
-from audit.tables.export import MessageTable, export_to_table
+from audit.tables.export import MessageTable, TableExported, export_to_table
 from audit.tables.iceberg import IcebergMessages
 from dledger.reading.objects import is_object, plain
 from dledger.terminal.figures import human_bytes
@@ -103,11 +103,7 @@ def export(
                     )  # fmt: skip
             finally:
                 runner.close()
-            said = (
-                f"{done.messages} messages of bytes {done.start} to {done.end} in {done.files} "
-                f"files, {human_bytes(done.written_bytes)}"
-            )
-            typer.echo(json.dumps(asdict(done)) if as_json else said)
+            typer.echo(json.dumps(asdict(done)) if as_json else _said_of_files(done))
             return
         if engine is not EngineName.LOCAL or master is not None:
             raise UsageMistake(f"--format {kind} is written by this process: no --engine, --master")
@@ -117,11 +113,18 @@ def export(
                 _replica(replica, directory), table, (wanted, include_deleted),
                 started("export", 0), accept_retention=accept_retention,
             )  # fmt: skip
-        said = (
-            f"{appended.messages} messages of bytes {appended.start} to {appended.end} in "
-            f"{appended.commits} commits"
-        )
-        typer.echo(json.dumps(asdict(appended)) if as_json else said)
+        typer.echo(json.dumps(asdict(appended)) if as_json else _said_of_table(appended))
+
+
+def _said_of_files(done: Exported) -> str:
+    return (
+        f"{done.messages} messages of bytes {done.start} to {done.end} in {done.files} "
+        f"files, {human_bytes(done.written_bytes)}"
+    )
+
+
+def _said_of_table(done: TableExported) -> str:
+    return f"{done.messages} messages of bytes {done.start} to {done.end} in {done.commits} commits"
 
 
 def _table(kind: Format, target: str) -> MessageTable:

@@ -207,7 +207,12 @@ def _until_ended(run: Callable[[], None]) -> None:
 def package(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="The zip to write.")],
 ) -> None:
-    """Write what executors import, for `spark-submit --py-files`."""
+    """Write what executors import, for `spark-submit --py-files`.
+
+    \b
+    Example:
+      dledger audit package audit.zip
+    """
     with errors_told():
         check_target(target)
         typer.echo(write_package(target, TASKS))

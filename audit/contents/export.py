@@ -38,6 +38,7 @@ from dledger.reading.decode import (
 )
 from dledger.reading.lifetimes import readable
 from dledger.reading.ranges import log_ranges
+from dledger.reading.survey import Survey
 
 STATE_FILE: Final = "_export.json"
 FORMAT: Final = "dledger-export/1"
@@ -105,20 +106,8 @@ def export_messages(
     """
     _require_pyarrow()
     log, left_out = readable(committed_log(replica), includes_deleted=includes_deleted)
-    broker_group = log.broker_group or ""
     check_topics(log, topics)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageMistake(f"{target} can't be made a folder: {error.strerror}") from error
-    state = read_state(target)
-    if state is None:
-        state = ExportState(broker_group, log.retained_from, log.retained_from, topics)
-    if state.broker_group != broker_group:
-        ours, theirs = broker_group, state.broker_group
-        raise UsageMistake(f"{target} holds messages of broker group {theirs!r}, not of {ours!r}")
-    if state.topics != topics:
-        raise UsageMistake(f"{target} was begun with {_said(state.topics)}; name a folder a choice")
+    state = _state_of(target, log, topics)
     check_reaches(log, str(target), state.done, accept_retention=accept_retention)
     begin = max(state.done, log.retained_from)
     if state.pending > begin:
@@ -142,6 +131,28 @@ def export_messages(
         sum(files for _, files, _ in counts),
         sum(size for _, _, size in counts),
     )
+
+
+def _state_of(target: Path, log: Survey, topics: frozenset[str] | None) -> ExportState:
+    """How far the target is, which is a folder now; a new one is at what the log begins with.
+
+    Raises:
+        UsageMistake: it can't be one, or holds messages of another broker group or other topics.
+    """
+    broker_group = log.broker_group or ""
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageMistake(f"{target} can't be made a folder: {error.strerror}") from error
+    state = read_state(target)
+    if state is None:
+        return ExportState(broker_group, log.retained_from, log.retained_from, topics)
+    if state.broker_group != broker_group:
+        ours, theirs = broker_group, state.broker_group
+        raise UsageMistake(f"{target} holds messages of broker group {theirs!r}, not of {ours!r}")
+    if state.topics != topics:
+        raise UsageMistake(f"{target} was begun with {_said(state.topics)}; name a folder a choice")
+    return state
 
 
 def export_range(task: ExportTask) -> tuple[int, int, int]:

@@ -63,10 +63,21 @@ class GrpcCalls:
         request = fpb.JoinRequest(disk_id=disk_id)
         await self._call(address, "Formation/Join", request, fpb.JoinResponse)
 
-    async def replace_disk(self, address: str, node_id: str, disk_id: bytes) -> bool:
-        """The group that the node at `address` leads knows `node_id` on `disk_id`; whether that
-        votes already."""
-        request = cpb.ReplaceDiskRequest(node_id=node_id, disk_id=disk_id)
+    async def held_log(self, address: str) -> cpb.HeldLog | None:
+        """The log that the node there comes with; None: it has no entry."""
+        status = await self._call(
+            address, "Cluster/GetStatus", cpb.GetStatusRequest(), cpb.NodeStatus
+        )
+        if not status.last_index:
+            return None
+        return cpb.HeldLog(index=status.commit_index, digest=status.committed_digest)
+
+    async def replace_disk(
+        self, address: str, node_id: str, disk_id: bytes, held: cpb.HeldLog | None = None
+    ) -> bool:
+        """The group that the node at `address` leads knows `node_id` on `disk_id`, which holds
+        `held`; whether that votes already."""
+        request = cpb.ReplaceDiskRequest(node_id=node_id, disk_id=disk_id, held=held)
         answer = await self._call(address, "Cluster/ReplaceDisk", request, cpb.ReplaceDiskResponse)
         return bool(answer.votes)
 

@@ -2,13 +2,17 @@
 
 FormingError
 ├── FormationRefused    the members, or one of them, can't be formed like this
-│   └── RefusedForNow   not now: somebody leads no more, or another change is under way (retriable)
+│   ├── RefusedForNow   not now: somebody leads no more, or another change is under way (retriable)
+│   └── Superseded      it was so, or on the way, and another administrator has undone it
 ├── NoLeader            nobody can change the configuration now (retriable)
+├── NotNewcomers        what was typed names no new members
+├── SeveralGroups       the addresses that were named are of more than one group
 └── MemberUnreachable   a member doesn't answer: all of them have to (retriable)
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from dledger.outcome import ExitCode, Outcome
@@ -32,11 +36,34 @@ class RefusedForNow(FormationRefused):
     retriable = True
 
 
+class Superseded(FormationRefused):
+    """What was asked for won't come any more by itself: somebody has asked for something else."""
+
+
 class NoLeader(FormingError):
     """Nobody can change the configuration now."""
 
     retriable = True
     exit_code = ExitCode.UNREACHABLE
+
+
+class NotNewcomers(FormingError):
+    """Nobody was asked anything."""
+
+    exit_code = ExitCode.USAGE
+
+
+class SeveralGroups(FormingError):
+    """What is asked of one group would be asked of another one."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, groups: Mapping[str, str]) -> None:
+        """Args:
+        groups: by address.
+        """
+        found = ", ".join(f"{address} of {group}" for address, group in groups.items())
+        super().__init__(f"nodes of several broker groups are named, {found}: name those of one")
 
 
 class MemberUnreachable(FormingError):
@@ -47,6 +74,6 @@ class MemberUnreachable(FormingError):
     exit_code = ExitCode.UNREACHABLE
 
     def __init__(self, address: str, reason: str) -> None:
-        super().__init__(f"{address} doesn't answer ({reason}); all members have to")
+        super().__init__(f"{address} doesn't answer, and has to ({reason})")
         self.address = address
         self.reason = reason

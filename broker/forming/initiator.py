@@ -1,16 +1,19 @@
 """Carries a formation out: everybody is asked, everybody prepares, and only then anybody commits.
 
-It keeps nothing: whoever repeats it, anywhere, asks again and finishes what was begun.
+It keeps nothing: whoever repeats it, anywhere, asks again and finishes what was begun. Once one
+member is formed all were prepared, and the rest follows from that; so a member that is lost in
+between holds nobody else up: the others are formed, and it is replaced by them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.forming.planning import FORMED, Description, founding_of
+from broker.forming.errors import FormationRefused, MemberUnreachable
+from broker.forming.planning import FORMED, Description, founding_of, prepared_beside_formed
 from store.starting.founding import Founding
 
 
@@ -38,30 +41,63 @@ async def form(calls: FormingCalls, addresses: Sequence[str], *, adopt: bool = F
         FormationRefused: it can't be; what was prepared stays prepared.
         MemberUnreachable: somebody didn't answer; asking again goes on where this ended.
     """
-    members = await _describe_all(calls, addresses)
+    members, silent = await _describe_all(calls, addresses)
     descriptions = [description for _, description in members]
-    founding = founding_of(descriptions, adopt=adopt)
+    try:
+        if silent is not None:
+            raise silent
+        founding = founding_of(descriptions, adopt=adopt)
+    except (FormationRefused, MemberUnreachable):
+        for each, name in prepared_beside_formed(descriptions):
+            await calls.commit(next(at for at, one in members if one is each), name)
+        raise
     first = descriptions[0]
     names = tuple(sorted(each.node_id for each in descriptions))
     if founding is None:
         return Formed(first.broker_group, names, was_before=True)
     # All of them first: a member that has committed may elect and be elected.
-    for address, _ in members:
-        await calls.prepare(address, founding)
-    for address, description in members:
-        if description.state != FORMED:
-            await calls.commit(address, founding.name)
+    await _all_done([calls.prepare(address, founding) for address, _ in members])
+    unformed = [address for address, each in members if each.state != FORMED]
+    await _all_done([calls.commit(address, founding.name) for address in unformed])
     return Formed(first.broker_group, names, was_before=False)
+
+
+async def _all_done(steps: Sequence[Coroutine[object, object, None]]) -> None:
+    """All at once, and none is under way afterwards; then the first error, if there was one."""
+    for ended in await asyncio.gather(*steps, return_exceptions=True):
+        if ended is not None:
+            raise ended
 
 
 async def _describe_all(
     calls: FormingCalls, addresses: Sequence[str]
-) -> list[tuple[str, Description]]:
-    """Every member with its address, by name; those that weren't given are learned of."""
-    first = await asyncio.gather(*(calls.describe(address) for address in addresses))
-    asked = {each.node_id for each in first}
-    others = sorted({pair for each in first for pair in each.peers if pair[0] not in asked})
-    more = await asyncio.gather(*(calls.describe(address) for _, address in others))
-    found = [*zip(addresses, first, strict=True)]
-    found += [(address, each) for (_, address), each in zip(others, more, strict=True)]
-    return sorted(found, key=lambda pair: pair[1].node_id)
+) -> tuple[list[tuple[str, Description]], MemberUnreachable | None]:
+    """Every member that answers, with its address, by name; those that weren't given are learned
+    of. And the first that doesn't answer."""
+    found, silent = await _describe_each(calls, addresses)
+    asked = {each.node_id for _, each in found}
+    others = {pair for _, each in found for pair in each.peers if pair[0] not in asked}
+    wanted = sorted({address for _, address in others} - set(addresses))
+    more, also_silent = await _describe_each(calls, wanted)
+    # Whoever has two names is one member.
+    each_once = {(each.node_id, each.disk_id): (at, each) for at, each in (*more, *found)}
+    members = sorted(each_once.values(), key=lambda pair: pair[1].node_id)
+    return members, silent or also_silent
+
+
+async def _describe_each(
+    calls: FormingCalls, addresses: Sequence[str]
+) -> tuple[list[tuple[str, Description]], MemberUnreachable | None]:
+    answers = await asyncio.gather(
+        *(calls.describe(address) for address in addresses), return_exceptions=True
+    )
+    found: list[tuple[str, Description]] = []
+    silent: MemberUnreachable | None = None
+    for address, answer in zip(addresses, answers, strict=True):
+        if isinstance(answer, MemberUnreachable):
+            silent = silent or answer
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found.append((address, answer))
+    return found, silent

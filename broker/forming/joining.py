@@ -11,8 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from broker.forming.errors import FormationRefused, MemberUnreachable
+from broker.forming.errors import (
+    FormationRefused,
+    MemberUnreachable,
+    NotNewcomers,
+    Superseded,
+)
 from broker.forming.planning import FORMED, JOINING, UNFORMED, Description
+from dledger.addresses import split_address
+from dledger.naming import NAME_RULE, is_name
 from dledger.wire import cluster_pb2 as cpb
 
 POLL_S: Final = 0.1
@@ -24,6 +31,7 @@ class JoiningCalls(Protocol):
 
     async def describe(self, address: str) -> Description: ...
     async def join(self, address: str, disk_id: bytes) -> None: ...
+    async def held_log(self, address: str) -> cpb.HeldLog | None: ...
     async def change_members(
         self, address: str, request: cpb.ChangeMembersRequest
     ) -> cpb.Members: ...
@@ -62,6 +70,7 @@ async def change(
     Raises:
         FormationRefused: it can't be; the text says why.
         MemberUnreachable: a node doesn't answer; asking again goes on.
+        Superseded: another administrator has asked for something else since.
     """
     host = await calls.describe(leader)
     found = [(each, await calls.describe(each.address)) for each in wish.add]
@@ -74,6 +83,8 @@ async def change(
                 disk_id=itself.disk_id,
                 address=newcomer.address,
                 observes=newcomer.observes,
+                # The leader compares it with its own: names don't tell groups apart.
+                held=None if itself.state == UNFORMED else await calls.held_log(newcomer.address),
             )
             for newcomer, itself in found
         ],
@@ -82,7 +93,7 @@ async def change(
         demote=wish.demote,
         prefer=wish.prefer,
     )
-    members = await calls.change_members(leader, request)
+    members = taken = await calls.change_members(leader, request)
     for newcomer, itself in found:
         if itself.state == UNFORMED:
             await calls.join(newcomer.address, itself.disk_id)
@@ -99,6 +110,8 @@ async def change(
             continue
         if heard.configuration_index >= members.configuration_index:
             members = heard
+        if members.configuration_index > taken.configuration_index:
+            _check_not_undone(wish, members)
     if not is_fulfilled(wish, members):
         return members, False
     return await _as_its_leader_sees_them(calls, members), True
@@ -150,19 +163,52 @@ def is_fulfilled(wish: Wish, members: cpb.Members) -> bool:
     )
 
 
+def _check_not_undone(wish: Wish, members: cpb.Members) -> None:
+    """Returns unless what is wished for won't come by itself: a learner becomes a voter, a joint
+    configuration is left, and nothing else changes without being asked for.
+
+    Raises:
+        Superseded: somebody has asked for something else.
+    """
+    if members.joint or not members.committed:
+        return
+    roles = {each.node_id: each.role for each in members.members}
+    wanted: dict[str, tuple[str, ...]] = dict.fromkeys(wish.promote, ("voter", "learner"))
+    for name in wish.demote:
+        wanted[name] = ("observer",)
+    for each in wish.add:
+        wanted[each.node_id] = ("observer",) if each.observes else ("voter", "learner")
+    undone = [name for name, fitting in wanted.items() if roles.get(name) not in fitting]
+    undone += [name for name in wish.remove if name in roles]
+    if undone:
+        now = ", ".join(f"{name} is {roles.get(name, 'no member')}" for name in sorted(undone))
+        raise Superseded(
+            f"another administrator has changed it since, in entry {members.configuration_index}: "
+            f"{now}"
+        )
+
+
 def newcomers(pairs: Iterable[str], *, observe: bool) -> tuple[Newcomer, ...]:
     """From what was typed, `ID ADDRESS` each.
 
     Raises:
-        FormationRefused: they don't come in pairs.
+        NotNewcomers: they don't come in pairs, or one is none, or there twice.
     """
     words = list(pairs)
     if not words or len(words) % 2:
-        raise FormationRefused("each new member is given as ID ADDRESS")
-    return tuple(
-        Newcomer(node_id, address, observe)
-        for node_id, address in zip(words[::2], words[1::2], strict=True)
-    )
+        raise NotNewcomers("each new member is given as ID ADDRESS")
+    found: dict[str, Newcomer] = {}
+    for node_id, address in zip(words[::2], words[1::2], strict=True):
+        if not is_name(node_id):
+            raise NotNewcomers(f"a member has {NAME_RULE}, and {node_id!r} is none")
+        if node_id in found:
+            raise NotNewcomers(f"{node_id} is named twice")
+        try:
+            split_address(address)
+        except ValueError as error:
+            raise NotNewcomers(f"{node_id}: {error}") from error
+        found[node_id] = Newcomer(node_id, address, observe)
+    return tuple(found.values())
 
 
 def _check(newcomer: Newcomer, itself: Description, host: Description) -> None:

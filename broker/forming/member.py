@@ -17,10 +17,11 @@ from broker.forming.planning import Description
 from dledger.core.types import HardState, NodeId, Term
 from dledger.hard_state import HardStateStore
 from dledger.reading.entry import EntryKind
+from store.atomic_file import AtomicFile
 from store.commitlog import CommitLog, CommitLogOptions
 from store.directory import DataDirectory, DirectoryState
 from store.errors import CorruptionFound
-from store.files import AtomicFile, FileSystem, make_directory
+from store.files import FileSystem, make_directory
 from store.starting.founding import Founding, read_founding, write_founding
 from store.starting.unformed import begins_with, end_of_unformed
 from store.worker import ManualWorker

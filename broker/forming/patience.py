@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
@@ -21,7 +20,7 @@ from tenacity import (
     wait_fixed,
 )
 
-from broker.forming.errors import FormingError
+from broker.forming.errors import FormingError, Superseded
 
 PATIENCE_S: Final = 10.0  # elections, and missing who is gone, take a part of it
 AGAIN_S: Final = 0.2
@@ -73,15 +72,19 @@ async def persistently(
         wait_s: how long all of it takes at most. For the first one `patiently` asks.
 
     Raises:
-        FormingError: as `patiently`; once anything was begun none is.
+        FormingError: as `patiently`; once anything was begun only `Superseded` is.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
     found = await patiently(partial(attempt, wait_s), wait_s, tell)
     while not is_done(found) and loop.time() + AGAIN_S < deadline:
         await asyncio.sleep(AGAIN_S)
-        with suppress(FormingError):
+        try:
             found = await attempt(max(0.0, deadline - loop.time()))
+        except Superseded:
+            raise
+        except FormingError:
+            continue
     return found
 
 

@@ -7,7 +7,7 @@ finished, or the group isn't formed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from broker.forming.errors import FormationRefused
@@ -68,6 +68,21 @@ def founding_of(members: Sequence[Description], *, adopt: bool) -> Founding | No
     return _composed(members, adopt=adopt)
 
 
+def prepared_beside_formed(members: Sequence[Description]) -> list[tuple[Description, str]]:
+    """Who was prepared for the founding by which another one is formed, on the disk that it means,
+    and the founding's name. All were prepared then: nothing can keep these from being formed."""
+    founded = [each.founding for each in members if each.state == FORMED and each.founding]
+    return [
+        (each, founding.name)
+        for each in members
+        for founding in founded[:1]
+        if each.state not in MEMBERS
+        and each.founding is not None
+        and each.founding.name == founding.name
+        and founding.members.disk_of(NodeId(each.node_id)) == each.disk_id
+    ]
+
+
 def _check_agreement(members: Sequence[Description]) -> None:
     """All of them belong together, and nobody is missing."""
     first = members[0]
@@ -100,18 +115,21 @@ def _check_same(
             )
 
 
-def _check_disks(members: Iterable[Description], founding: Founding) -> None:
+def _check_disks(members: Sequence[Description], founding: Founding) -> None:
     """Everybody who is still to be formed is the disk that the founding means."""
     for each in members:
         if each.state in MEMBERS:
             continue
         named = founding.members.disk_of(NodeId(each.node_id))
-        if named != each.disk_id:
-            raise FormationRefused(
-                f"{each.node_id} is on disk {each.disk_id.hex()}, and the group was formed with "
-                f"{named.hex() or 'none'}: is its disk mounted? If it is lost: "
-                f"`dledger group replace {each.node_id}`, once the others are formed"
-            )
+        if named == each.disk_id:
+            continue
+        lost = f"`dledger group replace {each.node_id}`, once the others are formed"
+        if not any(one.state in MEMBERS for one in members):
+            lost = "if nobody ever was formed nothing is stored: empty the directories of all"
+        raise FormationRefused(
+            f"{each.node_id} is on disk {each.disk_id.hex()}, and the group was prepared with "
+            f"{named.hex() or 'none'}: is its disk mounted? If it is lost: {lost}"
+        )
 
 
 def _check_prepared(members: Sequence[Description]) -> None:

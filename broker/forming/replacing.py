@@ -9,8 +9,14 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from broker.forming.errors import FormationRefused, MemberUnreachable
+from broker.forming.errors import (
+    FormationRefused,
+    MemberUnreachable,
+    RefusedForNow,
+    Superseded,
+)
 from broker.forming.planning import FORMED, JOINING, UNFORMED, Description
+from dledger.wire import cluster_pb2 as cpb
 
 CATCH_UP_POLL_S: Final = 0.1
 
@@ -20,7 +26,10 @@ class ReplacingCalls(Protocol):
 
     async def describe(self, address: str) -> Description: ...
     async def join(self, address: str, disk_id: bytes) -> None: ...
-    async def replace_disk(self, address: str, node_id: str, disk_id: bytes) -> bool: ...
+    async def held_log(self, address: str) -> cpb.HeldLog | None: ...
+    async def replace_disk(
+        self, address: str, node_id: str, disk_id: bytes, held: cpb.HeldLog | None = None
+    ) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +59,13 @@ async def replace(calls: ReplacingCalls, wanted: Replacement, wait_s: float) -> 
     Raises:
         FormationRefused: it can't be; the text says why.
         MemberUnreachable: a node doesn't answer; asking again goes on.
+        Superseded: another administrator has taken the member out meanwhile.
     """
     leader = await calls.describe(wanted.leader)
     new = await calls.describe(wanted.address)
     _check(wanted.node_id, new, leader)
-    votes = await calls.replace_disk(wanted.leader, wanted.node_id, new.disk_id)
+    held = None if new.state == UNFORMED else await calls.held_log(wanted.address)
+    votes = await calls.replace_disk(wanted.leader, wanted.node_id, new.disk_id, held)
     if new.state == UNFORMED:
         await calls.join(wanted.address, new.disk_id)
     loop = asyncio.get_running_loop()
@@ -63,8 +74,10 @@ async def replace(calls: ReplacingCalls, wanted: Replacement, wait_s: float) -> 
         await asyncio.sleep(CATCH_UP_POLL_S)
         try:
             votes = await calls.replace_disk(wanted.leader, wanted.node_id, new.disk_id)
-        except (MemberUnreachable, FormationRefused):
+        except (MemberUnreachable, RefusedForNow):
             break  # Another leads by now, and finishes it.
+        except FormationRefused as error:
+            raise Superseded(f"{error}: it was taken in, and isn't any more") from error
     return Replaced(wanted.node_id, new.disk_id, votes)
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from broker.errors import BrokerError, ErrorCode
-from dledger.addresses import split_address
+from broker.leader.newcomers import HeldLog, check_not_given_up
+from dledger.addresses import plain_address, split_address
 from dledger.core.membership import reshaped, with_learner
 from dledger.core.quorum import has_quorum
 from dledger.core.types import DISK_ID_BYTES, Configuration, DiskId, NodeId
@@ -25,12 +26,14 @@ MAX_SHOWN: Final = 80  # characters of a name or an address that is none
 @dataclass(frozen=True, slots=True)
 class NewMember:
     """Who is to be taken in, on which disk, and where it is found. `observes`: to learn, and not
-    to vote once it has caught up."""
+    to vote once it has caught up. `held`: the log that it comes with; None: none, for all that
+    is said."""
 
     node: NodeId
     disk: DiskId
     address: str
     observes: bool = False
+    held: HeldLog | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +101,19 @@ def check_alone(present: Configuration, change: Change, *, is_committed: bool) -
         raise _busy(f"another change is under way, from {now} as voters to {then}: after that")
     if not is_committed:
         raise _busy(f"another change is under way, to {_named(present)}: after that")
+    if _only_moves(present, change):
+        return  # nobody comes, goes or votes otherwise by that
     taken_in = present.learners - present.observers
     given_up = change.remove | change.demote
     if others := sorted(taken_in - given_up):
         # One after the other: what is acknowledged is on a majority of all who are to vote.
         raise _busy(f"{', '.join(others)} is being taken in and doesn't vote yet: after that")
+
+
+def _only_moves(present: Configuration, change: Change) -> bool:
+    """Whether all of it is that members are found elsewhere."""
+    others = change.remove or change.promote or change.demote or change.prefer is not None
+    return not others and {each.node for each in change.add} <= present.members()
 
 
 def check_enough(wanted: Configuration, answering: Collection[NodeId]) -> None:
@@ -140,6 +151,7 @@ def _added(present: Configuration, new: NewMember) -> Configuration:
             f"{new.node} is a member, on disk {named.hex()}: `dledger member replace {new.node}` "
             "if that is lost"
         )
+    check_not_given_up(present, new.node, new.disk)
     holders = [node for node, disk in present.disks if disk == new.disk and node != new.node]
     if len(new.disk) != DISK_ID_BYTES or holders:
         whose = f"that of {holders[0]}" if holders else "none"
@@ -148,7 +160,12 @@ def _added(present: Configuration, new: NewMember) -> Configuration:
         raise _refused(f"a member has {NAME_RULE}, and {_shown(new.node)} is none")
     if not _is_address(new.address):
         raise _refused(f"{new.node} is found at host:port, and {_shown(new.address)} is none")
-    at = [node for node, where in present.addresses if where == new.address and node != new.node]
+    plain = plain_address(new.address)
+    at = [
+        node
+        for node, where in present.addresses
+        if node != new.node and _is_address(where) and plain_address(where) == plain
+    ]
     if at:
         raise _refused(f"{new.address} is the address of {at[0]}")
     if new.node in present.members():

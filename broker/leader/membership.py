@@ -17,6 +17,7 @@ import structlog
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.changes import Change, check_alone, check_enough, is_so, planned
+from broker.leader.newcomers import GroupLog, HeldLog, check_held, check_not_given_up
 from dledger.codec import configuration_bytes
 from dledger.core import Raft
 from dledger.core.errors import ProposalRefused
@@ -61,15 +62,18 @@ class Membership:
         node: NodeId,
         level: Callable[[], int] = lambda: 0,
         links: Callable[[], Mapping[NodeId, PeerLink]] = dict,
+        digest_at: Callable[[Index], int | None] = lambda _: None,
     ) -> None:
         """Args:
         level: of formats and commands in use.
         links: the connections to the other members.
+        digest_at: the running digest of this node's log at an entry; None: it isn't held.
         """
         self._replication = replication
         self._node = node
         self._level = level
         self._links = links
+        self._digest_at = digest_at
 
     def on_tick(self) -> None:
         """What is due by itself is proposed; a refusal is for now, the next tick asks again."""
@@ -110,6 +114,9 @@ class Membership:
             check_alone(present, change, is_committed=is_committed)
             wanted = planned(present, change)
             _check_size(wanted)
+            for each in change.add:
+                if each.node not in present.members():
+                    check_held(each.node, each.held, self._log())
         if wanted != present:
             peers = core.statistics().peers.items()
             ready = {n for n, peer in peers if peer.recently_active and not peer.is_short_of_space}
@@ -119,6 +126,9 @@ class Membership:
             self._tell(self._proposed(wanted), wanted)
         await self._committed(core.term)
         return core.configuration
+
+    def _log(self) -> GroupLog:
+        return GroupLog(self._replication.core.commit_index, self._digest_at)
 
     def _check_programs(self, present: Configuration) -> None:
         """A program that was put back to an older one reads a joint configuration as a simple one,
@@ -159,9 +169,12 @@ class Membership:
         }
         log.info("configuration_changed", index=placed.index, **facts)
 
-    async def replace(self, node_id: str, disk_id: bytes) -> bool:
+    async def replace(self, node_id: str, disk_id: bytes, held: HeldLog | None = None) -> bool:
         """The group's log names `disk_id` as the disk of `node_id`, committed, and the lost one
         counts no more; whether the new one votes already.
+
+        Args:
+            held: the log that the disk comes with; None: none, for all that is said.
 
         Raises:
             BrokerError: INVALID_ARGUMENT (not this member, or not this disk), BUSY (a change is
@@ -173,6 +186,8 @@ class Membership:
         present = core.configuration
         if present.disk_of(node) != disk:
             self._check(node, disk)
+            check_not_given_up(present, node, disk)
+            check_held(node, held, self._log())
             placed = self._proposed(with_disk(present, node, disk))
             log.warning("disk_replaced", node=node, disk_id=disk.hex(), index=placed.index)
         await self._committed(core.term)

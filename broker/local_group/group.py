@@ -48,12 +48,13 @@ from broker.local_group.ports import PortReservation
 from broker.local_group.process import send_signal, spawn
 from broker.local_group.status import GroupStatus, NodeView, probe
 from dledger.credentials.tls import TlsMaterial
-from dledger.listening import why_not_listening
+from dledger.listening import is_listening, why_not_listening
 
 START_TIMEOUT_S = 30.0
 STOP_GRACE_S = 10.0  # from SIGTERM to SIGKILL
 KILL_TIMEOUT_S = 5.0  # from SIGKILL until the kernel has cleared the process away
-POLL_INTERVAL_S = 0.02
+POLL_INTERVAL_S = 0.01
+LISTENING_INTERVAL_S = 0.003
 LOG_TAIL_LINES = 8
 LOG_TAIL_BYTES = 16 << 10
 AS_IT_IS = GroupOptions()
@@ -198,6 +199,7 @@ class LocalGroup:
             NodeDied: a node ended at its start; the others go on.
             NoAnswer: `timeout_s` passed.
         """
+        self._form_if_new()
         log_ends = self._launch([node.id for node in self.nodes])
         status = await self._wait_until(lambda status: status.answers_fully, log_ends, timeout_s)
         if any(view.waits for view in status.nodes):
@@ -299,6 +301,21 @@ class LocalGroup:
                     "use another --dir, or remove it first (group down --wipe)"
                 )
 
+    def _form_if_new(self) -> None:
+        """A group that never ran is formed on its disks, which are all here, before it does. Where
+        nodes are started in another way than `dledger node`, only they know what their disks are.
+        Raises: FormationRefused, as `up` does.
+        """
+        if self._command is not program or any(node.process for node in self.nodes):
+            return
+        # The log's files, and numpy with them: imported by whoever needs them.
+        from broker.local_group.disks import form_configured
+
+        with locked(self.directory):
+            nodes = self.nodes
+            if not any(node.process for node in nodes):
+                form_configured([Path(node.config) for node in nodes])
+
     def _launch(self, node_ids: list[str]) -> dict[str, int]:
         """Starts those that don't run; for each of them, where its log ended before.
 
@@ -333,19 +350,30 @@ class LocalGroup:
         self, reached: Callable[[GroupStatus], bool], log_ends: dict[str, int], timeout_s: float
     ) -> GroupStatus:
         deadline = time.monotonic() + timeout_s
+        begun = [self.node(node_id).address for node_id in log_ends]
         while True:
+            # A look at the port is a hundredth of a call, which would fail until it is open.
+            while begun and is_listening(begun[-1]):
+                begun.pop()
+            if begun and time.monotonic() < deadline:
+                self._check_alive(log_ends)
+                await asyncio.sleep(LISTENING_INTERVAL_S)
+                continue
             status = await self.status()
             if reached(status):
                 return status
-            for node_id, log_end in log_ends.items():
-                node = self.node(node_id)
-                if not node.is_running():
-                    raise NodeDied(node_id, node.log_file, _tail(node.log_file, log_end))
+            self._check_alive(log_ends)
             if time.monotonic() >= deadline:
                 silent = [view.id for view in status.nodes if not view.alive]
                 detail = f"no answer from {', '.join(silent)}" if silent else "no serving leader"
                 raise NoAnswer(f"{detail} after {timeout_s:g} s (logs in {self.directory}/*/)")
             await asyncio.sleep(POLL_INTERVAL_S)
+
+    def _check_alive(self, log_ends: dict[str, int]) -> None:
+        for node_id, log_end in log_ends.items():
+            node = self.node(node_id)
+            if not node.is_running():
+                raise NodeDied(node_id, node.log_file, _tail(node.log_file, log_end))
 
 
 def _refuse_taken(node: LocalNode) -> None:

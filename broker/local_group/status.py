@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import grpc
 
-from broker.forming.errors import NoLeader
+from broker.forming.errors import NoLeader, SeveralGroups
 from dledger.credentials.tls import TlsMaterial, open_channel
 from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
 
@@ -23,6 +23,7 @@ PROBE_TIMEOUT_S = 1.0
 CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 WAITING_ROLES = ("unformed", "legacy", "prepared")
 OUT_OF_SERVICE_ROLE = "out-of-service"  # its log isn't the group's
+STRANGER_ROLE = "stranger"  # at a member's address there is a node of another group
 REFILLING_ROLE = "refilling"  # its log has gaps, and it asks its peers for what is missing
 GET_STATUS = "/dledger.v1.Cluster/GetStatus"
 
@@ -59,10 +60,19 @@ async def ask(
 async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None) -> GroupStatus:
     """The status of the group that the nodes at `addresses` belong to.
 
-    Members that aren't among `addresses` are learned from the answers and asked as well.
+    Members that aren't among `addresses` are learned from the answers and asked as well. A node of
+    another group that answers there (an address that was given to another machine) counts as
+    nobody: it may lead, in whatever term.
+
+    Raises:
+        SeveralGroups: nodes of more than one are at `addresses`.
     """
     heard_from = partial(probe, tls=tls)
     first = dict(zip(addresses, await asyncio.gather(*map(heard_from, addresses)), strict=True))
+    groups = {at: one.broker_group for at, one in first.items() if one}
+    if len(set(groups.values())) > 1:
+        raise SeveralGroups(groups)
+    group = next(iter(groups.values()), "")
     heard = {one.node_id for one in first.values() if one}
     known = {
         peer.address: peer.node_id
@@ -75,11 +85,14 @@ async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None)
     others = [at for at, node_id in known.items() if at not in first and node_id not in heard]
     second = dict(zip(others, await asyncio.gather(*map(heard_from, others)), strict=True))
     answers = first | second
-    group = next((one.broker_group for one in answers.values() if one), "")
-    views = [
-        NodeView.of(one.node_id if one else known.get(address, ""), address, one)
-        for address, one in answers.items()
-    ]
+    views, seen = [], set[tuple[str, bytes, str]]()
+    for address, one in answers.items():
+        if one is not None:  # a node that was found under two names is one
+            itself = (one.node_id, one.health.disk_id, one.data_directory)
+            if itself in seen:
+                continue
+            seen.add(itself)
+        views.append(NodeView.seen(group, known.get(address, ""), address, one))
     return GroupStatus.of(group, views)
 
 
@@ -105,6 +118,19 @@ class NodeView:
     log_damages: int = 0  # places that have rotted and aren't repaired yet
     scrub_ended_ms: int | None = None  # when its log was last read to its end
     preferred: str = ""  # the member that is to lead, by its log
+    other_group: str = ""  # whose node answers there, and isn't this member
+
+    @classmethod
+    def seen(cls, group: str, known_as: str, address: str, answer: NodeStatus | None) -> NodeView:
+        """The view that an answer gives, or its absence, of who is to be of `group`.
+
+        Args:
+            known_as: who is to be there, as others say; empty: nobody says.
+        """
+        if answer is not None and answer.broker_group != group:
+            view = cls.of(known_as or answer.node_id, address, None)
+            return replace(view, role=STRANGER_ROLE, other_group=answer.broker_group)
+        return cls.of(known_as if answer is None else answer.node_id, address, answer)
 
     @classmethod
     def of(cls, node_id: str, address: str, answer: NodeStatus | None) -> NodeView:

@@ -16,6 +16,7 @@ from broker.errors import BrokerError, ErrorCode, NodeAddress
 from broker.leader.changes import Change
 from broker.leader.epochs import FIRST, EpochFence, EpochName
 from broker.leader.leadership import LeaderView
+from broker.leader.newcomers import HeldLog
 from dledger.core.types import NodeId
 
 UNDECIDED_S: Final = 0.1  # for which watchers aren't told that nobody leads yet
@@ -179,7 +180,9 @@ class LeadershipView(Protocol):
 class MembershipChange(Protocol):
     """`broker.leader.membership.Membership`, as far as it is asked for something."""
 
-    def replace(self, node_id: str, disk_id: bytes) -> Awaitable[bool]: ...
+    def replace(
+        self, node_id: str, disk_id: bytes, held: HeldLog | None = None
+    ) -> Awaitable[bool]: ...
     def change(self, change: Change) -> Awaitable[object]: ...
 
 
@@ -287,15 +290,18 @@ class Cluster:
         self._leadership.check_serving()
         return await self._leadership.hand_over(NodeId(target) if target else None)
 
-    async def replace_disk(self, node_id: str, disk_id: bytes) -> bool:
+    async def replace_disk(self, node_id: str, disk_id: bytes, held: HeldLog | None = None) -> bool:
         """The group knows `node_id` on that disk from now on; whether it votes already.
+
+        Args:
+            held: the log that the disk comes with, if any.
 
         Raises:
             BrokerError: NOT_LEADER, NOT_READY, INVALID_ARGUMENT, BUSY, STORAGE_FULL,
                 LEADERSHIP_LOST, TIMED_OUT.
         """
         self._leadership.check_serving()
-        return await self._membership.replace(node_id, disk_id)
+        return await self._membership.replace(node_id, disk_id, held)
 
     async def members(self) -> Members:
         """Who is a member, as this node's log has it."""

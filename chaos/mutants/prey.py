@@ -6,7 +6,8 @@ import itertools
 import time
 from collections.abc import Iterator
 
-from chaos.sim.plan import Plan, draw_plan
+from chaos.sim.drawing.plans import draw_plan
+from chaos.sim.plan import Plan
 from chaos.sim.run import run_plan
 
 

@@ -157,7 +157,12 @@ def _print(facts: dict[str, object], directory: Path, *, kept: bool) -> None:
 
 
 def list_scenarios(as_json: JsonOption = False) -> None:
-    """Show the packaged scenarios, and the nemeses that a scenario may use."""
+    """Show the packaged scenarios, and the nemeses that a scenario may use.
+
+    \b
+    Example:
+      dledger chaos list --json | jq '.scenarios'
+    """
     with told():
         scenarios = packaged()
     if as_json:

@@ -107,7 +107,7 @@ class AlteredLogs:
         self._world.timeline.after(LOOK_US, NOBODY, self._look)
         for node in self._nodes:
             self._check_mark(node)
-            is_marked = node.altered_from and node.disk.exists(DATA / FILE_NAME)
+            is_marked = node.altered_from and node.disk.has(DATA / FILE_NAME)
             if node.life is None and is_marked and not node.disk.is_off and node not in self._kept:
                 self._kept[node] = _content(node)
                 delay_us = 1000 * self._chance.choice((100, 1_000, 3_000))
@@ -118,7 +118,7 @@ class AlteredLogs:
         found out where they part: what is killed meanwhile mustn't come back."""
         is_silent = node.life is not None and node.life.replica.comparison.is_silent
         is_able = not (node.disk.failures or node.life is None or node.life.loop.paused)
-        if not is_silent or not is_able or node.disk.exists(DATA / FILE_NAME):
+        if not is_silent or not is_able or node.disk.has(DATA / FILE_NAME):
             self._silent.pop(node, None)
             return
         self._silent[node] = self._silent.get(node, 0) + 1

@@ -58,6 +58,8 @@ class SimulatedDisk:
         self._locks: dict[int, Path] = {}
         self._next_handle = 1
         self._faults: list[tuple[str, str, int]] = []
+        self.asked = 0  # calls of any kind, those that only look among them
+        self._odd: tuple[int, int, int] | None = None  # first and last call that fails, and how
 
     # --- what happens to disks ---------------------------------------------------------------
 
@@ -65,9 +67,15 @@ class SimulatedDisk:
         """The next `operation` on a file whose path holds `name` raises OSError(code)."""
         self._faults.append((operation, name, code))
 
+    def fail_calls(self, in_calls: int, code: int, count: int = 1) -> None:
+        """`count` calls fail with OSError(code), whatever they are, from the `in_calls`-th on."""
+        first = self.asked + in_calls
+        self._odd = (first, first + count - 1, code)
+
     def heal(self) -> None:
         """Nothing fails any more, and there is space."""
         self._faults.clear()
+        self._odd = None
         self._cut_at = None
         self.keeps_cache = False
         self.make_room()
@@ -107,6 +115,7 @@ class SimulatedDisk:
         self._open.clear()
         self._locks.clear()
         self._faults.clear()
+        self._odd = None
         self._cut_at = None
         self.keeps_cache = False
 
@@ -276,10 +285,14 @@ class SimulatedDisk:
         file.resize(size)
 
     def size(self, handle: Handle) -> int:
-        return self._at(handle)[1].size
+        path, file = self._at(handle)
+        self._look("size", path)
+        return file.size
 
     def data_ranges(self, handle: Handle, start: int, end: int) -> Iterator[tuple[int, int]]:
-        end = min(end, len(self._at(handle)[1].content))
+        path, file = self._at(handle)
+        self._look("data_ranges", path)
+        end = min(end, len(file.content))
         if start < end:
             yield start, end
 
@@ -335,16 +348,23 @@ class SimulatedDisk:
         directory.sync()
 
     def listdir(self, path: Path) -> list[str]:
+        self._look("listdir", path)
         return sorted(self._directory(path).children)
 
     def exists(self, path: Path) -> bool:
+        self._look("exists", path)
         return self._find(path) is not None
 
     def free_bytes(self, path: Path) -> int:
+        self._look("free_bytes", path)
+        return self._free_bytes()
+
+    def _free_bytes(self) -> int:
         free = max(0, self.capacity_bytes - self.used_bytes())
         return free if self._room is None else min(free, self._room)
 
     def total_bytes(self, path: Path) -> int:
+        self._look("total_bytes", path)
         return self.capacity_bytes
 
     def used_bytes(self) -> int:
@@ -352,6 +372,7 @@ class SimulatedDisk:
         return sum(file.used_bytes() for _, file in self._root.walk())
 
     def lock(self, path: Path) -> Handle | None:
+        self._look("lock", path)
         if path in self._locks.values():
             return None
         handle = self.open(path) if self.exists(path) else self.create(path)
@@ -374,6 +395,18 @@ class SimulatedDisk:
             self._room, self._fills_at = self._room_then, None
         if operation in LATENT_OPERATIONS:
             self._latency += self.latency_us()
+        self._look(operation, path)
+
+    def _look(self, operation: str, path: Path) -> None:
+        """A call that changes nothing, takes no time and is no moment for a power cut: it fails as
+        any other."""
+        if self.is_observed or self.is_off:
+            return
+        self.asked += 1
+        if self._odd is not None and self._odd[0] <= self.asked <= self._odd[1]:
+            code = self._odd[2]
+            self.failures.append(f"{operation} of {path.name}: {errno.errorcode[code]}")
+            raise OSError(code, os.strerror(code), str(path))
         if self._faults:
             self._fail_if_told(operation, path)
 
@@ -404,7 +437,7 @@ class SimulatedDisk:
     def _need(self, file: SimulatedFile, end: int) -> None:
         more_bytes = end - file.used_bytes()
         is_limited = self.capacity_bytes != UNLIMITED or self._room is not None
-        if is_limited and 0 < more_bytes > self.free_bytes(Path("/")):
+        if is_limited and 0 < more_bytes > self._free_bytes():
             self.failures.append("no space")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self._room is not None and more_bytes > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.ending import ending_of
+from broker.ending import DISK_ERRNOS, ending_of
 from broker.replica import Replica
 from chaos.sim.defect import Defect
 from chaos.sim.files import SECTOR_BYTES
@@ -29,7 +29,7 @@ def check_the_end(node: Machine, life: Life, *, is_clean: bool) -> None:
     # The mark is the last thing that a close writes: if that is what failed, all else is safe.
     is_mark = isinstance(failed, StorageFailed) and failed.operation == "close"
     is_clean_log = is_clean and not life.replica.repairs.is_at_work
-    if node.disk.exists(DATA / "abort") == is_clean_log and not is_mark:
+    if node.disk.has(DATA / "abort") == is_clean_log and not is_mark:
         ending = "a clean stop" if is_clean else f"a failure ({failed})"
         raise Defect("stop", f"{node.name}: the log is marked wrongly after {ending}")
     replica = life.replica
@@ -92,7 +92,8 @@ def check_suspicion(node: Machine, replica: Replica) -> None:
 def judge_ending(node: Machine, error: BaseException) -> None:
     """Who supervises the process learns whether it was the disk."""
     cause = error.cause if isinstance(error, StorageFailed) else error
-    expected = ExitCode.DISK_FAILED if isinstance(cause, OSError) else ExitCode.FAILED
+    is_the_disk = isinstance(cause, OSError) and cause.errno in DISK_ERRNOS | FULL_ERRNOS
+    expected = ExitCode.DISK_FAILED if is_the_disk else ExitCode.FAILED
     if (ending := ending_of(error)) is not expected:
         raise Defect("exit code", f"{node.name}: {ending:d} for {error!r}") from error
 

@@ -30,12 +30,13 @@ from broker.state.topics import TopicRef
 from chaos.errors import CallFailed
 from chaos.sim.defect import Defect
 from chaos.sim.disk import MachineDied
+from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.machine import Machine, Told
 from chaos.sim.machine_config import DATA, GROUP
 from chaos.sim.network import between
 from chaos.sim.node import SimNode
-from chaos.sim.plan import Plan, draw_plan
-from chaos.sim.run import quiet_logs
+from chaos.sim.plan import Plan
+from chaos.sim.quiet import quiet_logs
 from chaos.sim.snapshots import Snapshots
 from chaos.sim.timeline import Livelock
 from chaos.sim.watch import Watch
@@ -409,7 +410,7 @@ class LastResort:
         return node.life is not None and node.life.replica.leadership.serving
 
     def _is_out(self, node: SimNode) -> bool:
-        return node.life is None and node.disk.exists(DATA / OUT_OF_SERVICE)
+        return node.life is None and node.disk.has(DATA / OUT_OF_SERVICE)
 
     # --- what has to be so --------------------------------------------------------------------
 

@@ -72,6 +72,10 @@ class SimulatedLinks:
         """Every connection is closed; nobody is told of anything any more."""
         self._links.stop()
 
+    def level_of(self, peer: NodeId) -> int:
+        """See `PeerLinks.level_of`."""
+        return self._links.level_of(peer)
+
     def links(self) -> Mapping[NodeId, PeerLink]:
         """The connection to each peer, as of now."""
         return self._links.pictures()

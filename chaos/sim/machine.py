@@ -110,14 +110,14 @@ class Life:
     is_shut: bool = False
     calls: dict[int, OpenCall] = field(default_factory=dict)
     streams: dict[asyncio.Task[None], None] = field(default_factory=dict)  # of members
+    core: Raft = field(init=False)
 
     @property
     def failed(self) -> BaseException | None:
         return self.replica.failure
 
-    @property
-    def core(self) -> Raft:
-        return self.replica.driver.core
+    def __post_init__(self) -> None:
+        self.core = self.replica.driver.core
 
 
 class Links:
@@ -135,7 +135,7 @@ class Links:
         known = [NodeId(name) for name in node.config.peers if name != node.name]
         self._links = SimulatedLinks(world.network, node.loop, node.identity, ears, pace, known)
         self.start = self._links.start
-        self.links = self._links.links
+        self.links, self.level_of = self._links.links, self._links.level_of
         self.dialed_to = self._links.dialed_to
         self.know = self._links.know
         self.speak_for, self.recall = self._links.speak_for, self._links.recall

@@ -202,7 +202,7 @@ class SimNode(Machine):
             return
         self.disk.take_latency()
         self.has_started = True
-        if self.disk.exists(DATA / OUT_OF_SERVICE):
+        if self.disk.has(DATA / OUT_OF_SERVICE):
             raise Defect("back in service", f"{self.name} starts as a member again")
         life = self.life = Life(
             loop,
@@ -266,6 +266,7 @@ class SimNode(Machine):
                 retention_s=tuning.retention_ms / 1e3,
                 groups=MEMBER_PACE,
                 delays_ms=MEMBER_DELAYS_MS,
+                hastens_first_election=tuning.hastens_first_election,
             ),
             known_level=self.known_level,
         )

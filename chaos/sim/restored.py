@@ -21,6 +21,7 @@ from chaos.sim.machine import Life
 from chaos.sim.machine_config import DATA, NEWER_LEVEL
 from chaos.sim.node import SimNode
 from chaos.sim.snapshots import NoQueues, compare
+from dledger.records.layout import file_name
 from store.errors import StoreError
 from store.snapshot_files import FOLDER, SnapshotFiles
 from store.starting.snapshots import opened_own
@@ -77,7 +78,9 @@ def _check_files(node: SimNode, life: Life, used: int, archive: Archive | None) 
     # What is before the log's first entry is committed, whatever was noted of it.
     known = max(source.noted(), source.log.start.index)
     newest = next((index for index in named if index <= known), 0)
-    if used != newest:
+    names = FOLDER, file_name(newest)
+    was_refused = any(f"of {name}:" in each for each in node.disk.failures for name in names)
+    if used != newest and not was_refused:
         raise Defect("snapshot not used", f"{node.name} has {newest} and began with {used}")
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.network import FAIR
-from chaos.sim.plan import DEFAULT_DURATION_MS, DEFAULT_RATE, Plan, draw_plan
+from chaos.sim.plan import DEFAULT_DURATION_MS, DEFAULT_RATE, Plan
 from chaos.sim.run import Report, run_plan
 
 MAX_RUNS = 80

@@ -80,7 +80,8 @@ class Watch:
     def after_event(self, node: Machine) -> None:
         """Everything still holds, now that an event of `node` has been handled."""
         life = node.life
-        self._appends.pop(node.name, None)
+        if self._appends:
+            self._appends.pop(node.name, None)
         if life is None or life.failed is not None:
             self.pictures[node.name].is_running = False
             return
@@ -88,26 +89,18 @@ class Watch:
         self._in_doubt[node.name] = replica.repairs.is_at_work
         if life.calls:
             self._check_pulls(node, life)
-        if replica.log.checkpoint.state.consume_queue_index != self._derived.get(node.name):
+        noted = replica.log.checkpoint.state.consume_queue_index
+        if noted != self._derived.get(node.name):
             self._check_derived(node, life)
-        self._check_note(node, life)
+        if noted != self._notes.get(node.name, 0):
+            self._check_note(node, life)
         self._check_core(node, life)
         if life.is_shut:  # at rest, and about to close the files that others would read here
             self.pictures[node.name].is_running = False
 
     def _check_core(self, node: Machine, life: Life) -> None:
-        replica = life.replica
-        core, log = replica.driver.core, replica.log
-        fingerprint = (
-            core.term,
-            core.commit_index,
-            core.last_index,
-            core.durable_index,
-            core.role,
-            core.vote,
-            replica.driver.applied_index,
-            log.last_digest,
-        )
+        core, log = life.core, life.replica.log
+        fingerprint = core.outline, life.replica.driver.applied_index, log.last_digest
         if self._fingerprints.get(node.name) == fingerprint:
             return
         if node.altered_from:
@@ -152,7 +145,7 @@ class Watch:
         whatever lies there."""
         log = life.replica.log
         noted = log.checkpoint.state.consume_queue_index
-        if noted == self._notes.get(node.name, 0) or node.spoiled:
+        if node.spoiled:
             return
         self._notes[node.name] = noted
         if noted <= log.start.index:
@@ -461,12 +454,15 @@ class Picture:
         if self._node.spoiled and index <= min(self.commit_index, len(committed)):
             return committed[index - 1]  # its bytes may have rotted; reading them is the node's
         log = self._life.replica.log
-        if index < log.start.index:
-            return committed[index - 1]  # retired; the digest at the base speaks for it
-        if index == log.start.index:
-            return log.start.digest
-        if index == log.last_index and index <= len(committed):
+        # The last one's is known, as all others follow from it; where it stands is asked for once
+        # it is called committed, and is looked for on the disks.
+        if index == log.last_index and (index <= len(committed) or index > self.commit_index):
             return log.last_digest
+        start = log.start
+        if index < start.index:
+            return committed[index - 1]  # retired; the digest at the base speaks for it
+        if index == start.index:
+            return start.digest
         header = log.header_at(index)
         if index > len(committed):
             self._watch.places[index] = header

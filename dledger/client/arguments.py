@@ -79,6 +79,15 @@ def i64(name: str, value: int) -> int:
     return _in_range(name, value, -(1 << 63), (1 << 63) - 1)
 
 
+def offset_number(name: str, value: object) -> int:
+    """`value`, which may be an offset of a queue.
+
+    Raises:
+        InvalidArgument: it is no whole number, or less than 0: none has a meaning of its own here.
+    """
+    return _in_range(name, _number(name, value), 0, (1 << 63) - 1)
+
+
 def seconds(name: str, value: object) -> float:
     """`value`, a time; what is negative is over, what is infinite never.
 

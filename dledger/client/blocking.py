@@ -37,6 +37,7 @@ from dledger.client.errors import ClientClosed, InvalidArgument, SendsFailed
 from dledger.client.failed_sends import closed_together
 from dledger.client.loop_thread import LoopThread
 from dledger.client.members.push import PushConsumer
+from dledger.client.members.revoking import on_a_thread
 from dledger.client.options import (
     AllQueues,
     ClientOptions,
@@ -424,10 +425,11 @@ class BlockingClient:
         idle_timeout_s: float | None = None,
         options: ConsumerOptions | None = None,
     ) -> BlockingConsumer:
-        """See `Client.pull_consumer`."""
+        """See `Client.pull_consumer`; `ConsumerOptions.on_revoke` runs on a thread of its own."""
 
         thread = self._open_thread()
         chosen = options or ConsumerOptions()
+        on_revoke = None if chosen.on_revoke is None else on_a_thread(chosen.on_revoke)
 
         async def make() -> PullConsumer:
             return self._client.pull_consumer(
@@ -437,7 +439,7 @@ class BlockingClient:
                 start=start,
                 queues=queues,
                 idle_timeout_s=idle_timeout_s,
-                options=replace(chosen, around=None),
+                options=replace(chosen, around=None, on_revoke=on_revoke),
             )
 
         consumer = BlockingConsumer(thread, thread.call(make()), chosen)

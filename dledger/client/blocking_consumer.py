@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
@@ -23,16 +24,27 @@ Item = TypeVar("Item")
 class _BlockingLoop(Generic[Item]):
     """What `for` holds while it runs. The consumer knows it as it knows an asynchronous loop."""
 
-    __slots__ = ("__weakref__", "_step")
+    __slots__ = ("__weakref__", "_consumer", "_take")
 
-    def __init__(self, step: Callable[[object], Item]) -> None:
-        self._step = step
+    def __init__(self, consumer: BlockingConsumer, take: Callable[[], Item | None]) -> None:
+        self._consumer = consumer
+        self._take = take
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Item:
-        return self._step(self)
+        return self._consumer._step(self._take, self)
+
+
+class _Turn:
+    """One call for a message; its owner says that it is over by a single store, which nothing can
+    come between."""
+
+    __slots__ = ("is_over",)
+
+    def __init__(self) -> None:
+        self.is_over = False
 
 
 class BlockingConsumer:
@@ -51,7 +63,9 @@ class BlockingConsumer:
     ) -> None:
         self._thread = thread
         self._consumer = consumer
-        self._taking = threading.Lock()
+        self._entry = threading.RLock()  # of `_turn`
+        self._turn = _Turn()
+        self._turn.is_over = True
         self._has_arrived = True  # what was taken last is its loop's, or nothing was
         around = options.around
         failures = HookFailures("around", thread.report)
@@ -60,11 +74,11 @@ class BlockingConsumer:
     # --- loops --------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Message]:
-        return _BlockingLoop(partial(self._step, self._next_message))
+        return _BlockingLoop(self, self._next_message)
 
     def batches(self) -> Iterator[list[Message]]:
         """See `PullConsumer.batches`."""
-        return _BlockingLoop(partial(self._step, self._next_messages))
+        return _BlockingLoop(self, self._next_messages)
 
     def __next__(self) -> Message:
         """The next message, outside of any loop.
@@ -99,6 +113,8 @@ class BlockingConsumer:
         nobody was given: counted as finished now it would be forgotten."""
         if not self._has_arrived:
             self._consumer._reading.take_back()
+        else:
+            self._consumer._reading.arrived()
         self._has_arrived = False
         item = take()
         self._has_arrived = item is None
@@ -107,18 +123,26 @@ class BlockingConsumer:
     def _step(self, take: Callable[[], Item | None], loop: object | None) -> Item:
         """What `take` gives; crosses to the loop's thread when nothing is here."""
         self._thread.check()
-        if not self._taking.acquire(blocking=False):
-            raise ConsumerInUse(f"another thread reads this consumer of {self.topic!r}")
+        turn = _Turn()
         try:
+            self._begin(turn)
             item = self._stepped(take, loop)
-            self._has_arrived = True
+            self._has_arrived = True  # nothing is called from here on: nobody can interrupt
             return item
         finally:
-            self._taking.release()
+            turn.is_over = True
+
+    def _begin(self, turn: _Turn) -> None:
+        """It is `turn`'s, unless another one isn't over."""
+        with self._entry:
+            if not self._turn.is_over:
+                raise ConsumerInUse(f"another thread reads this consumer of {self.topic!r}")
+            self._turn = turn
 
     def _stepped(self, take: Callable[[], Item | None], loop: object | None) -> Item:
-        self._consumer._enter(loop)
+        self._consumer._refuse_beside(loop)
         try:
+            self._consumer._loop = None if loop is None else weakref.ref(loop)
             self._leave(None, None, None)
             while (item := take()) is None:
                 if not self._thread.call(self._consumer._fill()):
@@ -127,8 +151,6 @@ class BlockingConsumer:
         except BaseException:  # its traceback would keep the loop alive, which is over
             self._consumer._loop = None
             raise
-        finally:
-            self._consumer._taking = False
 
     def _leave(
         self,

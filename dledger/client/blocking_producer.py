@@ -8,7 +8,8 @@ hand on.
 
 A signal's handler may raise in a caller's thread, between any two steps of Python's. So what the
 loop's thread takes as well is a lock of the interpreter's own, taken and let go in one step, and no
-`Condition`: interrupted on its way out, that stays locked for ever, and the loop waits for it.
+`Condition`: interrupted on its way out, that stays locked for ever, and the loop waits for it. The
+futures are guarded in the same way (`dledger.client.sent`).
 """
 
 from __future__ import annotations
@@ -41,41 +42,11 @@ from dledger.client.options import ProducerOptions
 from dledger.client.packing import Packed, Packer
 from dledger.client.producer import Producer
 from dledger.client.results import NewMessage, ProducerStatistics, SendResult
+from dledger.client.sent import Bulk, Sent
 
 MAX_CROSSING: Final = 10_000  # sends on their way to the loop's thread; past it `send` waits
 MAX_FAILED: Final = 100_000  # failed futures kept until somebody looks, or is told
 HANDED_IN_ONE_TURN: Final = 256  # of the loop, which has answers to read and timers to keep
-
-
-class _Sent(Future[SendResult]):
-    """A message's future, which knows whether somebody has asked what became of it."""
-
-    def __init__(self, thread: LoopThread) -> None:
-        super().__init__()
-        self.asked = False
-        self._thread = thread
-
-    def result(self, timeout: float | None = None) -> SendResult:
-        """See `Future.result`; `Forked` where nobody would ever settle it."""
-        self._check()
-        self.asked = True
-        try:
-            return super().result(timeout)
-        finally:
-            self.asked = self.done()  # it may be the timeout that is over
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """See `Future.exception`; `Forked` where nobody would ever settle it."""
-        self._check()
-        self.asked = True
-        try:
-            return super().exception(timeout)
-        finally:
-            self.asked = self.done()
-
-    def _check(self) -> None:
-        if self._thread.is_of_another_process and not self.done():
-            self._thread.check()
 
 
 class _Crossing(NamedTuple):
@@ -84,7 +55,7 @@ class _Crossing(NamedTuple):
 
     message: NewMessage
     packed: Packed | ClientError | None
-    future: _Sent | None
+    future: Sent | None
 
 
 # What waits for everything sent before it crosses as well, and has its turn when that has.
@@ -101,6 +72,7 @@ class BlockingProducer:
 
     def __init__(self, thread: LoopThread, producer: Producer, options: ProducerOptions) -> None:
         self._thread = thread
+        self._check = thread.check
         self._producer = producer
         self._packer = Packer(options, thread.report)
         self._crossing: deque[_Step] = deque()  # under the lock
@@ -111,8 +83,8 @@ class BlockingProducer:
         self._mover: asyncio.Task[None] | None = None  # of the loop's thread
         self._moving = self._closed = False
         self._refused_one_way = 0  # of the loop's thread
-        self._failed: FailedSends[_Sent] = FailedSends(
-            lambda sent: sent.asked, _Sent.exception, MAX_FAILED
+        self._failed: FailedSends[Sent] = FailedSends(
+            lambda sent: sent.asked, Sent.exception, MAX_FAILED
         )
 
     def send(
@@ -157,14 +129,14 @@ class BlockingProducer:
         message = NewMessage(topic, body, key, tag, properties, queue_id, deadline_s)
         self._cross(_Crossing(message, self._pack(message), None))
 
-    def _accept(self, message: NewMessage) -> _Sent:
+    def _accept(self, message: NewMessage) -> Sent:
         packed: Packed | ClientError | None = None
         if not self._packer.is_plain:
             try:
                 packed = self._pack(message)
             except ClientError as error:
                 packed = error
-        sent = _Sent(self._thread)
+        sent = Sent(self._check)
         self._cross(_Crossing(message, packed, sent))
         return sent
 
@@ -213,7 +185,7 @@ class BlockingProducer:
 
     def send_all(self, messages: Iterable[NewMessage]) -> int:
         """See `Producer.send_all`."""
-        bulk = _Bulk()
+        bulk = Bulk()
         try:
             for message in messages:
                 if bulk.has_failed:
@@ -373,14 +345,14 @@ class BlockingProducer:
         self._producer._send(*message, stored, packed)
         return stored
 
-    def _refuse(self, future: _Sent | None, error: BaseException) -> None:
+    def _refuse(self, future: Sent | None, error: BaseException) -> None:
         """A message that the producer never had."""
         if future is None:
             self._refused_one_way += 1
         else:
             self._fail(future, error)
 
-    def _on_settled(self, future: _Sent, stored: asyncio.Future[SendResult]) -> None:
+    def _on_settled(self, future: Sent, stored: asyncio.Future[SendResult]) -> None:
         error = stored.exception()
         if error is not None:
             self._fail(future, error)
@@ -390,7 +362,7 @@ class BlockingProducer:
             except (SystemExit, KeyboardInterrupt) as exit_:  # by a callback; it is set by then
                 report_exit(self._thread.loop, exit_)
 
-    def _fail(self, future: _Sent, error: BaseException) -> None:
+    def _fail(self, future: Sent, error: BaseException) -> None:
         """Fails the future, unless its caller has cancelled it."""
         if future.done() or not future.set_running_or_notify_cancel():
             return
@@ -442,54 +414,3 @@ def on_loops_thread(options: ProducerOptions) -> ProducerOptions:
     """The options of the producer behind a blocking one: what is done in callers' threads is left
     out."""
     return replace(options, stamp=None, compression=None, compression_level=None)
-
-
-class _Bulk:
-    """What becomes of the messages of one `send_all`."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._pending = self._stored = self._failed = 0
-        self._errors: list[ClientError] = []
-        self._watching = True
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether any message has."""
-        return bool(self._failed)
-
-    def leave(self) -> None:
-        """Looks at no future any more: what fails from now on is `flush`'s and `close`'s."""
-        self._watching = False
-
-    def watch(self, future: Future[SendResult]) -> None:
-        """`future` is of one more message."""
-        with self._changed:
-            self._pending += 1
-        future.add_done_callback(self._on_settled)
-
-    def end(self) -> int:
-        """How many were stored, once each has its answer.
-
-        Raises:
-            SendsFailed: not all were.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: not self._pending)
-        if self._errors:
-            raise SendsFailed.of(self._errors, self._failed)
-        return self._stored
-
-    def _on_settled(self, future: Future[SendResult]) -> None:
-        if not self._watching:
-            return
-        error = None if future.cancelled() else future.exception()
-        with self._changed:
-            self._pending -= 1
-            if isinstance(error, ClientError):
-                self._failed += 1
-                if len(self._errors) < SendsFailed.MAX_FAILURES:
-                    self._errors.append(error)
-            else:
-                self._stored += 1
-            self._changed.notify_all()

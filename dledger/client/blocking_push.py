@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -11,8 +10,10 @@ from functools import partial
 from typing import Any, Final
 
 from dledger.client.errors import ClientClosed
+from dledger.client.hooks import checked_on_revoke
 from dledger.client.loop_thread import LoopThread
 from dledger.client.members.push import Handler, PushConsumer
+from dledger.client.members.revoking import on_a_thread
 from dledger.client.results import PushStatistics, RevokedQueues
 
 _USUAL: Final = (signal.SIG_DFL, signal.default_int_handler)
@@ -58,12 +59,10 @@ class BlockingPushConsumer:
         return decorated
 
     def on_revoke(self, call: Callable[[RevokedQueues], object]) -> Callable[..., object]:
-        """See `PushConsumer.on_revoke`; `call` runs on a thread of its own."""
-
-        async def told(queues: RevokedQueues) -> None:
-            await asyncio.to_thread(call, queues)
-
-        self._do(partial(self._consumer.on_revoke, told))
+        """See `PushConsumer.on_revoke`; `call` runs on a thread of its own, unless it is an
+        `async def`."""
+        checked_on_revoke(call)
+        self._do(partial(self._consumer.on_revoke, on_a_thread(call)))
         return call
 
     def _do(self, act: Callable[[], object]) -> None:

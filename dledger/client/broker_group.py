@@ -11,7 +11,7 @@ and nobody answers at makes room, or a client that outlives many members would h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from enum import Enum
 from functools import partial
@@ -183,9 +183,8 @@ class BrokerGroup:
         """Returns when a node has been heard or lost since."""
         self._check_open()
         left = deadline - self._loop.time()
-        failure = self._no_leader()
-        if left <= 0 or isinstance(failure, WrongBrokerGroup):
-            raise failure
+        if left <= 0 or self._is_of_another_group:
+            raise self._no_leader()
         changed: asyncio.Future[None] = self._loop.create_future()
         self._waiters[changed] = None
         try:
@@ -236,21 +235,49 @@ class BrokerGroup:
                     doubts.append(error)
                 raise
 
-        def give_up(state: RetryCallState) -> Response:
-            raise self._given_up(method.name, total, state, answers)
-
-        retrying = AsyncRetrying(
-            retry=retry_if_exception(partial(_is_repeatable, once=once)),
-            wait=_backoff,
-            stop=stop_before_delay(total),
-            retry_error_callback=give_up,
-        )
         try:
-            answer: Response = await retrying(attempt)
+            return await self._attempts(method.name, attempt, total, answers, once=once)
         except ClientError as error:
             happened = bool(doubts) and effect is not Effect.NONE
             error.outcome = Outcome.MAY_HAVE_HAPPENED if happened else Outcome.DID_NOT_HAPPEN
             raise
+
+    async def _attempts(
+        self,
+        name: str,
+        attempt: Callable[[], Awaitable[Response]],
+        total: float,
+        answers: Sequence[ClientError],
+        *,
+        once: bool,
+    ) -> Response:
+        """What the first attempt brings that does, within so many seconds. Most calls are over with
+        the first one: only after it the repeating is set up, which would take as long as the rest
+        of the client's part in a call. It is told of that attempt as of its own."""
+        began = self._loop.time()
+        first: list[ClientError] = []
+        try:
+            return await attempt()
+        except ClientError as error:
+            if not _is_repeatable(error, once=once):
+                raise
+            first.append(error)
+
+        async def again() -> Response:
+            if first:
+                raise first.pop()
+            return await attempt()
+
+        def give_up(state: RetryCallState) -> Response:
+            raise self._given_up(name, total, state, answers)
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(partial(_is_repeatable, once=once)),
+            wait=_backoff,
+            stop=stop_before_delay(total - (self._loop.time() - began)),
+            retry_error_callback=give_up,
+        )
+        answer: Response = await retrying(again)
         return answer
 
     def _given_up(
@@ -418,9 +445,13 @@ class BrokerGroup:
         costs one refusal; without it, one whose watches are refused could not be used. A
         node that is heard will give word itself, and one that can't be reached is no use."""
         self._presume_timer = None
+        before = self._guess
         with contained("presuming a leader"):
             self._guess_again()
-        self._refresh()
+        if self._guess != before:
+            self._refresh()
+        elif self._target is None:
+            self._arm_presumption()
 
     def _guess_again(self) -> None:
         silent = [
@@ -447,11 +478,19 @@ class BrokerGroup:
         if self._closed:
             raise ClientClosed("the client was closed")
 
+    @property
+    def _is_of_another_group(self) -> bool:
+        """Whether nobody is heard, and somebody is of another broker group: waiting is no use."""
+        failures = self._failures.values()
+        return len(self._failures) >= len(self._links) and any(
+            isinstance(error, WrongBrokerGroup) for error in failures
+        )
+
     def _no_leader(self) -> ClientError:
         reasons = "; ".join(f"{error.message}" for error in self._failures.values())
         if len(self._failures) < len(self._links):
             return NotReady("no leader serves" + (f"; not reached: {reasons}" if reasons else ""))
-        if any(isinstance(error, WrongBrokerGroup) for error in self._failures.values()):
+        if self._is_of_another_group:
             return WrongBrokerGroup(
                 f"no member of broker group {self._name!r} was found: {reasons}"
             )

@@ -1,39 +1,30 @@
 """The client: one broker group's public face. Topics, offsets, single reads, administration.
 
-This turns verbs into calls on the broker group and answers into values; producers and consumers
-are made here and closed with it at the latest. It owns no retry or leader logic: see
-`dledger.client.broker_group`. What may be repeated is written beside each call, as its `Effect`.
-It is longer than a module should be, as there are many verbs and each is its own few lines.
+This owns which verbs there are, what each promises, and from when to when the client is open. What
+a verb does is beside it (`topics`, `offsets`, `single_reads`, `nodes`, `dead_letters`), and
+producers and consumers, which are made here, are closed with it at the latest (`workers`). It owns
+no retry or leader logic: see `dledger.client.broker_group`. It is longer than a module should be,
+as nearly all of it is what the verbs promise, which users read in one place.
 """
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
-from ipaddress import IPv4Address
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypedDict
 
 from dledger.addresses import parse_addresses
-from dledger.client import connection as rpc
-from dledger.client import topics
-from dledger.client.arguments import i64, retention_ms, seconds, text, u32, u64
-from dledger.client.broker_group import BrokerGroup, Effect
-from dledger.client.connection import WhenDeposed
+from dledger.client import nodes, single_reads, topics
+from dledger.client import offsets as offsets_of
+from dledger.client.arguments import i64, seconds, text, u32
+from dledger.client.broker_group import BrokerGroup
 from dledger.client.consumer import PullConsumer, Reading, check_group
 from dledger.client.dead_letters import DeadLetters, Resent, dead_letters, resend
-from dledger.client.errors import (
-    ClientClosed,
-    ClientError,
-    InvalidArgument,
-    RecordCorrupt,
-    SendsFailed,
-)
-from dledger.client.failed_sends import closed_together
+from dledger.client.errors import ClientClosed, InvalidArgument, SendsFailed
 from dledger.client.groups import ConsumerGroups
 from dledger.client.members.attendance import Attendance
 from dledger.client.members.push import PushConsumer
@@ -46,6 +37,7 @@ from dledger.client.options import (
     PushOptions,
     StartFrom,
 )
+from dledger.client.own_address import own_ipv4
 from dledger.client.owner import Owner
 from dledger.client.producer import Producer
 from dledger.client.results import (
@@ -54,18 +46,24 @@ from dledger.client.results import (
     NodeState,
     Permission,
     PullResult,
-    QueueInfo,
     QueueOffsets,
     TopicDescription,
     TopicInfo,
     TopicStats,
-    decode_messages,
-    node_state,
 )
 from dledger.client.simple_consumer import SimpleConsumer
 from dledger.client.topic_reading import TopicReading
+from dledger.client.workers import Workers, forget
 from dledger.wire import broker_pb2 as pb
-from dledger.wire import cluster_pb2 as cpb
+
+
+class _Reading(TypedDict):
+    """What members and readers of a topic are told alike."""
+
+    tags: Collection[str] | None
+    start: StartFrom | datetime | None
+    idle_timeout_s: float | None
+    options: ConsumerOptions
 
 
 class Client:
@@ -79,11 +77,8 @@ class Client:
         self._options = options
         self._opened: BrokerGroup | None = None
         self._owner = Owner()
-        self._born_host = (_own_ipv4(addresses[0]), 0)
-        self._producers: list[Producer] = []
-        self._consumers: list[PullConsumer] = []
-        self._push_consumers: list[PushConsumer] = []
-        self._simple_consumers: list[SimpleConsumer] = []
+        self._born_host = (own_ipv4(addresses[0]), 0)
+        self._workers = Workers()
         self._attendance: Attendance | None = None
         self._is_closing = False
 
@@ -137,25 +132,17 @@ class Client:
                 if self._attendance is not None:
                     closing.push_async_callback(self._attendance.close)
                 is_patient = kind is None or issubclass(kind, Exception)
-                for worker in list(self._push_consumers):
-                    closing.push_async_callback(worker.abort)
-                for consumer in list(self._consumers):
-                    closing.push_async_callback(consumer.close)
-                for simple in list(self._simple_consumers):
-                    closing.push_async_callback(simple.close)
-                for producer in list(self._producers):
-                    closing.push_async_callback(producer.abort)
+                self._workers.end_with(closing)
                 if is_patient:
                     await self._stop_work()
-                    await closed_together([producer.close() for producer in self._producers])
+                    await self._workers.flush()
         except SendsFailed as failed:
             if error is None:
                 raise
             error.add_note(str(failed))
 
     async def _stop_work(self) -> None:
-        """Handlers have done what they were at; they may need producers for that."""
-        await asyncio.gather(*(worker.close() for worker in list(self._push_consumers)))
+        await self._workers.stop_work()
 
     async def _hang_up(self) -> None:
         opened, self._opened, self._attendance = self._opened, None, None
@@ -263,12 +250,7 @@ class Client:
             TopicNotFound, TopicReplaced: there is no such topic.
             NotReady: not every member of the broker group knows how yet.
         """
-        request = pb.RetainTopicRequest(
-            name=text("topic name", name),
-            incarnation=u64("incarnation", incarnation),
-            retention_ms=retention_ms(hours),
-        )
-        return await topics.retain(self._broker_group, request, deadline_s)
+        return await topics.retain(self._broker_group, name, hours, incarnation, deadline_s)
 
     async def permit_topic(
         self,
@@ -328,14 +310,8 @@ class Client:
             TopicNotFound, TopicReplaced: there is no such topic.
             NotReady: not every member of the broker group knows how yet.
         """
-        request = pb.UpdateTopicRequest(
-            name=text("topic name", name),
-            incarnation=u64("incarnation", incarnation),
-            read_queues=topics.queue_number("read_queues", read_queues),
-            write_queues=topics.queue_number("write_queues", write_queues),
-            drop=drop,
-        )
-        return await topics.update(self._broker_group, request, deadline_s)
+        numbers = topics.QueueNumbers(read_queues, write_queues, drop)
+        return await topics.update(self._broker_group, name, numbers, incarnation, deadline_s)
 
     async def delete_topic(
         self, name: str, *, incarnation: int = 0, deadline_s: float | None = None
@@ -349,24 +325,12 @@ class Client:
             TopicNotFound: no topic has this name.
             TopicReplaced: the one that is meant is gone, and another one has its name.
         """
-        request = pb.DeleteTopicRequest(
-            name=text("topic name", name), incarnation=u64("incarnation", incarnation)
-        )
-        await self._broker_group.call(rpc.DELETE_TOPIC, request, Effect.ONCE, deadline_s=deadline_s)
+        await topics.delete(self._broker_group, name, incarnation, deadline_s)
 
     async def topics(self, *, deadline_s: float | None = None) -> list[TopicInfo]:
         """Every topic, by name. Nodes answer in pages: a topic that is made or deleted while they
         are fetched may be in the list or not. The deadline is each page's."""
-        found: list[TopicInfo] = []
-        request = pb.ListTopicsRequest()
-        while True:  # names ascend from page to page, and there is an end to them
-            answer = await self._broker_group.call(
-                rpc.LIST_TOPICS, request, Effect.NONE, deadline_s=deadline_s
-            )
-            found += [topics.topic_info(topic) for topic in answer.topics]
-            if answer.next_page_token <= request.page_token:
-                return found
-            request = pb.ListTopicsRequest(page_token=answer.next_page_token)
+        return await topics.listed(self._broker_group, deadline_s)
 
     async def describe_topic(
         self, name: str, *, deadline_s: float | None = None
@@ -376,25 +340,7 @@ class Client:
         Raises:
             TopicNotFound: no topic has this name.
         """
-        groups: dict[str, dict[int, int]] = {}
-        described: pb.Topic | None = None
-        request = pb.DescribeTopicRequest(name=text("topic name", name))
-        while True:  # names ascend from page to page, and there is an end to them
-            answer = await self._broker_group.call(
-                rpc.DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=deadline_s
-            )
-            if described != answer.topic:  # made anew between two pages: those groups are gone
-                groups.clear()
-            described = answer.topic
-            groups |= {group.group: _offsets(group.offsets) for group in answer.groups}
-            if answer.next_page_token <= request.page_token:
-                break
-            request = pb.DescribeTopicRequest(name=name, page_token=answer.next_page_token)
-        return TopicDescription(
-            topic=topics.topic_info(answer.topic),
-            queues=[QueueInfo(q.queue_id, q.min_offset, q.max_offset) for q in answer.queues],
-            groups=groups,
-        )
+        return await topics.describe(self._broker_group, name, deadline_s)
 
     # --- offsets ------------------------------------------------------------------------------
 
@@ -406,13 +352,7 @@ class Client:
         Raises:
             TopicNotFound, QueueNotFound: there is no such queue.
         """
-        request = pb.GetQueueOffsetsRequest(
-            topic=text("topic name", topic), queue_id=u32("queue id", queue_id)
-        )
-        answer = await self._broker_group.call(
-            rpc.GET_QUEUE_OFFSETS, request, Effect.NONE, deadline_s=deadline_s
-        )
-        return QueueOffsets(answer.min_offset, answer.max_offset)
+        return await offsets_of.bounds(self._broker_group, topic, queue_id, deadline_s)
 
     async def offset_by_time(
         self, topic: str, queue_id: int, time_ms: int, *, deadline_s: float | None = None
@@ -423,15 +363,7 @@ class Client:
         Raises:
             TopicNotFound, QueueNotFound: there is no such queue.
         """
-        request = pb.GetOffsetByTimeRequest(
-            topic=text("topic name", topic),
-            queue_id=u32("queue id", queue_id),
-            time_ms=i64("time_ms", time_ms),
-        )
-        answer = await self._broker_group.call(
-            rpc.GET_OFFSET_BY_TIME, request, Effect.NONE, deadline_s=deadline_s
-        )
-        return answer.offset
+        return await offsets_of.by_time(self._broker_group, topic, queue_id, time_ms, deadline_s)
 
     async def dead_letters(self, group: str, *, deadline_s: float | None = None) -> DeadLetters:
         """What there is of a consumer group's dead letters: messages that its members rejected, or
@@ -469,22 +401,10 @@ class Client:
         Raises:
             TopicNotFound, TopicReplaced, QueueNotFound, OffsetOutOfRange: nothing was committed.
         """
-        request = pb.CommitOffsetsRequest(
-            group=text("group", group),
-            topic=text("topic name", topic),
-            reset=reset,
-            topic_incarnation=u64("incarnation", incarnation),
+        claim = offsets_of.Claim(group, topic, incarnation)
+        return await offsets_of.commit(
+            self._broker_group, claim, offsets, reset=reset, deadline_s=deadline_s
         )
-        for queue_id, offset in offsets.items():
-            if offset < 0:
-                raise InvalidArgument(f"offset {offset} of queue {queue_id} is negative")
-            request.offsets.add(queue_id=u32("queue id", queue_id), offset=i64("offset", offset))
-        # Repeating a reset is harmless as long as nobody commits in between, which a reset has
-        # to make sure of anyway.
-        answer = await self._broker_group.call(
-            rpc.COMMIT_OFFSETS, request, Effect.IDEMPOTENT, deadline_s=deadline_s
-        )
-        return _offsets(answer.offsets)
 
     async def fetch_offsets(
         self, group: str, topic: str, *, incarnation: int = 0, deadline_s: float | None = None
@@ -498,15 +418,8 @@ class Client:
             TopicNotFound: no topic has this name.
             TopicReplaced: the one that is meant is gone, and another one has its name.
         """
-        request = pb.FetchOffsetsRequest(
-            group=text("group", group),
-            topic=text("topic name", topic),
-            topic_incarnation=u64("incarnation", incarnation),
-        )
-        answer = await self._broker_group.call(
-            rpc.FETCH_OFFSETS, request, Effect.NONE, deadline_s=deadline_s
-        )
-        return _offsets(answer.offsets)
+        claim = offsets_of.Claim(group, topic, incarnation)
+        return await offsets_of.fetch(self._broker_group, claim, deadline_s)
 
     # --- messages -----------------------------------------------------------------------------
 
@@ -525,25 +438,8 @@ class Client:
             MessageNotFound: there is none.
             InvalidArgument: neither an id nor a whole place is given, or both.
         """
-        request = pb.GetMessageRequest()
-        place = (topic, queue_id, offset)
-        if message_id is not None and place == (None, None, None):
-            request.message_id = text("message id", message_id)
-        elif (
-            message_id is None and topic is not None and queue_id is not None and offset is not None
-        ):
-            request.position.topic = text("topic name", topic)
-            request.position.queue_id = u32("queue id", queue_id)
-            request.position.offset = i64("offset", offset)
-        else:
-            raise InvalidArgument("give message_id, or all of topic, queue_id and offset")
-        answer = await self._broker_group.call(
-            rpc.GET_MESSAGE, request, Effect.NONE, deadline_s=deadline_s
-        )
-        messages = decode_messages(answer.record)
-        if len(messages) != 1:
-            raise RecordCorrupt(f"the node answered with {len(messages)} records instead of one")
-        return messages[0]
+        request = single_reads.named(message_id, (topic, queue_id, offset))
+        return await single_reads.get(self._broker_group, request, deadline_s)
 
     async def pull(
         self,
@@ -574,28 +470,18 @@ class Client:
             max_bytes=u32("max_bytes", max_bytes),
             hold_ms=u32("hold_ms", hold_ms),
         )
-        total_s = self._total_s(deadline_s)
-        answer = await self._broker_group.call(
-            rpc.PULL, request, Effect.NONE, deadline_s=total_s + hold_ms / 1000
-        )
-        return PullResult(
-            messages=decode_messages(answer.records),
-            next_offset=answer.next_offset,
-            min_offset=answer.min_offset,
-            max_offset=answer.max_offset,
-        )
+        total_s = self._total_s(deadline_s) + hold_ms / 1000
+        return await single_reads.pull(self._broker_group, request, total_s)
 
     # --- producers and consumers --------------------------------------------------------------
 
     def producer(self, options: ProducerOptions | None = None) -> Producer:
         """A producer, closed with the client at the latest."""
+        producers = self._workers.producers
         producer = Producer(
-            self._lasting_group,
-            options or ProducerOptions(),
-            self._born_host,
-            self._producers.remove,
+            self._lasting_group, options or ProducerOptions(), self._born_host, producers.remove
         )
-        self._producers.append(producer)
+        producers.append(producer)
         return producer
 
     def pull_consumer(
@@ -635,32 +521,21 @@ class Client:
         check_group(group, start)
         if idle_timeout_s is not None:
             seconds("idle_timeout_s", idle_timeout_s)
+        lasting, name = self._lasting_group, text("topic name", topic)
+        common = _Reading(tags=tags, start=start, idle_timeout_s=idle_timeout_s, options=chosen)
         reading: Reading
         if group is not None and queues is None:
-            reading = MemberReading(
-                self._lasting_group,
-                self._attending,
-                text("topic name", topic),
-                group,
-                tags=tags,
-                start=start,
-                idle_timeout_s=idle_timeout_s,
-                options=chosen,
-            )
+            reading = MemberReading(lasting, self._attending, name, group, **common)
         else:
+            if chosen.commit_every_s is not None or chosen.on_revoke is not None:
+                raise InvalidArgument(
+                    "commit_every_s and on_revoke are for members: give a group, and no queues"
+                )
             reading = TopicReading(
-                self,
-                self._lasting_group,
-                text("topic name", topic),
-                consumer_group=group,
-                tags=tags,
-                start=start,
-                queues=queues,
-                idle_timeout_s=idle_timeout_s,
-                options=chosen,
+                self, lasting, name, consumer_group=group, queues=queues, **common
             )
-        consumer = PullConsumer(reading, chosen, self._forget_consumer)
-        self._consumers.append(consumer)
+        consumer = PullConsumer(reading, chosen, partial(forget, self._workers.consumers))
+        self._workers.consumers.append(consumer)
         return consumer
 
     consumer = pull_consumer  # its name until 0.2
@@ -680,9 +555,9 @@ class Client:
             self._attending,
             group,
             options or PushOptions(),
-            self._forget_push_consumer,
+            partial(forget, self._workers.push_consumers),
         )
-        self._push_consumers.append(worker)
+        self._workers.push_consumers.append(worker)
         return worker
 
     def simple_consumer(
@@ -719,14 +594,10 @@ class Client:
             in_order=in_order,
             start=start,
             max_attempts=max_attempts,
-            forget=self._forget_simple_consumer,
+            forget=partial(forget, self._workers.simple_consumers),
         )
-        self._simple_consumers.append(consumer)
+        self._workers.simple_consumers.append(consumer)
         return consumer
-
-    def _forget_simple_consumer(self, consumer: SimpleConsumer) -> None:
-        if consumer in self._simple_consumers:
-            self._simple_consumers.remove(consumer)
 
     def _attending(self) -> Attendance:
         """The one stream of all members."""
@@ -734,14 +605,6 @@ class Client:
         if self._attendance is None:
             self._attendance = Attendance(group)
         return self._attendance
-
-    def _forget_push_consumer(self, worker: PushConsumer) -> None:
-        if worker in self._push_consumers:
-            self._push_consumers.remove(worker)
-
-    def _forget_consumer(self, consumer: PullConsumer) -> None:
-        if consumer in self._consumers:
-            self._consumers.remove(consumer)
 
     # --- administration -----------------------------------------------------------------------
 
@@ -756,40 +619,11 @@ class Client:
         Raises:
             BrokerGroupUnreachable, NotReady: none does within the deadline.
         """
-        total_s = self._total_s(deadline_s)
-        deadline = asyncio.get_running_loop().time() + total_s
-        member, term = await self._broker_group.serving_leader(deadline)
-        return LeaderInfo(member.node_id, member.address, term)
+        return await nodes.leader(self._broker_group, self._total_s(deadline_s))
 
     async def status(self) -> list[NodeState]:
         """Each known member; one that does not answer in time is marked as not alive."""
-        states = await asyncio.gather(
-            *(
-                self._node_state(node_id, address)
-                for address, node_id in sorted(self._broker_group.addresses.items())
-            )
-        )
-        # Members named by a node that was heard only now are missing from the first round.
-        known = {state.address for state in states}
-        late = [
-            await self._node_state(node_id, address)
-            for address, node_id in sorted(self._broker_group.addresses.items())
-            if address not in known and node_id not in {state.node_id for state in states}
-        ]
-        return sorted([*states, *late], key=lambda state: (state.node_id, state.address))
-
-    async def _node_state(self, node_id: str, address: str) -> NodeState:
-        link = self._broker_group.link(address)
-        try:
-            status = await link.call(
-                rpc.GET_STATUS,
-                cpb.GetStatusRequest(),
-                self._options.status_timeout_s,
-                WhenDeposed.AWAIT,
-            )
-        except ClientError:
-            return NodeState(node_id=node_id, address=address, alive=False)
-        return node_state(address, status)
+        return await nodes.states(self._broker_group, self._options.status_timeout_s)
 
     async def transfer_leadership(
         self, target: str | None = None, *, deadline_s: float | None = None
@@ -804,37 +638,9 @@ class Client:
             InvalidArgument: the target can't lead.
             ClientError: with `Outcome.MAY_HAVE_HAPPENED` when the answer was lost.
         """
-        answer = await self._broker_group.call(
-            rpc.TRANSFER_LEADERSHIP,
-            cpb.TransferLeadershipRequest(target=text("target", target or "")),
-            Effect.ONCE,
-            deadline_s=deadline_s,
-            when_deposed=WhenDeposed.AWAIT,
-        )
-        known = self._broker_group.leader()
-        return LeaderInfo(
-            answer.leader.node_id, answer.leader.address, known[1] if known is not None else 0
-        )
+        return await nodes.hand_over(self._broker_group, target, deadline_s)
 
 
 def warn_unclosed(client: object) -> None:
     """`client` is being forgotten and was never closed: its connections stay as they are."""
     warnings.warn(f"{client!r} was never closed", ResourceWarning, stacklevel=3, source=client)
-
-
-def _offsets(offsets: Sequence[pb.QueueOffset]) -> dict[int, int]:
-    return {offset.queue_id: offset.offset for offset in offsets}
-
-
-def _own_ipv4(towards: str) -> str:
-    """This machine's address on the way to `host:port`, without sending anything; written into
-    records as the born host. 0.0.0.0 where that needs a name server or IPv6."""
-    host, _, port = towards.rpartition(":")
-    try:
-        IPv4Address(host)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, int(port)))
-            own: str = probe.getsockname()[0]
-            return own
-    except (OSError, ValueError):
-        return "0.0.0.0"

@@ -6,8 +6,10 @@ and can abandon its calls: a leader that was stopped by SIGSTOP breaks no connec
 nothing, so only the news of its successor ends the waiting.
 
     connected       the watch breaks            no channel is dialed; the watch rests
-    resting         its time is over, a nudge   a new channel is dialed, by the next watch
+    resting         its time is over, a nudge   knocked at
     resting         a call is made              dialed by that
+    knocked at      refused                     resting
+    knocked at      anything else               a new channel is dialed, by the next watch
     dialed          refused                     resting
 
 A channel of gRPC's that has lost its node dials it again and again by itself, as long as it is
@@ -29,6 +31,7 @@ from google.protobuf.message import Message
 from dledger.client.errors import ClientClosed, ClientError, LeadershipLost, Unavailable, from_rpc
 from dledger.client.faults import contained, fault
 from dledger.client.group_epoch import EpochName, epoch_in
+from dledger.client.knocking import is_refused
 from dledger.client.leader_view import View, from_wire
 from dledger.client.patience import Patience, Rests
 from dledger.outcome import Outcome
@@ -111,6 +114,7 @@ RESEND_DEAD_LETTER: Final = Method(
 )
 WATCH_LEADER_PATH: Final = "/dledger.v1.Cluster/WatchLeader"
 ATTEND_PATH: Final = "/dledger.v1.Groups/Attend"
+_EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 
 
 class WhenDeposed(Enum):
@@ -159,6 +163,8 @@ class NodeLink:
         self._calls: dict[Any, WhenDeposed] = {}
         self._abandoned: set[Any] = set()
         self._is_closed = False
+        self._is_lost = False  # since it was heard last
+        self._is_dialed = False  # the channel, or may be
         self._nudged = asyncio.Event()
         self._patience = patience
         self._rests = Rests()
@@ -179,6 +185,7 @@ class NodeLink:
         task = asyncio.current_task()
         cancels = 0 if task is None else task.cancelling()
         epoch = self._epoch()
+        self._is_dialed = True
         call = self._callable(method)(
             request, timeout=min(timeout_s, MAX_CALL_S), metadata=epoch.metadata or None
         )
@@ -210,10 +217,10 @@ class NodeLink:
         finally:
             self._calls.pop(call, None)
             self._abandoned.discard(call)
-            del call
+            del call, task  # which would keep the error that it ends by, and that this frame
 
     @contextlib.contextmanager
-    def attending(self) -> Iterator[grpc.aio.StreamStreamCall[Any, Any]]:
+    def attending(self) -> Iterator[AttendCall]:
         """The stream for members of consumer groups; ended afterwards. Whoever reads it while it is
         abandoned sees it cancelled."""
         attend: Any = self._channel.stream_stream(
@@ -221,14 +228,18 @@ class NodeLink:
             request_serializer=gpb.AttendRequest.SerializeToString,
             response_deserializer=gpb.AttendResponse.FromString,
         )
+        self._is_dialed = True
         call = attend()
         self._calls[call] = WhenDeposed.ABANDON
+        attending = AttendCall(call)
         try:
-            yield call
+            yield attending
         finally:
+            attending.forget()
             self._calls.pop(call, None)
             self._abandoned.discard(call)
             call.cancel()
+            del call
 
     def abandon_calls(self) -> None:
         """The node leads no longer: ends its calls, each as it was made to."""
@@ -286,7 +297,7 @@ class NodeLink:
     async def _watch(self) -> None:
         while True:
             with contained(f"watching {self.address}"):
-                error = await self._listen()
+                error = await self._listen_if_there()
                 self._on_lost(self.address, error)
                 if isinstance(error, Unavailable):
                     await self._hang_up()
@@ -296,13 +307,23 @@ class NodeLink:
     async def _hang_up(self) -> None:
         """Nothing dials the node until somebody wants something of it; a call that is under way
         may be answered yet."""
-        if self.is_idle:
+        self._is_lost = True
+        if self.is_idle and self._is_dialed:
+            self._is_dialed = False
             lost, self._channel = self._channel, self._dial()  # which connects when it is used
             self._callables = {}
             await lost.close(None)
 
+    async def _listen_if_there(self) -> ClientError:
+        """As `_listen`, but that a node that was lost is knocked at first."""
+        if self._is_lost and await is_refused(self.address):
+            nothing = Outcome.DID_NOT_HAPPEN
+            return Unavailable(f"{self.address}: connection refused", outcome=nothing)
+        return await self._listen()
+
     async def _listen(self) -> ClientError:
         """Reports what the node says; why it is no longer heard."""
+        self._is_dialed = True
         watch: Any = self._channel.unary_stream(
             WATCH_LEADER_PATH,
             request_serializer=cpb.WatchLeaderRequest.SerializeToString,
@@ -314,6 +335,7 @@ class NodeLink:
         try:
             async for view in call:
                 self._rests.forget()
+                self._is_lost = False
                 self._on_view(self.address, from_wire(view))
         except grpc.aio.AioRpcError as error:
             return from_rpc(error, self.address)
@@ -334,6 +356,44 @@ class NodeLink:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._nudged.wait()
+
+
+class AttendCall:
+    """A stream for members, until that is forgotten. Those who read and write it keep this and not
+    the call: it is in the frames of every error, and whoever keeps one would keep the call with it
+    (`_without_call`)."""
+
+    def __init__(self, call: Any) -> None:
+        self._call: Any = call
+
+    async def read(self) -> gpb.AttendResponse | None:
+        """The next answer; None: the node has ended the stream.
+
+        Raises:
+            AioRpcError: it broke.
+            CancelledError: it was cancelled, by this side or the transport.
+        """
+        try:
+            answer = await self._going_on().read()
+        except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+            raise _without_call(error) from None
+        return None if answer is _EOF else answer
+
+    async def write(self, request: gpb.AttendRequest) -> None:
+        """It is on its way. Raises: as `read`; InvalidStateError: the stream is over."""
+        try:
+            await self._going_on().write(request)
+        except (grpc.aio.AioRpcError, asyncio.CancelledError, asyncio.InvalidStateError) as error:
+            raise _without_call(error) from None
+
+    def _going_on(self) -> Any:
+        if self._call is None:
+            raise asyncio.InvalidStateError("the stream is over")
+        return self._call
+
+    def forget(self) -> None:
+        """The stream is over."""
+        self._call = None
 
 
 _Error = TypeVar("_Error", bound=BaseException)

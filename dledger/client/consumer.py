@@ -40,6 +40,9 @@ class Reading(Protocol):
     def next_messages(self) -> list[Message] | None:
         """All of one queue's that are here; None: `fill` first."""
 
+    def arrived(self) -> None:
+        """The application has what was given last; it can't be taken back any more."""
+
     def take_back(self) -> None:
         """What is in hand never reached the application; it is given next."""
 
@@ -153,21 +156,33 @@ class PullConsumer:
 
     def _enter(self, loop: object | None) -> None:
         """`loop` is the one that reads; None: nobody's, for one message."""
+        self._refuse_beside(loop)
+        self._loop = None if loop is None else weakref.ref(loop)
+        self._taking = True
+
+    def _refuse_beside(self, loop: object | None) -> None:
+        """Returns if no other loop reads.
+
+        Raises:
+            ConsumerInUse: one does.
+        """
         other = None if self._loop is None else self._loop()
         if self._taking or (other is not None and other is not loop):
             raise ConsumerInUse(
                 f"another loop reads this consumer of {self.topic!r}; each loop needs a consumer "
                 "of its own, or hands its messages on"
             )
-        self._loop = None if loop is None else weakref.ref(loop)
-        self._taking = True
 
     async def _one(self) -> Message:
         while (message := self._next_message()) is None:
             if not await self._fill():
                 raise StopAsyncIteration
         if self._surrounding is not None:
-            self._surrounding.enter(message)
+            try:
+                self._surrounding.enter(message)
+            except BaseException:  # nobody is given it now: counted as finished it were forgotten
+                self._reading.take_back()
+                raise
         return message
 
     async def _batch(self) -> list[Message]:

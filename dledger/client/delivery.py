@@ -35,6 +35,8 @@ class Receipt(NamedTuple):
 class Settles(Protocol):
     """The consumer, as far as its deliveries use it."""
 
+    topic: str
+    group: str
     invisible_s: float
 
     def settle(self, delivery: Delivery, what: kpb.Settling, hidden_s: float) -> Awaitable[None]:
@@ -51,6 +53,8 @@ class Delivery:
         attempt: how often it was handed out, this time included.
     """
 
+    __slots__ = ("_consumer", "_renewing", "attempt", "is_settled", "message", "receipt")
+
     def __init__(self, consumer: Settles, message: Message, attempt: int, receipt: Receipt) -> None:
         self.message = message
         self.attempt = attempt
@@ -62,6 +66,10 @@ class Delivery:
     def __repr__(self) -> str:
         place = f"{self.message.topic}/{self.receipt.queue_id}@{self.receipt.offset}"
         return f"<Delivery {place}, attempt {self.attempt}>"
+
+    def is_of(self, topic: str, group: str) -> bool:
+        """Whether that group was handed it, out of that topic."""
+        return (self._consumer.topic, self._consumer.group) == (topic, group)
 
     async def ack(self) -> None:
         """It is done, and never handed out again. Acknowledging twice is all right.

@@ -153,13 +153,19 @@ class Fetching:
 
     # --- what has come ------------------------------------------------------------------------
 
-    async def take(self, withheld: Container[int], has_enough: Callable[[], bool]) -> Chunk | None:
+    async def take(
+        self,
+        withheld: Container[int],
+        has_enough: Callable[[], bool],
+        has_any: Callable[[], bool],
+    ) -> Chunk | None:
         """The oldest answer of a queue that isn't `withheld`; None when there will be none: the
         reading was ended, or every queue was empty for the idle timeout.
 
         Args:
             withheld: queue ids; looked at anew after each wait.
             has_enough: ends the wait, with None; asked after each `wake` as well.
+            has_any: whether something that was taken waits, withheld or not: that isn't the end.
 
         Raises:
             ClientError: a queue can't be read any more, and what came before was taken.
@@ -171,7 +177,7 @@ class Fetching:
             if self._failed is not None and self._failed.failure is not None:
                 self._told = True
                 raise self._failed.failure
-            if self._is_idle():
+            if not self._chunks and not has_any() and self._is_idle():
                 return None
             await self._change()
         return None

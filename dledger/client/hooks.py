@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from types import TracebackType
 from typing import Any
 
@@ -114,6 +114,18 @@ class Surrounding:
         except Exception as failure:  # noqa: BLE001 - as above
             if failure is not error:  # contextlib's managers raise what they are left with
                 self.failures.add(failure, "the work on the message was over by then")
+
+
+def checked_on_revoke(call: object) -> None:
+    """Returns if `call` can be called, and does something then.
+
+    Raises:
+        InvalidArgument: otherwise.
+    """
+    if not callable(call) or isgeneratorfunction(call) or isasyncgenfunction(call):
+        raise InvalidArgument(
+            f"on_revoke is {call!r}; wanted: a function, or a coroutine function, without `yield`"
+        )
 
 
 def checked_hook(name: str, hook: object) -> None:

@@ -7,6 +7,10 @@ Nothing gets in once the end has begun: `stop` closes the way first, under the l
 call goes in, so that whatever got in is ahead of it on the loop and is seen, and cancelled, by it.
 What ended in the loop's last turn has not been told to its caller yet: turns follow until every
 call has been.
+A signal's handler may raise in a caller's thread, between any two steps of Python's. So what is
+shared with the loop's thread there is locks of the interpreter's own, taken and let go in one step,
+and no `Future` of `concurrent.futures`: one that was interrupted as it was asked stays locked, and
+the loop's thread would wait for it as it has the answer.
 Nor does it end by what a callback raises: a `SystemExit` ends that callback, as it would on a
 thread of its own, is told to the loop's exception handler, and the loop goes on for the others.
 """
@@ -17,14 +21,42 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from dledger.client.errors import ClientClosed, Forked, InvalidArgument
 
 Answer = TypeVar("Answer")
+
+
+class _Call(Generic[Answer]):
+    """What another thread waits for. `ended` is locked until `task` is done."""
+
+    __slots__ = ("_work", "ended", "task")
+
+    def __init__(self, work: Coroutine[Any, Any, Answer]) -> None:
+        self._work = work
+        self.task: asyncio.Task[Answer] | None = None
+        self.ended = threading.Lock()
+        self.ended.acquire()
+
+    def begin(self, loop: asyncio.AbstractEventLoop, forget: Callable[[Self], None]) -> None:
+        """It is at work; `forget` is called before its caller is told of the end."""
+
+        def end(_: asyncio.Task[Answer]) -> None:
+            forget(self)
+            self.ended.release()
+
+        self.task = loop.create_task(self._work)
+        self.task.add_done_callback(end)
+
+    def cancel(self) -> None:
+        """Nobody waits any more; it may not have begun, and won't then."""
+        if self.task is None:
+            self._work.close()
+        else:
+            self.task.cancel()
 
 
 class LoopThread:
@@ -37,7 +69,7 @@ class LoopThread:
         self._entry = threading.RLock()
         self._is_ending = False  # nothing more gets in
         self._has_stopped = False
-        self._calls: set[Future[Any]] = set()  # whose callers wait
+        self._calls: set[_Call[Any]] = set()  # of the loop's thread: whose callers wait
         self._thread = threading.Thread(target=self._run, name="dledger-client", daemon=True)
         self._thread.start()
 
@@ -103,32 +135,39 @@ class LoopThread:
             Forked: it is another process's.
             InvalidArgument: the caller is in that thread.
         """
+        call = _Call(work)
         try:
             self.check()
             self.check_outside()
-            future = self._begin(work)
-        except BaseException:
+            self.post(partial(self._begin, call))
+        except (ClientClosed, Forked, InvalidArgument):
             work.close()
             raise
-        try:
-            return future.result()
-        except CancelledError:
-            raise ClientClosed("the client was closed during the call") from None
         except BaseException:
-            future.cancel()
+            self._cancel(call)
             raise
+        try:
+            call.ended.acquire()
+        except BaseException:
+            self._cancel(call)
+            raise
+        try:
+            assert call.task is not None
+            return call.task.result()
+        except asyncio.CancelledError:
+            raise ClientClosed("the client was closed during the call") from None
+        finally:
+            del call, work  # an error knows this frame, and would keep them
 
-    def _begin(self, work: Coroutine[Any, Any, Answer]) -> Future[Answer]:
-        with self._entry:
-            if self._is_ending:
-                raise ClientClosed("the client was closed")
-            try:
-                future = asyncio.run_coroutine_threadsafe(work, self.loop)
-            except RuntimeError:  # a signal's handler has stopped it in between
-                raise ClientClosed("the client was closed") from None
-            self._calls.add(future)
-        future.add_done_callback(self._calls.discard)
-        return future
+    def _cancel(self, call: _Call[Any]) -> None:
+        """The call's caller was interrupted, perhaps before it was on its way."""
+        with suppress(ClientClosed, Forked):
+            self.post(call.cancel)
+
+    def _begin(self, call: _Call[Any]) -> None:
+        """On the loop's thread."""
+        self._calls.add(call)
+        call.begin(self.loop, self._calls.discard)
 
     def stop(self) -> None:
         """Ends loop and thread; what is still to be done there is given up.
@@ -166,9 +205,7 @@ class LoopThread:
             for task in left:
                 task.cancel()
             self._finish(asyncio.wait(left) if left else asyncio.sleep(0))
-            # A call whose caller was interrupted as it was made may stay among them, done.
-            untold = any(not call.done() for call in tuple(self._calls))
-            if not (left or untold or asyncio.all_tasks(self.loop)):
+            if not (left or self._calls or asyncio.all_tasks(self.loop)):
                 return
 
     def _finish(self, work: Coroutine[Any, Any, object]) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from dledger.client.arguments import milliseconds
 from dledger.client.errors import CodecMissing, InvalidArgument
-from dledger.client.hooks import Around, Stamp, checked_hook
+from dledger.client.hooks import Around, Stamp, checked_hook, checked_on_revoke
 from dledger.client.results import RevokedQueues
 from dledger.credentials.tls import TlsFiles
 from dledger.limits import MESSAGE_LENGTHS
@@ -192,6 +192,8 @@ class ConsumerOptions:
 
     def __post_init__(self) -> None:
         checked_hook("around", self.around)
+        if self.on_revoke is not None:
+            checked_on_revoke(self.on_revoke)
         _check_range("version", self.version, 0, (1 << 32) - 1)
         _check_positive(self, "prefetch_bytes", "deadline_s")
         if self.commit_every_s is not None:

@@ -61,6 +61,10 @@ class Progress:
         if after > self._furthest.get(queue_id, 0):
             self._furthest[queue_id] = after
 
+    def has_in_hand(self, queue_id: int) -> bool:
+        """Whether what was handed over last is of that queue, and may not be done."""
+        return self._in_hand == queue_id
+
     def take_back(self, message: Message) -> bool:
         """What was handed over last, from `message` on, never reached the application; false: it
         isn't in hand, as its queue is read from elsewhere by now."""

@@ -1,18 +1,15 @@
 """The simple consumer: any worker of a group, any message, one by one.
 
-This owns the messages that its application has in hand, and the receives that are under way. A
-receive whose answer was lost is asked for again as the same attempt, and gets the same messages;
-one that is cancelled keeps what it brings for the next. Acknowledgements of one moment share a
-call. Bounds: `MAX_…`; what is handed over is the application's.
+This owns the messages that its application has in hand, and whoever waits for some; the calls are
+`Receives`'. A receive that is cancelled keeps what it brings for the next. Acknowledgements of one
+moment share a call. Bounds: `MAX_…`; what is handed over is the application's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -20,21 +17,20 @@ from typing import Final, NamedTuple, Self
 
 from dledger.client.arguments import seconds, text, u32
 from dledger.client.broker_group import BrokerGroup, Effect
-from dledger.client.connection import RECEIVE, SETTLE
+from dledger.client.connection import SETTLE
 from dledger.client.delivery import Delivery, Receipt, hidden_s
 from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, from_wire
+from dledger.client.members.clock import clock
 from dledger.client.options import StartFrom
-from dledger.client.results import decode_messages
-from dledger.outcome import Outcome
+from dledger.client.receives import Receives, settlement
+from dledger.client.results import Message
 from dledger.records.reserved import MOST_ATTEMPTS
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import deliveries_pb2 as pb
 
 MAX_RECEIVED: Final = 1_024
-SPAN: Final = 64  # offsets that one settlement names
 MAX_TOGETHER: Final = 1_024  # settlements of one call
 MAX_TRACKED: Final = 20_000  # in hand, to be given back at the end; older ones time out
-AGAIN_S: Final = 0.02  # before an attempt asks again
 
 
 class _Settling(NamedTuple):
@@ -79,17 +75,24 @@ class SimpleConsumer:
         self.invisible_s = hidden_s("invisible_s", invisible_s)
         if self.invisible_s < 0.001:
             raise InvalidArgument("invisible_s is too short for any work: 0.001 at least")
-        self._max_attempts = 0 if max_attempts is None else u32("max_attempts", max_attempts)
         if max_attempts is not None and not 0 < max_attempts <= MOST_ATTEMPTS:
             raise InvalidArgument(f"max_attempts is {max_attempts}; wanted: 1 to {MOST_ATTEMPTS}")
         self._broker_group = broker_group
-        self._in_order = in_order
-        self._start = _start_of(start)
+        first, time_ms = _start_of(start)
+        wish = pb.ReceiveRequest(
+            group=self.group,
+            topic=self.topic,
+            fifo=in_order,
+            start=first,
+            start_time_ms=time_ms,
+            max_attempts=0 if max_attempts is None else u32("max_attempts", max_attempts),
+        )
+        self._receives = Receives(broker_group, self, wish)
         self._forget = forget
         self._kept: deque[_Kept] = deque()  # of receives that were cancelled
         self._waiters: dict[asyncio.Future[None], None] = {}  # of receives that would take those
         self._in_hand: dict[Delivery, None] = {}
-        self._receiving: dict[asyncio.Task[list[Delivery]], None] = {}
+        self._receiving: dict[asyncio.Future[list[Delivery]], None] = {}
         self._settling: list[_Settling] = []
         self._sender: asyncio.Task[None] | None = None
         self._is_closing = self._is_closed = False
@@ -114,16 +117,21 @@ class SimpleConsumer:
         if not 0 < u32("count", count) <= MAX_RECEIVED:
             raise InvalidArgument(f"count is {count}; wanted: 1 to {MAX_RECEIVED}")
         wait_s = max(0.0, seconds("wait_s", wait_s))
+        for each in done:
+            # Its numbers may be those of a message that somebody has here.
+            if not each.is_of(self.topic, self.group):
+                raise InvalidArgument(
+                    f"{each!r} isn't of topic {self.topic!r}, group {self.group!r}"
+                )
         self._check_open()
         if self._is_closing:
             raise ClientClosed("the consumer is being closed")
         kept = self._of_kept(count)
         if kept and not done:
             return [each.delivery for each in kept]
-        loop = asyncio.get_running_loop()
         # Who has something already waits for his acknowledgements, and for nothing else.
         left, wait_s = max(1, count - len(kept)), 0.0 if kept else min(wait_s, 3_600.0)
-        task = loop.create_task(self._receive(left, wait_s, tuple(done)))
+        task = asyncio.ensure_future(self._receive(left, wait_s, tuple(done)))
         self._receiving[task] = None
         task.add_done_callback(self._receiving.pop)
         try:
@@ -143,7 +151,7 @@ class SimpleConsumer:
         self.keep(found[count:])
         return found[:count]
 
-    async def _first_of(self, task: asyncio.Task[list[Delivery]], count: int) -> list[Delivery]:
+    async def _first_of(self, task: asyncio.Future[list[Delivery]], count: int) -> list[Delivery]:
         """What the receive brings, or, if that comes first, what one brings that was cancelled: it
         has asked before, and is given what there is."""
         while True:
@@ -159,7 +167,7 @@ class SimpleConsumer:
                 task.add_done_callback(self._keep)
                 return [each.delivery for each in kept]
 
-    def _keep(self, task: asyncio.Task[list[Delivery]]) -> None:
+    def _keep(self, task: asyncio.Future[list[Delivery]]) -> None:
         """Nobody waits for what the receive brings: the next one has it."""
         if not task.cancelled() and task.exception() is None:
             self.keep(task.result())
@@ -168,7 +176,7 @@ class SimpleConsumer:
         """Nobody was given these: whoever receives has them, while they are hidden from others."""
         if self._is_closing:
             return
-        until_s = asyncio.get_running_loop().time() + self.invisible_s
+        until_s = clock() + self.invisible_s
         self._kept.extend(_Kept(each, until_s) for each in deliveries)
         for waiter in self._waiters if deliveries else ():
             if not waiter.done():
@@ -177,7 +185,7 @@ class SimpleConsumer:
     def _of_kept(self, count: int) -> list[_Kept]:
         """Up to so many of those that nobody was given, and that nobody else may have by now."""
         found: list[_Kept] = []
-        now_s = asyncio.get_running_loop().time()
+        now_s = clock()
         while self._kept and len(found) < count:
             kept = self._kept.popleft()
             if now_s < kept.until_s:
@@ -193,62 +201,23 @@ class SimpleConsumer:
                 for delivery in await self.receive():
                     yield delivery
 
-    async def _receive(self, count: int, wait_s: float, done: Sequence[Delivery]) -> list[Delivery]:
-        riding = _together([each for each in done if not each.is_settled])
-        request = pb.ReceiveRequest(
-            group=self.group,
-            topic=self.topic,
-            fifo=self._in_order,
-            attempt_id=os.urandom(7) + b"\1",
-            max_messages=count,
-            hidden_ms=_ms(self.invisible_s),
-            start=self._start[0],
-            start_time_ms=self._start[1],
-            settled=[wish for wish, _ in riding],
-            max_attempts=self._max_attempts,
-        )
-        answer = await self._answer(request, wait_s)
-        found: list[Delivery] = []
-        for handed in answer.handed:
-            for message in decode_messages(handed.records):
-                place = message.queue_id, handed.handout, message.queue_offset
-                receipt = Receipt(answer.topic_incarnation, *place)
-                found.append(Delivery(self, message, handed.attempt, receipt))
-        self._track(found)
-        late = {each.position: each for each in answer.unsettled}
-        for position, (wish, deliveries) in enumerate(riding):
-            left = late[position].mask if position in late else 0
-            for each in deliveries:
-                each.is_settled = not left >> (each.receipt.offset - wish.base) & 1
-                if each.is_settled:
-                    self._in_hand.pop(each, None)
-        if late:
-            self.keep(found)
-            raise from_wire(next(iter(late.values())).error)
-        return found
+    def _receive(
+        self, count: int, wait_s: float, done: Sequence[Delivery]
+    ) -> Awaitable[list[Delivery]]:
+        return self._receives.ask(count, wait_s, done)
 
-    async def _answer(self, request: pb.ReceiveRequest, wait_s: float) -> pb.ReceiveResponse:
-        """The leader's; where one was lost, the next one gives the same attempt the same."""
-        group, loop = self._broker_group(), asyncio.get_running_loop()
-        wait_until = loop.time() + wait_s
-        deadline = wait_until + group.options.deadline_s
-        while True:
-            left_s = max(0.0, wait_until - loop.time())
-            request.hold_ms = _ms(left_s)
-            try:
-                return await group.call(
-                    RECEIVE, request, Effect.ONCE, deadline_s=max(0.001, deadline - loop.time())
-                )
-            except ClientError as error:
-                is_lost = error.outcome is Outcome.MAY_HAVE_HAPPENED
-                if not (is_lost and error.retriable) or loop.time() >= deadline:
-                    raise
-            request.again = True
-            await asyncio.sleep(AGAIN_S)
+    def made(self, message: Message, attempt: int, receipt: Receipt) -> Delivery:
+        """For `Receives`: a message that was handed out."""
+        return Delivery(self, message, attempt, receipt)
 
-    def _track(self, deliveries: Sequence[Delivery]) -> None:
+    def on_settled(self, deliveries: Sequence[Delivery]) -> None:
+        """For `Receives`: they aren't in hand any more."""
         for each in deliveries:
-            self._in_hand[each] = None
+            self._in_hand.pop(each, None)
+
+    def track(self, deliveries: Sequence[Delivery]) -> None:
+        """For `Receives`: they are in hand."""
+        self._in_hand.update(dict.fromkeys(deliveries))
         while len(self._in_hand) > MAX_TRACKED:
             del self._in_hand[next(iter(self._in_hand))]
 
@@ -265,7 +234,7 @@ class SimpleConsumer:
             self._in_hand.pop(delivery, None)
         loop = asyncio.get_running_loop()
         receipt = delivery.receipt
-        wish = _settlement(receipt, what, hidden_s)
+        wish = settlement(receipt, what, hidden_s)
         settling = _Settling(receipt.incarnation, wish, loop.create_future())
         self._settling.append(settling)
         if self._sender is None:
@@ -328,6 +297,7 @@ class SimpleConsumer:
         self._is_closing = True
         for task in list(self._receiving):
             task.cancel()
+        self._receives.close()
         self._kept.clear()
         left = [each for each in self._in_hand if not each.is_settled]
         with suppress(ClientError):  # they come back by themselves
@@ -354,38 +324,6 @@ def _fail(done: asyncio.Future[None], error: BaseException) -> None:
     if not done.done():
         done.set_exception(error)
         done.exception()  # whoever awaited it may be gone
-
-
-def _settlement(receipt: Receipt, what: kpb.Settling, hidden_s: float = 0) -> pb.Settlement:
-    return pb.Settlement(
-        queue_id=receipt.queue_id,
-        handout=receipt.handout,
-        base=receipt.offset,
-        mask=1,
-        what=what,
-        hidden_ms=_ms(hidden_s),
-    )
-
-
-def _together(deliveries: Sequence[Delivery]) -> list[tuple[pb.Settlement, list[Delivery]]]:
-    """Acknowledgements, those of one hand as one: up to 64 offsets each."""
-    found: list[tuple[pb.Settlement, list[Delivery]]] = []
-    for each in sorted(deliveries, key=lambda delivery: delivery.receipt):
-        receipt = each.receipt
-        if found:
-            wish, members = found[-1]
-            last = members[-1].receipt
-            bit = receipt.offset - wish.base
-            if last._replace(offset=receipt.offset) == receipt and 0 <= bit < SPAN:
-                wish.mask |= 1 << bit
-                members.append(each)
-                continue
-        found.append((_settlement(receipt, kpb.SETTLING_FINISHED), [each]))
-    return found
-
-
-def _ms(wanted_s: float) -> int:
-    return math.ceil(wanted_s * 1_000)
 
 
 def _start_of(start: StartFrom | datetime | None) -> tuple[kpb.StartFrom, int]:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Protocol
 
-from dledger.client.arguments import i64, milliseconds, queue_ids, wanted_tags
+from dledger.client.arguments import milliseconds, offset_number, queue_ids, wanted_tags
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, QueueNotFound
 from dledger.client.faults import client_error
@@ -99,14 +99,12 @@ class TopicReading:
         rest = self._waiting()
         if rest is None:
             return None
-        message = rest.pop()
-        self._in_hand = [message]
-        if rest:
-            read_to = rest[-1].queue_offset
-        else:
+        message = rest[-1]
+        read_to = rest[-2].queue_offset if len(rest) > 1 else self._read_to[message.queue_id]
+        self._hand_over([message], message, read_to)
+        rest.pop()
+        if not rest:
             self._rest.pop(message.queue_id, None)
-            read_to = self._read_to[message.queue_id]
-        self._progress.hand_over(message, read_to)
         return message
 
     def next_messages(self) -> list[Message] | None:
@@ -114,22 +112,37 @@ class TopicReading:
         rest = self._waiting()
         if rest is None:
             return None
-        self._rest.pop(rest[0].queue_id, None)
-        rest.reverse()
-        self._in_hand = list(rest)
-        self._progress.hand_over(rest[-1], self._read_to[rest[-1].queue_id])
-        return rest
+        batch = rest[::-1]
+        self._hand_over(batch[:], batch[-1], self._read_to[batch[-1].queue_id])
+        self._rest.pop(batch[-1].queue_id, None)
+        return batch
+
+    def _hand_over(self, messages: list[Message], last: Message, read_to: int) -> None:
+        """They are in hand, and still among the rest: whoever is interrupted from here on takes
+        back what is in hand, and finds it there or not."""
+        self._progress.finish()
+        self._in_hand = messages
+        self._progress.hand_over(last, read_to)
+
+    def arrived(self) -> None:
+        """The application has what was given last."""
+        self._in_hand = []
 
     def take_back(self) -> None:
-        """What is in hand never reached the application; it is given next."""
-        messages, self._in_hand = self._in_hand, []
-        if messages and self._progress.take_back(messages[0]):
-            self._rest.setdefault(messages[0].queue_id, []).extend(reversed(messages))
+        """What is in hand never reached the application; it is given next. Interrupted, and done
+        again, this is the same."""
+        messages = self._in_hand
+        if messages and self._progress.has_in_hand(messages[0].queue_id):
+            rest = self._rest.get(messages[0].queue_id, [])
+            if not rest or rest[-1].queue_offset > messages[-1].queue_offset:
+                self._rest[messages[0].queue_id] = rest + messages[::-1]
+            self._progress.take_back(messages[0])
+        self._in_hand = []
 
     def _waiting(self) -> list[Message] | None:
         """Messages of some queue that isn't withheld, last one first."""
         for queue_id, rest in self._rest.items():
-            if queue_id not in self._paused:
+            if rest and queue_id not in self._paused:
                 return rest
         return None
 
@@ -146,11 +159,16 @@ class TopicReading:
         self._progress.finish()
         if not self._fetching.has_ended:
             await self._begin()
-        while (chunk := await self._fetching.take(self._paused, self._has_waiting)) is not None:
+        while (chunk := await self._take()) is not None:
             if self._unpack(chunk):
                 return True
             await asyncio.sleep(0)  # a long stretch that isn't wanted holds nobody else up
         return self._has_waiting()  # a queue was resumed
+
+    async def _take(self) -> Chunk | None:
+        return await self._fetching.take(
+            self._paused, self._has_waiting, lambda: any(self._rest.values())
+        )
 
     def _unpack(self, chunk: Chunk) -> bool:
         """Whether there is something to hand over in it. What isn't wanted is passed over."""
@@ -254,7 +272,7 @@ class TopicReading:
             time_ms = milliseconds("to", to)
             return await self._offsets.offset_by_time(self.topic, queue_id, time_ms)
         if not isinstance(to, StartFrom):
-            return i64("to", to)
+            return offset_number("to", to)
         if to is StartFrom.COMMITTED:
             if self._consumer_group is None:
                 raise InvalidArgument("committed offsets need a consumer group")

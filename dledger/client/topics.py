@@ -1,19 +1,28 @@
-"""Topics as they are wished, and what is in them: made, changed, measured (ADR 62).
+"""Topics as they are wished, and what is in them: made, changed, told of, deleted (ADR 62).
 
-The work behind `Client.create_topic`, `retain_topic`, `permit_topic` and `topic_stats`. A broker of
-a release before makes a topic without what it doesn't know: its answer says what the topic has, and
-the rest is asked for by calls of its own, which such a broker refuses if it must.
+The work behind `Client.create_topic` and what else it does with topics. A broker of a release
+before makes a topic without what it doesn't know: its answer says what the topic has, and the rest
+is asked for by calls of its own, which such a broker refuses if it must.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from dledger.client import connection as rpc
 from dledger.client.arguments import retention_ms, text, u32, u64
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.errors import InvalidArgument
-from dledger.client.results import Permission, QueueStats, TopicInfo, TopicStats
+from dledger.client.offsets import by_queue
+from dledger.client.results import (
+    Permission,
+    QueueInfo,
+    QueueStats,
+    TopicDescription,
+    TopicInfo,
+    TopicStats,
+)
 from dledger.wire import broker_pb2 as pb
 
 _BITS: Final = {Permission.READ_WRITE: 6, Permission.READ: 4, Permission.WRITE: 2}
@@ -48,16 +57,31 @@ async def create(
         wish = pb.RetainTopicRequest(
             name=name, incarnation=incarnation, retention_ms=request.retention_ms
         )
-        found = await retain(broker_group, wish, deadline_s)
+        found = await _retain(broker_group, wish, deadline_s)
     if permission is not None and permission is not found.permission:
         found = await permit(broker_group, name, permission, incarnation, deadline_s)
     return found
 
 
 async def retain(
-    broker_group: BrokerGroup, request: pb.RetainTopicRequest, deadline_s: float | None
+    broker_group: BrokerGroup,
+    name: str,
+    hours: float,
+    incarnation: int,
+    deadline_s: float | None,
 ) -> TopicInfo:
     """See `Client.retain_topic`."""
+    request = pb.RetainTopicRequest(
+        name=text("topic name", name),
+        incarnation=u64("incarnation", incarnation),
+        retention_ms=retention_ms(hours),
+    )
+    return await _retain(broker_group, request, deadline_s)
+
+
+async def _retain(
+    broker_group: BrokerGroup, request: pb.RetainTopicRequest, deadline_s: float | None
+) -> TopicInfo:
     answer = await broker_group.call(
         rpc.RETAIN_TOPIC, request, Effect.IDEMPOTENT, deadline_s=deadline_s
     )
@@ -83,14 +107,84 @@ async def permit(
     return topic_info(answer.topic)
 
 
+@dataclass(frozen=True, slots=True)
+class QueueNumbers:
+    """How many queues a topic is to have, None: as many as now; `drop`: queues go also if groups
+    haven't read them."""
+
+    read: int | None
+    write: int | None
+    drop: bool
+
+
 async def update(
-    broker_group: BrokerGroup, request: pb.UpdateTopicRequest, deadline_s: float | None
+    broker_group: BrokerGroup,
+    name: str,
+    numbers: QueueNumbers,
+    incarnation: int,
+    deadline_s: float | None,
 ) -> TopicInfo:
     """See `Client.update_topic`."""
+    request = pb.UpdateTopicRequest(
+        name=text("topic name", name),
+        incarnation=u64("incarnation", incarnation),
+        read_queues=_queue_number("read_queues", numbers.read),
+        write_queues=_queue_number("write_queues", numbers.write),
+        drop=numbers.drop,
+    )
     answer = await broker_group.call(
         rpc.UPDATE_TOPIC, request, Effect.IDEMPOTENT, deadline_s=deadline_s
     )
     return topic_info(answer.topic)
+
+
+async def delete(
+    broker_group: BrokerGroup, name: str, incarnation: int, deadline_s: float | None
+) -> None:
+    """See `Client.delete_topic`."""
+    request = pb.DeleteTopicRequest(
+        name=text("topic name", name), incarnation=u64("incarnation", incarnation)
+    )
+    await broker_group.call(rpc.DELETE_TOPIC, request, Effect.ONCE, deadline_s=deadline_s)
+
+
+async def listed(broker_group: BrokerGroup, deadline_s: float | None) -> list[TopicInfo]:
+    """See `Client.topics`."""
+    found: list[TopicInfo] = []
+    request = pb.ListTopicsRequest()
+    while True:  # names ascend from page to page, and there is an end to them
+        answer = await broker_group.call(
+            rpc.LIST_TOPICS, request, Effect.NONE, deadline_s=deadline_s
+        )
+        found += [topic_info(topic) for topic in answer.topics]
+        if answer.next_page_token <= request.page_token:
+            return found
+        request = pb.ListTopicsRequest(page_token=answer.next_page_token)
+
+
+async def describe(
+    broker_group: BrokerGroup, name: str, deadline_s: float | None
+) -> TopicDescription:
+    """See `Client.describe_topic`."""
+    groups: dict[str, dict[int, int]] = {}
+    described: pb.Topic | None = None
+    request = pb.DescribeTopicRequest(name=text("topic name", name))
+    while True:  # names ascend from page to page, and there is an end to them
+        answer = await broker_group.call(
+            rpc.DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=deadline_s
+        )
+        if described != answer.topic:  # made anew between two pages: those groups are gone
+            groups.clear()
+        described = answer.topic
+        groups |= {group.group: by_queue(group.offsets) for group in answer.groups}
+        if answer.next_page_token <= request.page_token:
+            break
+        request = pb.DescribeTopicRequest(name=name, page_token=answer.next_page_token)
+    return TopicDescription(
+        topic=topic_info(answer.topic),
+        queues=[QueueInfo(q.queue_id, q.min_offset, q.max_offset) for q in answer.queues],
+        groups=groups,
+    )
 
 
 async def stats(broker_group: BrokerGroup, name: str, deadline_s: float | None) -> TopicStats:
@@ -130,7 +224,7 @@ def topic_info(topic: pb.Topic) -> TopicInfo:
     )
 
 
-def queue_number(name: str, wanted: int | None) -> int:
+def _queue_number(name: str, wanted: int | None) -> int:
     """As it is written; 0: nothing is said of it."""
     if wanted is None:
         return 0

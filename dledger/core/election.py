@@ -51,6 +51,13 @@ def on_election_tick(state: RaftState) -> None:
         become_candidate(state, CampaignReason.TIMEOUT)
 
 
+def hasten_election(state: RaftState) -> None:
+    """The next tick is the one at which this node campaigns, unless it follows somebody by then;
+    with PreVote, and as late as ever where it isn't fit to lead."""
+    if state.role is Role.FOLLOWER and state.leader is None:
+        state.election_elapsed_ticks = state.election_timeout_ticks
+
+
 def on_own_vote_durable(state: RaftState) -> None:
     """The candidate's vote for itself survives a crash: it counts from now on (ADR 3)."""
     if state.role is Role.CANDIDATE and state.node not in state.votes:

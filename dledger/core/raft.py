@@ -19,6 +19,7 @@ from typing import assert_never
 
 from dledger.core.admission import admit
 from dledger.core.election import (
+    hasten_election,
     on_election_tick,
     on_own_vote_durable,
     on_pre_vote_request,
@@ -313,6 +314,12 @@ class Raft:
         if not self._state.has_failed:
             suspect_leader(self._state, peer)
 
+    def hasten_election(self) -> None:
+        """Campaign at the next tick if nobody leads, as far as is known here. Others that know
+        better refuse, as they do whenever a timeout was too short."""
+        if not self._state.has_failed:
+            hasten_election(self._state)
+
     def peer_unreachable(self, peer: NodeId) -> None:
         """What is under way to `peer` may be lost: probe it before streaming again."""
         peer_unreachable(self._state, peer)
@@ -453,6 +460,15 @@ class Raft:
         is_here = base.index <= state.log.commit_index or state.log.matches(base.index, base.term)
         is_safe = state.persists.hard_state_is_durable and base.term <= state.term
         return state.role is Role.FOLLOWER and is_safe and not is_here and not state.has_failed
+
+    @property
+    def outline(self) -> tuple[Term, NodeId | None, Role, Index, Index, Index]:
+        """Term, vote and role; where the log ends, is durable and is committed. A watcher asks
+        after every event, and compares it with the one before."""
+        state = self._state
+        log = state.log
+        ends = log.last_index, log.durable_index, log.commit_index
+        return state.term, state.vote, state.role, *ends
 
     @property
     def role(self) -> Role:

@@ -411,7 +411,7 @@ CHECKPOINT: Final = Layout(
     ),
 )
 
-# What every small file that is replaced as a whole looks like (`store.files.AtomicFile`).
+# What every small file that is replaced as a whole looks like (`store.atomic_file.AtomicFile`).
 ATOMIC_FILE: Final = Layout(
     "Atomic file",
     0,

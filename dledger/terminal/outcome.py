@@ -8,18 +8,34 @@ package's errors: each family says by `exit_code` how a command ends that meets 
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import NoReturn, TypeVar
+from typing import ClassVar, NoReturn, TypeVar
 
 import typer
 import uvloop
 
 from dledger.outcome import ExitCode
 
-__all__ = ["ExitCode", "complain", "end", "errors_told", "exit_code_of", "new_runner", "run"]
+__all__ = [
+    "ExitCode",
+    "complain",
+    "end",
+    "errors_told",
+    "exit_code_of",
+    "interruption_told",
+    "new_runner",
+    "run",
+]
 
 T = TypeVar("T")
+
+
+class Terminated(Exception):
+    """SIGTERM has come."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.INTERRUPTED
 
 
 def exit_code_of(error: Exception, unreadable: ExitCode = ExitCode.FAILED) -> ExitCode | None:
@@ -76,6 +92,44 @@ def new_runner() -> AbstractContextManager[asyncio.Runner]:
 
 
 def run(work: Coroutine[object, object, T]) -> T:
-    """Runs `work` on the command's event loop; errors of the world end the command."""
+    """Runs `work` on the command's event loop; errors of the world end the command. So do Ctrl-C
+    and SIGTERM, both with 130: `work` is cancelled, and may tidy up."""
     with errors_told(), new_runner() as runner:
-        return runner.run(work)
+        return runner.run(_terminable(work))
+
+
+async def _terminable(work: Coroutine[object, object, T]) -> T:
+    """As `work`, which may have a handler of its own.
+
+    Raises:
+        Terminated: it was ended by SIGTERM.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    was_told = False
+
+    def terminate() -> None:
+        nonlocal was_told
+        was_told = True
+        if task is not None:
+            task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if was_told:
+            raise Terminated("ended by SIGTERM") from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+@contextmanager
+def interruption_told(text: str) -> Iterator[None]:
+    """Who ends what is within before it is done is told `text`: what holds then, and what to do."""
+    try:
+        yield
+    except typer.Exit as ended:
+        if ended.exit_code == ExitCode.INTERRUPTED:
+            complain(text)
+        raise

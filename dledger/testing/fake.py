@@ -79,6 +79,14 @@ class BlockingFakeGroup:
         )
         return sum(found)
 
+    def retry_after(self, seconds: float) -> None:
+        """Messages that fail from now on come again after so long, whatever their attempt."""
+
+        def act() -> None:
+            self._group.retries.delay_s = seconds
+
+        self._act(act)
+
     def end_sessions(self, consumer_group: str) -> None:
         """The sessions of all members end, as if nothing had been heard of them for too long."""
         self._act(lambda: self._group.members.end_sessions(consumer_group))

@@ -20,6 +20,7 @@ from itertools import cycle
 from typing import Any, NamedTuple, Protocol
 
 from dledger.client.members.finished import Finished, decode_runs, encode_runs
+from dledger.records.reserved import retry_topic
 from dledger.testing.fake_model import READ, Model
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import commands_pb2 as kpb
@@ -39,6 +40,22 @@ class Node(Protocol):
     calls: Counter[str]
 
 
+class Retries(Protocol):
+    """What has failed."""
+
+    takes_failed: bool
+
+    def failures(self, group: str, place: FakePlace, offset: int) -> int: ...
+    def tick(self, now: float) -> bool: ...
+    def stand_still(self, seconds: float) -> None: ...
+
+
+class Deliveries(Protocol):
+    """What is handed out one by one."""
+
+    def has(self, group: str) -> bool: ...
+
+
 class Nodes(Protocol):
     """The group of nodes."""
 
@@ -46,6 +63,10 @@ class Nodes(Protocol):
     before: list[Intercept]
     after: list[Intercept]
 
+    @property
+    def retries(self) -> Retries: ...
+    @property
+    def deliveries(self) -> Deliveries: ...
     @property
     def leading(self) -> Node | None: ...
     def check_leads(self, node: Node) -> None: ...
@@ -70,6 +91,8 @@ class FakeSession:
     topics: frozenset[str]
     present_until: float
     choices: frozenset[tuple[str, int]] = frozenset()
+    takes_retries: bool = True
+    version: int = 0
 
 
 @dataclass
@@ -86,6 +109,8 @@ class FakeRecord:
     """A group: what it agreed on, who is in it, what is finished."""
 
     settings: kpb.GroupSettings
+    name: str = ""
+    created: int = 0  # by which entry
     sessions: dict[int, FakeSession] = field(default_factory=dict)
     leases: dict[FakePlace, FakeLease] = field(default_factory=dict)
     finished: dict[FakePlace, Finished] = field(default_factory=dict)
@@ -147,7 +172,7 @@ class FakeMembers:
     def take_away(self, group: str, topic: str, queue_id: int) -> None:
         """The queue's lease ends at once, and nobody gets one until `give_back`."""
         record = self.records[group]
-        place = self._place(topic, queue_id)
+        place = self.place(topic, queue_id)
         record.withheld.add(place)
         record.leases.pop(place, None)
         self._wake()
@@ -155,7 +180,7 @@ class FakeMembers:
     def ask_for(self, group: str, topic: str, queue_id: int) -> None:
         """The queue is asked of who holds it, and nobody gets it until `give_back`."""
         record = self.records[group]
-        place = self._place(topic, queue_id)
+        place = self.place(topic, queue_id)
         record.withheld.add(place)
         if place in record.leases:
             record.leases[place].asked_until = self.now + self.release_ms / 1000
@@ -164,7 +189,7 @@ class FakeMembers:
     def give_back(self, group: str) -> None:
         """Nothing is withheld any more."""
         self.records[group].withheld.clear()
-        self._assign(group)
+        self.assign(group)
 
     def holders(self, group: str) -> dict[tuple[str, int], str]:
         """By topic and queue: the member that holds it."""
@@ -183,13 +208,18 @@ class FakeMembers:
     def finished(self, group: str, topic: str, queue_id: int = 0) -> Finished:
         """All that is committed of a queue."""
         record = self.records.get(group)
-        found = None if record is None else record.finished.get(self._place(topic, queue_id))
+        found = None if record is None else record.finished.get(self.place(topic, queue_id))
         return found or Finished(0)
+
+    def is_attached(self, session: FakeSession) -> bool:
+        """Whether its stream is here."""
+        return any(session in stream.slots.values() for stream in self.streams)
 
     def has_sessions(self, group: str) -> bool:
         return group in self.records and bool(self.records[group].sessions)
 
-    def _place(self, topic: str, queue_id: int) -> FakePlace:
+    def place(self, topic: str, queue_id: int) -> FakePlace:
+        """The queue of the topic that has the name now."""
         return FakePlace(topic, self._group.model.incarnations.get(topic, 0), queue_id)
 
     # --- time ---------------------------------------------------------------------------------
@@ -201,8 +231,11 @@ class FakeMembers:
             leader, since, looked = self._group.leading, self.now - looked, self.now
             if leader is not None and leader.running.is_set():
                 self._tick()
+                if self._group.retries.tick(self.now):
+                    await self._group.model.ring()
             else:
                 self._stand_still(since)
+                self._group.retries.stand_still(since)
 
     def _stand_still(self, seconds: float) -> None:
         """Nobody leads, or the leader is paused: only ticks that really ran count."""
@@ -222,7 +255,7 @@ class FakeMembers:
             for place, lease in list(record.leases.items()):
                 if lease.asked_until is not None and now > lease.asked_until:
                     del record.leases[place]
-            self._assign(name)
+            self.assign(name)
 
     def on_elected(self) -> None:
         """A new leader counts all as present for a while; streams to the old one end."""
@@ -239,14 +272,16 @@ class FakeMembers:
 
     def _queues(self, record: FakeRecord) -> list[FakePlace]:
         topics = self._group.model.topics
+        own = [] if record.settings.broadcast else [retry_topic(record.name)]
         return [
-            self._place(topic, queue_id)
-            for topic in record.settings.topics
+            self.place(topic, queue_id)
+            for topic in (*record.settings.topics, *own)
             if topic in topics
             for queue_id in range(len(topics[topic]))
         ]
 
-    def _assign(self, name: str) -> None:
+    def assign(self, name: str) -> None:
+        """The group's queues are shared out anew, moving few."""
         record = self.records[name]
         queues = self._queues(record)
         for place in [place for place in record.leases if place not in queues]:
@@ -258,6 +293,18 @@ class FakeMembers:
         self._wake()
 
     def _target(self, record: FakeRecord, queues: list[FakePlace]) -> dict[FakePlace, int]:
+        """Who is to hold which; what failed goes to one of those that work on it."""
+        retry = [place for place in queues if place.topic == retry_topic(record.name)]
+        others = [place for place in queues if place not in retry]
+        takers = sorted(n for n, each in record.sessions.items() if each.takes_retries)
+        target = self._shared_out(record, others)
+        for place in retry if takers else ():
+            lease = record.leases.get(place)
+            is_held = lease is not None and lease.session in takers
+            target[place] = lease.session if lease is not None and is_held else takers[0]
+        return target
+
+    def _shared_out(self, record: FakeRecord, queues: list[FakePlace]) -> dict[FakePlace, int]:
         sessions = sorted(record.sessions)
         if record.settings.strategy == "CONFIG":
             return {
@@ -271,7 +318,7 @@ class FakeMembers:
         most, extra = divmod(len(queues), len(sessions))
         held: dict[int, list[FakePlace]] = {number: [] for number in sessions}
         for place, lease in record.leases.items():
-            if lease.session in held:
+            if lease.session in held and place in queues:
                 held[lease.session].append(place)
         by_size = sorted(sessions, key=lambda number: -len(held[number]))
         share = {number: most + (at < extra) for at, number in enumerate(by_size)}
@@ -303,12 +350,12 @@ class FakeMembers:
 
     def _start(self, name: str, record: FakeRecord, place: FakePlace) -> None:
         """The first grant in a topic writes where the group starts in all its queues."""
-        topic = (place.topic, place.incarnation)
+        topic, wanted = (place.topic, place.incarnation), record.settings.topics
         committed = self._group.model.offsets.setdefault((name, place.topic), {})
         if topic not in record.started:
             record.started.add(topic)
             for queue_id, queue in enumerate(self._group.model.topics[place.topic]):
-                last = record.settings.start == kpb.START_LAST
+                last = record.settings.start == kpb.START_LAST and place.topic in wanted
                 begin = len(queue.records) if last else queue.min_offset
                 committed.setdefault(queue_id, begin)
         frontier = committed.setdefault(place.queue_id, 0)
@@ -414,12 +461,16 @@ class FakeMembers:
                 settings=record.settings,
             )
         )
-        self._assign(join.group)
+        self.assign(join.group)
 
     def _record(self, join: gpb.Join) -> FakeRecord:
         record = self.records.get(join.group)
         if record is None:
-            record = self.records[join.group] = FakeRecord(join.settings)
+            if self._group.deliveries.has(join.group):
+                raise Refusal(wire_error(epb.GROUP_STYLED, f"{join.group} is handed single ones"))
+            self._group.model.entries += 1
+            record = FakeRecord(join.settings, join.group, self._group.model.entries)
+            self.records[join.group] = record
         if record.settings == join.settings:
             return record
         if record.sessions and (record.settings.orderly, record.settings.broadcast) != (
@@ -442,6 +493,8 @@ class FakeMembers:
             frozenset(join.settings.topics),
             0.0,
             frozenset((each.topic, q) for each in join.queues for q in each.queue_ids),
+            not join.no_retries,
+            join.settings.version,
         )
         record.sessions[session.number] = session
         return session
@@ -456,7 +509,7 @@ class FakeMembers:
                 del stream.slots[slot]
                 if code is not None:
                     stream.reply(ended=gpb.Ended(slot=slot, error=wire_error(code)))
-        self._assign(session.group)
+        self.assign(session.group)
 
     def _on_broken(self, stream: FakeStream) -> None:
         for session in stream.slots.values():
@@ -503,17 +556,35 @@ class FakeMembers:
             finished = self.records[session.group].finished[place]
             lease.frontier = finished.frontier
             lease.finished.extend(encode_runs(finished.frontier, finished.runs()))
+            if self._group.retries.takes_failed:
+                at = session.group, place, finished.frontier
+                lease.failures = self._group.retries.failures(*at)
 
     # --- calls --------------------------------------------------------------------------------
+
+    def of_session(self, group: str, member: str, session: int) -> FakeRecord:
+        """The group, which the member's session is of.
+
+        Raises:
+            Refusal: it isn't, or not any more.
+        """
+        record = self.records.get(group)
+        if record is None or session not in record.sessions:
+            members = () if record is None else record.sessions.values()
+            replaced = any(each.member == member for each in members)
+            raise Refusal(wire_error(epb.MEMBER_REPLACED if replaced else epb.SESSION_ENDED))
+        return record
+
+    def finish(self, group: str, place: FakePlace, offset: int) -> None:
+        """The brokers have finished the message there."""
+        finished = self.records[group].finished[place]
+        finished.pass_over(offset, offset + 1)
+        self._group.model.offsets[group, place.topic][place.queue_id] = finished.frontier
 
     def commit(self, request: gpb.CommitLeasesRequest) -> gpb.CommitLeasesResponse:
         """Each queue is judged by itself."""
         self.commits.append(request)
-        record = self.records.get(request.group)
-        if record is None or request.session not in record.sessions:
-            members = () if record is None else record.sessions.values()
-            replaced = any(each.member == request.member for each in members)
-            raise Refusal(wire_error(epb.MEMBER_REPLACED if replaced else epb.SESSION_ENDED))
+        record = self.of_session(request.group, request.member, request.session)
         answer = gpb.CommitLeasesResponse()
         for topic in request.topics:
             for queue in topic.queues:
@@ -526,7 +597,7 @@ class FakeMembers:
                         queue_id=queue.queue_id,
                         error=error,
                     )
-        self._assign(request.group)
+        self.assign(request.group)
         return answer
 
     def _commit_queue(
@@ -614,13 +685,10 @@ class FakeMembers:
                 filters = record.settings.filters.topics
                 tags = [tag for each in filters if each.topic == place.topic for tag in each.tags]
         queue = self._group.model.queue(wanted.topic, wanted.queue_id)
-        if place.incarnation not in (0, self._place(wanted.topic, 0).incarnation):
+        if place.incarnation not in (0, self.place(wanted.topic, 0).incarnation):
             raise Refusal(wire_error(epb.TOPIC_REPLACED))
         if not queue.min_offset <= wanted.offset <= len(queue.records):
-            refused = wire_error(epb.OFFSET_OUT_OF_RANGE, f"offset {wanted.offset}")
-            refused.valid.min_offset = queue.min_offset
-            refused.valid.max_offset = len(queue.records)
-            raise Refusal(refused)
+            raise Refusal(self._group.model.out_of_range(queue, wanted.offset))
         if wanted.offset < len(queue.records):
             self._group.model.check_permission(wanted.topic, READ)
         most = min(messages, wanted.max_messages or messages)

@@ -85,6 +85,30 @@ class Model:
             raise Refusal(wire_error(epb.QUEUE_NOT_FOUND, f"{len(queues)} queues"))
         return queues[queue_id]
 
+    def ensure(self, topic: str) -> None:
+        """A topic of the brokers' own is there."""
+        if topic not in self.topics:
+            self.create(topic, 1)
+            self.entries += 1
+            self.incarnations[topic] = self.entries
+
+    def add(self, topic: str, record: bytes, queue_id: int = 0) -> int:
+        """The record, which the brokers have made, is stored; at which offset."""
+        batch = pb.SendBatch(topic=topic, queue_id=queue_id, count=1, records=record)
+        return self._append(self.queue(topic, queue_id), batch).base_queue_offset
+
+    async def ring(self) -> None:
+        """Whoever waits for messages looks again."""
+        async with self.arrived:
+            self.arrived.notify_all()
+
+    def out_of_range(self, queue: FakeQueue, offset: int) -> epb.Error:
+        """The error of who asks for that offset."""
+        refused = wire_error(epb.OFFSET_OUT_OF_RANGE, f"offset {offset}")
+        refused.valid.min_offset = queue.min_offset
+        refused.valid.max_offset = len(queue.records)
+        return refused
+
     def check_permission(self, topic: str, bit: int) -> None:
         """The topic is written (2), or read (4).
 

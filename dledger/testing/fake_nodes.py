@@ -22,14 +22,20 @@ import grpc
 
 from dledger.limits import MESSAGE_LENGTHS
 from dledger.records.record import decode_records, message_id
+from dledger.testing.fake_consumers import FakeConsumers
+from dledger.testing.fake_deliveries import FakeDeliveries
 from dledger.testing.fake_members import FakeMembers
 from dledger.testing.fake_model import READ, STORE_HOST, Model
+from dledger.testing.fake_retries import FakeRetries
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
+from dledger.wire import consumers_pb2 as upb
+from dledger.wire import deliveries_pb2 as dpb
 from dledger.wire import errors_pb2 as epb
 from dledger.wire import groups_pb2 as gpb
 
+SERVICES = {"Broker": pb, "Cluster": cpb, "Consumers": upb, "Deliveries": dpb, "Groups": gpb}
 SERVER_OPTIONS = (("grpc.so_reuseport", 0), *MESSAGE_LENGTHS)
 
 
@@ -51,8 +57,7 @@ class FakeNode:
 
     async def start(self) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        services = ("Broker", "Cluster", "Groups")
-        server.add_generic_rpc_handlers(tuple(map(self._handler, services)))
+        server.add_generic_rpc_handlers(tuple(map(self._handler, SERVICES)))
         port = server.add_insecure_port(self.address or "127.0.0.1:0")
         self.address = self.address or f"127.0.0.1:{port}"
         await server.start()
@@ -79,7 +84,7 @@ class FakeNode:
         self._calling.set()
 
     def _handler(self, service: str) -> grpc.GenericRpcHandler[Any, Any]:
-        module = {"Broker": pb, "Cluster": cpb, "Groups": gpb}[service]
+        module = SERVICES[service]
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         for method in module.DESCRIPTOR.services_by_name[service].methods:
             kinds = vars(module)
@@ -108,7 +113,7 @@ class FakeNode:
                     await before(name, self, request)
                 if name != "GetStatus":
                     self.group.check_leader(self)
-                answer = await getattr(self.group, f"on_{name}")(self, request)
+                answer = await self.group.handler(name)(self, request)
                 for after in self.group.after:
                     await after(name, self, request)
             except Refusal as refusal:
@@ -167,6 +172,9 @@ class FakeGroup:
         self.after: list[Intercept] = []
         self.refuse_watches = False
         self.sends: list[pb.SendRequest] = []
+        self.retries = FakeRetries(self)
+        self.deliveries = FakeDeliveries(self)
+        self.consumers = FakeConsumers(self)
         self.members = FakeMembers(self)
 
     async def __aenter__(self) -> FakeGroup:
@@ -235,6 +243,13 @@ class FakeGroup:
         if not self.serving:
             raise Refusal(wire_error(epb.NOT_READY))
 
+    def handler(self, name: str) -> Callable[[FakeNode, Any], Awaitable[Any]]:
+        """What answers that method, for any node."""
+        parts = (self, self.retries, self.deliveries, self.consumers)
+        found = (getattr(part, f"on_{name}", None) for part in parts)
+        handler: Callable[[FakeNode, Any], Awaitable[Any]] = next(filter(None, found))
+        return handler
+
     # --- the services -------------------------------------------------------------------------
 
     async def on_Send(self, node: FakeNode, request: pb.SendRequest) -> pb.SendResponse:
@@ -245,8 +260,7 @@ class FakeGroup:
                 answer.results.append(self.model.store(request.producer_id, batch))
             except Refusal as refusal:
                 answer.results.add(error=refusal.error)
-        async with self.model.arrived:
-            self.model.arrived.notify_all()
+        await self.model.ring()
         return answer
 
     async def on_RegisterProducer(
@@ -265,10 +279,7 @@ class FakeGroup:
         queue = self.model.queue(request.topic, request.queue_id)
         self.model.check_permission(request.topic, READ)
         if not queue.min_offset <= request.offset <= len(queue.records):
-            refused = wire_error(epb.OFFSET_OUT_OF_RANGE, f"offset {request.offset}")
-            refused.valid.min_offset = queue.min_offset
-            refused.valid.max_offset = len(queue.records)
-            raise Refusal(refused)
+            raise Refusal(self.model.out_of_range(queue, request.offset))
 
         def look() -> tuple[list[bytes], int]:
             most, size = request.max_messages or 32, request.max_bytes or 262_144
@@ -418,6 +429,8 @@ class FakeGroup:
     ) -> pb.CommitOffsetsResponse:
         if self.members.has_sessions(request.group):
             raise Refusal(wire_error(epb.GROUP_HAS_MEMBERS))
+        if self.deliveries.has(request.group):
+            raise Refusal(wire_error(epb.GROUP_STYLED))
         offsets = self.model.offsets.setdefault((request.group, request.topic), {})
         for wanted in request.offsets:
             if request.reset or wanted.offset > offsets.get(wanted.queue_id, -1):
@@ -434,16 +447,6 @@ class FakeGroup:
         self, node: FakeNode, request: gpb.CommitLeasesRequest
     ) -> gpb.CommitLeasesResponse:
         return self.members.commit(request)
-
-    async def on_SendBack(
-        self, node: FakeNode, request: gpb.SendBackRequest
-    ) -> gpb.SendBackResponse:
-        raise Refusal(wire_error(epb.INVALID_ARGUMENT, "fake nodes keep no failed messages"))
-
-    async def on_GetDeadLetters(
-        self, node: FakeNode, request: gpb.GetDeadLettersRequest
-    ) -> gpb.GetDeadLettersResponse:
-        return gpb.GetDeadLettersResponse(topic=f"%DLQ%{request.group}")
 
     async def on_PullQueues(
         self, node: FakeNode, request: gpb.PullQueuesRequest

@@ -3,7 +3,8 @@
     python -m dledger.testing.figures [ROUNDS]
 
 A bare start is `python -c "import grpc"` from its call to its end, as the same interpreter runs it:
-the least that a node which was started could take. Rounds alternate, so that both meet the same
+the least that a node which was started could take; an empty one (`python -c pass`) is shown beside
+it. Rounds alternate, so that both meet the same
 machine; the first group of a process waits for the warm one (`dledger.testing.warm`), and is told
 by itself.
 """
@@ -27,6 +28,11 @@ def bare() -> None:
     subprocess.run([sys.executable, "-c", "import grpc"], check=True)
 
 
+def empty() -> None:
+    """A program that does nothing."""
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+
+
 def took_s(call: Callable[[], object]) -> float:
     """How long it takes, in seconds."""
     begun = time.perf_counter()
@@ -44,8 +50,10 @@ def group_s(nodes: int) -> float:
 def main(rounds: int = ROUNDS) -> None:
     """Prints medians, and each as a multiple of a bare start."""
     first = group_s(1)
-    rows: dict[str, list[float]] = {"bare start": [], "one node": [], "three nodes": []}
+    names = ("empty start", "bare start", "one node", "three nodes")
+    rows: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(rounds):
+        rows["empty start"].append(took_s(empty))
         rows["bare start"].append(took_s(bare))
         rows["one node"].append(group_s(1))
         rows["three nodes"].append(group_s(3))

@@ -218,12 +218,22 @@ class TransferLeadershipResponse(_message.Message):
     def __init__(self, leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ...) -> None: ...
 
 class ReplaceDiskRequest(_message.Message):
-    __slots__ = ("node_id", "disk_id")
+    __slots__ = ("node_id", "disk_id", "held")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     DISK_ID_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     disk_id: bytes
-    def __init__(self, node_id: _Optional[str] = ..., disk_id: _Optional[bytes] = ...) -> None: ...
+    held: HeldLog
+    def __init__(self, node_id: _Optional[str] = ..., disk_id: _Optional[bytes] = ..., held: _Optional[_Union[HeldLog, _Mapping]] = ...) -> None: ...
+
+class HeldLog(_message.Message):
+    __slots__ = ("index", "digest")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    digest: int
+    def __init__(self, index: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class ReplaceDiskResponse(_message.Message):
     __slots__ = ("votes",)
@@ -232,16 +242,18 @@ class ReplaceDiskResponse(_message.Message):
     def __init__(self, votes: _Optional[bool] = ...) -> None: ...
 
 class NewMember(_message.Message):
-    __slots__ = ("node_id", "disk_id", "address", "observes")
+    __slots__ = ("node_id", "disk_id", "address", "observes", "held")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     DISK_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     OBSERVES_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     disk_id: bytes
     address: str
     observes: bool
-    def __init__(self, node_id: _Optional[str] = ..., disk_id: _Optional[bytes] = ..., address: _Optional[str] = ..., observes: _Optional[bool] = ...) -> None: ...
+    held: HeldLog
+    def __init__(self, node_id: _Optional[str] = ..., disk_id: _Optional[bytes] = ..., address: _Optional[str] = ..., observes: _Optional[bool] = ..., held: _Optional[_Union[HeldLog, _Mapping]] = ...) -> None: ...
 
 class ChangeMembersRequest(_message.Message):
     __slots__ = ("add", "remove", "promote", "demote", "prefer")

@@ -44,6 +44,7 @@ from dledger.hard_state import HardStateStore, decode_hard_state, encode_hard_st
 from dledger.reading.log_start import LogStart
 from dledger.records.layout import file_name
 from dledger.wire import raft_pb2
+from store.atomic_file import AtomicFile
 from store.commitlog import CommitLog, CommitLogOptions, RecoveryReport
 from store.directory import (
     Birth,
@@ -55,17 +56,17 @@ from store.directory import (
 )
 from store.doubt import DoubtNote
 from store.errors import CorruptionFound, StorageFull
-from store.files import FULL_ERRNOS, PASSING_ERRNOS, AtomicFile, FileSystem, make_directory
+from store.files import FULL_ERRNOS, PASSING_ERRNOS, FileSystem, make_directory
 from store.gap import Holes
 from store.intact import NOTHING_KNOWN, Known
 from store.log_start import Install
 from store.out_of_service import mark_of
 from store.seals import FOLDER as SEALS
 from store.second_copy import SecondCopy
-from store.snapshot_files import SnapshotFiles
-from store.starting.errors import DiskReplaced, LogMissing, NotAMember, OutOfService
+from store.snapshot_files import SnapshotFiles, SnapshotHead
+from store.starting.errors import BaseMissing, DiskReplaced, LogMissing, NotAMember, OutOfService
 from store.starting.founding import Founding, read_founding
-from store.starting.snapshots import check_base
+from store.starting.snapshots import check_base, head_at
 from store.starting.unformed import end_of_unformed
 from store.suspicion import SuspicionNote
 from store.worker import ThreadWorker, WorkerFactory
@@ -156,7 +157,7 @@ def open_member(site: Site) -> Opened:
         check_own_disk(directory, summary, base, founding)
         snapshots = SnapshotFiles(site.path, site.files)
         if log.start.index:
-            _keep_base_twice(snapshots, log.start.index)
+            _keep_base_twice(snapshots, head_at(log, directory.disk.disk_id, log.start.index))
         check_base(snapshots, log, directory.disk.disk_id)
         boot_number = directory.next_boot()
         keep_copy(hard_state, boot_number)
@@ -278,8 +279,18 @@ def settle_forming(site: Site, directory: DataDirectory) -> Founding | None:
 
 
 def open_log(site: Site) -> CommitLog:
-    """The log, recovered; begun anew, if that was intended. Raises: see `CommitLog.open`."""
-    Install(site.files, site.path).settle(site.options.segment_size_bytes)
+    """The log, recovered; begun anew, if that was intended.
+
+    Raises: see `CommitLog.open`; and
+        BaseMissing: what it is to begin with isn't there. The log that was is left as it is.
+    """
+    install, snapshots = Install(site.files, site.path), SnapshotFiles(site.path, site.files)
+    intended = install.read()
+    if intended is not None and not snapshots.is_whole(intended.index):
+        file = str(snapshots.path(intended.index))
+        why = "it isn't what was written; the log of before is left as far as it is there"
+        raise BaseMissing(file, intended.first_index, why)
+    install.settle(site.options.segment_size_bytes)
     _distrust_seals(site)
     return CommitLog.open(
         site.path,
@@ -347,10 +358,10 @@ def open_hard_state(site: Site) -> FoundHardState:
         raise StorageFull(str(path / "raft"), HARD_STATE_SPARE_BYTES, free) from error
 
 
-def _keep_base_twice(snapshots: SnapshotFiles, index: int) -> None:
+def _keep_base_twice(snapshots: SnapshotFiles, own: SnapshotHead) -> None:
     """Without space for a second copy there is one."""
     try:
-        snapshots.mend_base(index)
+        snapshots.mend_base(own)
     except OSError as error:
         if error.errno not in PASSING_ERRNOS:
             raise

@@ -42,11 +42,12 @@ from dledger.reading.log_start import FROM_THE_FIRST, NOTE, LogStart
 from dledger.reading.survey import walk_headers
 from dledger.records.layout import file_name
 from dledger.wire import raft_pb2
+from store.atomic_file import AtomicFile
 from store.backup import COMMITLOG, Backup, read_backup
 from store.commitlog import CommitLog
 from store.directory import DataDirectory, DirectoryState, read_sealed, write_sealed
 from store.errors import BackupUnusable, CorruptionFound, StorageFailed
-from store.files import AtomicFile, FileSystem, OsFiles, make_directory, read_exactly, write_all
+from store.files import FileSystem, OsFiles, make_directory, read_exactly, write_all
 from store.log_start import INTENT, Install, StartNote
 from store.snapshot_files import SnapshotFiles, SnapshotHead
 from store.starting.founding import FILE as FOUNDING

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import sys
 import time
@@ -224,3 +225,23 @@ def test_command_ends_with_who_waits_for_it(tmp_path: Path) -> None:
 
     asyncio.run(stopped())
     until(lambda: gone(int(note.read_text())))
+
+
+@pytest.mark.parametrize("call", ["pipe", "process"])
+def test_a_process_without_descriptors_holds_the_segment_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A burst of connections is over in a moment; the log's front waits for that, and nobody ends
+    for it."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def work() -> str:
+        if call == "pipe":
+            monkeypatch.setattr(os, "pipe", refuse)
+        else:
+            monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+        return await run_command(["true"], 60.0)
+
+    assert "Too many open files" in asyncio.run(work())

@@ -12,8 +12,10 @@ from broker.errors import out_of_range
 from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Wanted
 from broker.leader.deliveries.choosing import Choice, at_provisional, runs
 from broker.reading.queues import Found
+from broker.state.deliveries import Deliveries
 from broker.state.delivering import Planning
-from broker.state.handouts import Draft, Handout
+from broker.state.handouts import SPAN, Draft, Handout
+from dledger.records.record import RecordTemplate, decode_records
 from dledger.wire.commands_pb2 import (
     SETTLING_EXTENDED,
     SETTLING_FINISHED,
@@ -25,7 +27,13 @@ from tests.broker.test_delivering import QUEUES, Owners
 
 END = 12  # of each queue: few, so that hands meet
 LIVES = 80
+TEMPLATE = RecordTemplate("t", ("10.0.0.1", 1))
 KINDS = (SETTLING_FINISHED, SETTLING_RETURNED, SETTLING_EXTENDED)
+
+
+def record(offset: int) -> bytes:
+    """A message as it lies in the log, its body telling which one it is."""
+    return TEMPLATE.encode(0, b"%d" % offset, b"", 1)
 
 
 @dataclass
@@ -36,7 +44,9 @@ class Shop:
     max_attempts: int
     owners: Owners = field(default_factory=Owners)
     low: int = 0  # what lies before has gone from the log
+    end: int = END
     asked: int = 0
+    reads: int = 0
     begun: list[tuple[int, int]] = field(default_factory=list)  # in order: queue id, offset
 
     def __post_init__(self) -> None:
@@ -44,8 +54,10 @@ class Shop:
 
     async def read(self, queue_id: int, offset: int, count: int, size: int) -> Found:
         if offset < self.low:
-            raise out_of_range(f"t/{queue_id}", offset, (self.low, END))
-        return Found(b"m" * count, count, offset + count, self.low, END, 1)
+            raise out_of_range(f"t/{queue_id}", offset, (self.low, self.end))
+        self.reads += 1
+        records = b"".join(map(record, range(offset, offset + count)))
+        return Found(records, count, offset + count, self.low, self.end, 1)
 
     def choice(self) -> Choice:
         topic = self.owners.topics["t"]
@@ -55,7 +67,7 @@ class Shop:
         planning = Planning(self.owners.deliveries, topic, self.is_fifo, at, records)
         return Choice(
             *(planning, topic, command, self.owners.now_ms, self.read),
-            end_of=lambda _: END,
+            end_of=lambda _: self.end,
             max_attempts=self.max_attempts,
         )
 
@@ -148,5 +160,63 @@ def test_what_is_over_in_order_is_buried_before_what_lies_behind_it() -> None:
         shop.bury(choice)
         draft = Draft(shop.owners.record(queue_id))
         assert [each.base for each in draft] == [1]
+
+    asyncio.run(scenario())
+
+
+def told(choice: Choice) -> list[int]:
+    """The messages that leave with the answers, in the order of the receivers."""
+    answers = [part for parts in choice.answers(2).values() for part in parts]
+    records = [decode_records(part.records) for part in answers]
+    assert [len(each) for each in records] == [part.count for part in answers]
+    return [int(one.body) for each in records for one in each]
+
+
+def test_whoever_wants_many_is_given_as_many_handouts() -> None:
+    """Of one read: what a handout spans is no bound on what a receiver gets."""
+
+    async def scenario() -> None:
+        shop = Shop(is_fifo=False, max_attempts=0, end=200)
+        choice = await shop.serve([150], [])
+        given = [(each.base, each.mask.bit_count()) for each in choice.command.given]
+        assert given == [(0, SPAN), (SPAN, SPAN), (2 * SPAN, 150 - 2 * SPAN)]
+        assert (told(choice), shop.reads) == (list(range(150)), 1)
+        assert told(await shop.serve([400], []))[:50] == [*range(50)], "the other queue"
+        assert sum(each.mask.bit_count() for _, each in shop.in_hand()) == 2 * shop.end
+
+    asyncio.run(scenario())
+
+
+def test_nothing_leaves_that_is_not_handed_out() -> None:
+    """Where the bound on handouts is met in the middle of what was read: the rest stays."""
+
+    async def scenario() -> None:
+        owners = Owners(Deliveries(max_handouts=2))
+        shop = Shop(is_fifo=False, max_attempts=0, owners=owners, end=200)
+        choice = await shop.serve([150], [])
+        assert told(choice) == [*range(2 * SPAN)]
+        assert sum(each.mask.bit_count() for _, each in shop.in_hand()) == 2 * SPAN
+
+    asyncio.run(scenario())
+
+
+def test_any_wishes_of_many_take_effect() -> None:
+    """And what is told is what was handed out, whatever was settled and is due again."""
+
+    async def scenario() -> None:
+        for seed in range(LIVES // 4):
+            chance = Random(seed)
+            shop = Shop(is_fifo=chance.random() < 0.5, max_attempts=0, end=300)
+            for _ in range(8):
+                shop.owners.now_ms += chance.choice((0, 400, 2_000))
+                settled = [
+                    Settlement(queue_id, each.index, each.base, each.mask, chance.choice(KINDS), 0)
+                    for queue_id, each in shop.in_hand()
+                    if chance.random() < 0.5
+                ]
+                receivers = [chance.randint(1, 200) for _ in range(chance.randint(0, 3))]
+                choice = await shop.serve(receivers, settled)
+                handed = sum(each.mask.bit_count() for each in choice.command.given)
+                assert len(told(choice)) == handed
 
     asyncio.run(scenario())

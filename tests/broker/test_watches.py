@@ -15,6 +15,7 @@ from broker.errors import NodeAddress
 from broker.leader.changes import Change
 from broker.leader.epochs import EpochFence
 from broker.leader.leadership import LeaderView
+from broker.leader.newcomers import HeldLog
 from broker.services.cluster import Cluster, Members, NodeStatus
 from dledger.core.types import NodeId
 from dledger.wire import cluster_pb2 as cpb
@@ -50,8 +51,8 @@ class Leads:
 class Nobody:
     """Changes no members, and tells of none."""
 
-    def replace(self, node_id: str, disk_id: bytes) -> Awaitable[bool]:
-        raise AssertionError(node_id, disk_id)
+    def replace(self, node_id: str, disk_id: bytes, held: HeldLog | None = None) -> Awaitable[bool]:
+        raise AssertionError(node_id, disk_id, held)
 
     def change(self, change: Change) -> Awaitable[object]:
         raise AssertionError(change)

@@ -7,7 +7,9 @@ from typing import Literal
 
 import pytest
 
-from chaos.sim.plan import SPEECH, Fault, FaultEvent, Plan, draw_plan
+from chaos.sim.drawing.disks import with_odd_errors
+from chaos.sim.drawing.plans import draw_plan
+from chaos.sim.plan import SPEECH, Fault, FaultEvent, Plan
 from chaos.sim.run import Report, run_plan
 
 SHORT_MS = 3_000
@@ -62,6 +64,14 @@ def test_seed_that_once_failed(seed: int, duration_ms: int, what: str) -> None:
 def test_full_disks_that_once_failed(seed: int) -> None:
     """Entries that wait for a stalled disk aren't looked for in the files."""
     assert run_plan(full_disks(seed)).failure is None
+
+
+@pytest.mark.parametrize("seed", [1, 3, 102, 106])
+def test_calls_that_fail_in_odd_ways_lose_nothing(seed: int) -> None:
+    """Whichever call of the file layer it is, one or many, while members run and while they start:
+    who can't go on ends for that and says so, and starts again."""
+    report = run_plan(with_odd_errors(draw_plan(seed, duration_ms=3_000), 150))
+    assert report.failure is None
 
 
 def lost_disks(seed: int) -> Plan:

@@ -19,8 +19,9 @@ import pytest
 from typer.testing import CliRunner
 
 from chaos.cli import app
+from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.nemesis import BETWEEN_TWO
-from chaos.sim.plan import Fault, FaultEvent, Plan, draw_plan
+from chaos.sim.plan import Fault, FaultEvent, Plan
 from chaos.sim.rot import FULL_LOOKS, full_looks, is_unread
 from chaos.sim.run import Failure, Report, run_plan
 from chaos.sim.shrink import Recipe, shrink
@@ -69,7 +70,7 @@ def test_same_seed_is_the_same_run() -> None:
     assert run_plan(draw_plan(42, duration_ms=SAME_MS)).trace == here
     assert run_plan(draw_plan(43, duration_ms=SAME_MS)).trace != here
     code = (
-        "from chaos.sim.plan import draw_plan; from chaos.sim.run import run_plan;"
+        "from chaos.sim.drawing.plans import draw_plan; from chaos.sim.run import run_plan;"
         f"print(run_plan(draw_plan(42, duration_ms={SAME_MS})).trace)"
     )
     for hash_seed in ("1", "2"):

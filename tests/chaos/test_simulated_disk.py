@@ -9,7 +9,8 @@ from random import Random
 import pytest
 
 from chaos.sim.disk import MachineDied, SimulatedDisk
-from store.files import replace_file, write_all
+from store.atomic_file import replace_file
+from store.files import write_all
 
 ROOT = Path("/d")
 FILE = ROOT / "f"

@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from chaos.checkers.history import Send
+from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.node import SimNode
-from chaos.sim.plan import SMALL, Plan, draw_plan
-from chaos.sim.run import _Run, quiet_logs
+from chaos.sim.plan import SMALL, Plan
+from chaos.sim.quiet import quiet_logs
+from chaos.sim.run import _Run
 from dledger.core.types import Role
 
 SLOW_SYNC_US = 100_000
@@ -57,7 +59,7 @@ def check(whose: Role, seed: int) -> None:
     world = run.world
     world.start()
     run._spawn(run._create_topic())
-    for client in run._make_clients():
+    for client in run.cast.make():
         run._spawn(client.run())
     run._advance(SETTLED_US)
     leaders = dict(world.watch.checker.leaders)

@@ -24,7 +24,8 @@ from chaos.faults import (
 from chaos.faults.clock import error_ms
 from chaos.faults.undo import read_open
 from chaos.sim.disk import SimulatedDisk
-from store.files import AtomicFile, FileSystem, Handle, replace_file
+from store.atomic_file import AtomicFile, replace_file
+from store.files import FileSystem, Handle
 
 SIM_ROOT = Path("/data")
 

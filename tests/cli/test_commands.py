@@ -44,6 +44,14 @@ COMMANDS = [
     ["query", "id"],
     ["query", "offset"],
     ["version"],
+    ["member", "list"],
+    ["member", "add"],
+    ["member", "remove"],
+    ["member", "promote"],
+    ["member", "demote"],
+    ["member", "recover"],
+    ["audit", "package"],
+    ["chaos", "list"],
 ]
 
 

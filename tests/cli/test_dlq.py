@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 
 from dledger.client import Message, PushOptions, Reject
 from dledger.client.blocking import BlockingClient
+from dledger.outcome import ExitCode
 from dledger.testing import BrokerGroup
 from dledger.testing.fixtures import dledger_group
 
@@ -33,12 +35,18 @@ def dlq(group: BrokerGroup, *arguments: str, fails: bool = False) -> str:
 def topic(dledger_group: BrokerGroup) -> str:
     """A topic with a long name, of which a group `g` has rejected three messages."""
     name = "orders-" + "of-the-northern-branch-" * 4
-    with BlockingClient.connect(dledger_group.addresses) as client:
+    reject_three(dledger_group, name, "g")
+    return name
+
+
+def reject_three(group: BrokerGroup, name: str, consumers: str) -> None:
+    """A new topic, of which `consumers` have rejected three messages."""
+    with BlockingClient.connect(group.addresses) as client:
         client.create_topic(name, queues=1)
         with client.producer() as producer:
             for number in range(3):
                 producer.send(name, b"bad %d" % number)
-        service = client.push_consumer("g", PushOptions(handlers=1))
+        service = client.push_consumer(consumers, PushOptions(handlers=1))
         left = 3
 
         @service.on(name)
@@ -50,7 +58,6 @@ def topic(dledger_group: BrokerGroup) -> str:
             raise Reject("nobody can")
 
         service.run()
-    return name
 
 
 def test_dead_letters_are_listed_shown_and_sent_again(
@@ -74,3 +81,31 @@ def test_dead_letters_are_listed_shown_and_sent_again(
     assert told == "1: was sent again before\n"
     resent = [each["resent"] for each in json.loads(dlq(dledger_group, "list", "g", "--json"))]
     assert resent == [False, True, False]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_is_interrupted_says_what_was_sent_again(
+    dledger_group: BrokerGroup, number: signal.Signals
+) -> None:
+    """Signalled once the first one is. The others are still dead."""
+    consumers = f"g{number}"
+    reject_three(dledger_group, f"interrupted-{number}", consumers)
+    asked = ["resend", consumers, *(["0"] * 500), "1", "2", "--bootstrap", dledger_group.addresses]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dledger_cli", "dlq", *asked],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with BlockingClient.connect(dledger_group.addresses) as client:
+        while not client.dead_letters(consumers).queues[0].was_resent(0):
+            assert process.poll() is None, process.communicate()
+    process.send_signal(number)
+    told, errors = process.communicate(timeout=120)
+    assert process.returncode == ExitCode.INTERRUPTED, errors
+    assert told.startswith("0: sent again, as ") or not told
+    assert "1:" not in told
+    assert "sends none twice" in errors
+    assert "Traceback" not in errors
+    listed = json.loads(dlq(dledger_group, "list", consumers, "--json"))
+    assert [each["resent"] for each in listed] == [True, False, False]

@@ -17,14 +17,16 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from broker.config import load_config
 from broker.local_group import GROUP_FILE, GroupOptions, LocalGroup
+from broker.local_group.disks import form_disks, one_by_one
 from broker.local_group.ports import reserve_ports
 from broker.local_group.process import is_running
 from dledger.client import QueueStats, TopicInfo, TopicStats
@@ -32,6 +34,7 @@ from dledger.client.blocking import BlockingClient
 from dledger.terminal.outcome import ExitCode
 from dledger_cli.app import app
 from dledger_cli.topic_stats import rates_of
+from store.files import OsFiles
 
 pytestmark = pytest.mark.slow
 
@@ -740,6 +743,27 @@ def test_address_of_another_machine_is_no_busy_port(tmp_path: Path, key: str) ->
     assert result.returncode == ExitCode.FAILED
     assert b"this machine has no such address" in result.stderr
     assert b"in use" not in result.stderr
+
+
+def test_new_group_is_formed_before_its_nodes_run(single: LocalGroup) -> None:
+    """No node of it stands by; and what broke off in between is finished by the next `up`."""
+
+    rounds: list[object] = []
+
+    def lose(steps: Sequence[Callable[[], None]]) -> None:
+        rounds.append(steps)
+        if len(rounds) == 2:  # all have prepared, and nobody is to commit
+            raise KeyboardInterrupt
+        one_by_one(steps)
+
+    config, files = load_config(Path(single.node("n1").config)), OsFiles()
+    with pytest.raises(KeyboardInterrupt):
+        form_disks([config], lambda _: files, run_all=lose)
+    assert (config.data_directory / "formation.json").exists()
+    told(single, "group", "up")
+    log = single.node("n1").log_file.read_text()
+    assert "node_started" in log
+    assert "node_unformed" not in log
 
 
 def test_node_that_dies_at_its_start_shows_the_end_of_its_log(single: LocalGroup) -> None:

@@ -234,6 +234,56 @@ def test_administrators_are_told_what_they_may_not(growing: Growing) -> None:
         assert code == 0 or "is under way" in text or "is being taken in" in text, told
 
 
+def test_a_node_of_another_group_of_the_same_name_is_refused(growing: Growing) -> None:
+    """Names don't tell groups apart. Its log would be taken for the beginning of this one's, and it
+    would vote; it is refused, in the place of a lost disk as well, and both groups go on."""
+    words = growing.install("n2")
+    at = growing.addresses.pop("n2")
+    ours = growing.addresses["n1"]
+    assert growing.command("group", "init", "--bootstrap", at).returncode == 0
+    until = time.monotonic() + PATIENCE_S
+    while growing.command("group", "status", "--bootstrap", at).returncode != 0:
+        assert time.monotonic() < until, growing.said("n2")
+        time.sleep(0.1)
+    refused = growing.command("member", "add", *words, "--bootstrap", ours)
+    assert refused.returncode == ExitCode.FAILED
+    assert "n2 holds a log" in refused.stderr
+    assert "empty its directory" in refused.stderr
+    both = growing.command("member", "list", "--bootstrap", f"{ours},{at}")
+    assert (both.returncode, both.stdout.count("n1"), both.stdout.count("n2")) in (
+        (0, 1, 0),
+        (0, 0, 1),
+    ), "each leads its own; nobody is a member of both"
+    assert growing.roles() == {"n1": "voter"}
+    # And once more in the place of a member's disk that was lost.
+    growing.addresses["n2"] = at
+    kill(growing.processes["n2"])
+    data = growing.folder / "n2" / "data"
+    data.rename(growing.folder / "n2" / "foreign")
+    growing.start("n2")
+    growing.wait_until_it_listens("n2")
+    for _ in range(2):
+        assert growing.member("add", *words, "--observe").returncode == 0
+    kill(growing.processes["n2"])
+    shutil.rmtree(data)
+    (growing.folder / "n2" / "foreign").rename(data)
+    growing.start("n2")
+    growing.wait_until_it_listens("n2")
+    replaced = growing.command("member", "replace", "n2", "--bootstrap", ours)
+    assert replaced.returncode == ExitCode.FAILED, replaced
+    assert "n2 holds a log" in replaced.stderr
+
+
+def test_a_member_that_was_let_go_may_come_back_with_its_log(growing: Growing) -> None:
+    """What it holds is the beginning of the group's; taking it back is the opposite command."""
+    words = growing.install("n2")
+    assert growing.member("add", *words).returncode == 0
+    assert growing.member("remove", "n2").returncode == 0
+    back = growing.member("add", *words)
+    assert back.returncode == 0, back.stderr
+    assert growing.roles() == {"n1": "voter", "n2": "voter"}
+
+
 def test_a_member_that_is_lost_is_replaced(growing: Growing) -> None:
     """The same command as `group replace`, on a member that was taken in."""
     assert growing.member("add", *growing.install("n2", "n3")).returncode == 0

@@ -112,25 +112,6 @@ def test_call_that_ends_in_the_last_turn_gets_its_answer(pool: Pool) -> None:
     stopped.result(PATIENCE_S)
 
 
-def test_call_that_is_interrupted_as_it_is_made_holds_up_no_end(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C between a call's way to the loop and the note that it has been told."""
-    thread, here, known = LoopThread(), threading.current_thread(), Future.add_done_callback
-
-    def interrupted(future: Future[Any], act: Callable[[Future[Any]], object]) -> None:
-        if threading.current_thread() is here:
-            raise KeyboardInterrupt
-        known(future, act)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Future, "add_done_callback", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            thread.call(asyncio.sleep(0))
-    assert thread.call(asyncio.sleep(0, 7)) == 7
-    pool.submit(thread.stop).result(PATIENCE_S)
-
-
 def test_threads_at_work_while_another_closes_all_end(group: BlockingFakeGroup, pool: Pool) -> None:
     """Sends, flushes, reads and calls under way end, each with an error that says why."""
     for _ in range(5):

@@ -19,6 +19,7 @@ from dledger.client.patience import ALONE, Patience
 from dledger.outcome import Outcome
 from dledger.testing.fake_nodes import FakeGroup
 from dledger.wire import cluster_pb2 as cpb
+from dledger.wire import groups_pb2 as gpb
 from tests.client.loops import async_test
 
 LIMIT_S = 10.0
@@ -89,7 +90,97 @@ async def test_a_link_without_its_node_dials_only_when_it_is_to() -> None:
                 link.nudge()
                 await lost.acquire()
             await asyncio.sleep(0.7)  # more than gRPC waits at most
-        assert dialed - before == NUDGES
+        assert dialed - before == 2 * NUDGES  # it is knocked at first
+    finally:
+        await link.close()
+        refusing.close()
+    assert len(kept) == 2
+
+
+@async_test
+async def test_a_node_that_is_gone_costs_no_channel() -> None:
+    """Making and dialing one costs ten times what it takes to be refused, and each client of a
+    group that has lost a node asks for it again and again."""
+    channels, lost = 0, asyncio.Semaphore(0)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+
+        def dial() -> grpc.aio.Channel:
+            nonlocal channels
+            channels += 1
+            return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+        failures: list[ClientError] = []
+
+        def on_lost(_address: str, error: ClientError) -> None:
+            failures.append(error)
+            lost.release()
+
+        link = NodeLink(
+            address,
+            dial,
+            "",
+            on_view=lambda *_: None,
+            on_lost=on_lost,
+            epoch=EpochName,
+            on_epoch=lambda *_: None,
+            patience=lambda: Patience(growth=10_000, most_s=600.0),
+        )
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                for _ in range(2):  # the first rest is short
+                    await lost.acquire()
+                for _ in range(NUDGES):
+                    link.nudge()
+                    await lost.acquire()
+        finally:
+            await link.close()
+    assert channels == 2  # the one that was refused, and the one in its place
+    assert {error.outcome for error in failures} == {Outcome.DID_NOT_HAPPEN}
+
+
+@async_test
+async def test_a_stream_that_broke_is_dialed_for_nobody() -> None:
+    """Found by 1,000 members of groups that had lost their leader: who read and wrote the stream
+    kept it in the errors by which they ended, until those were collected as garbage, and gRPC
+    dialed the node twice a second for each."""
+    dialed = 0
+
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal dialed
+        dialed += 1
+        writer.transport.abort()
+
+    refusing = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    address = f"127.0.0.1:{refusing.sockets[0].getsockname()[1]}"
+    lost = asyncio.Event()
+    link = NodeLink(
+        address,
+        lambda: grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS),
+        "",
+        on_view=lambda *_: None,
+        on_lost=lambda *_: lost.set(),
+        epoch=EpochName,
+        on_epoch=lambda *_: None,
+        patience=lambda: Patience(growth=10_000, most_s=600.0),
+    )
+    kept: list[BaseException] = []
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            with link.attending() as call:
+                for work in (call.read(), call.write(gpb.AttendRequest())):
+                    with pytest.raises((grpc.aio.AioRpcError, asyncio.InvalidStateError)) as failed:
+                        await work
+                    kept.append(failed.value)
+            for _ in range(2):  # the first rest is short
+                lost.clear()
+                link.nudge()
+                await lost.wait()
+            await asyncio.sleep(0.05)
+            before = dialed
+            await asyncio.sleep(0.7)  # more than gRPC waits at most
+        assert dialed == before
     finally:
         await link.close()
         refusing.close()

@@ -265,12 +265,12 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 FORK_BESIDE_A_LOOP = """
 import os, sys
 from functools import partial
-from dledger.client.blocking_producer import _Sent
 from dledger.client.errors import Forked
 from dledger.client.loop_thread import LoopThread
+from dledger.client.sent import Sent
 
 thread = LoopThread()
-sent = _Sent(thread)
+sent = Sent(thread.check)
 child = os.fork()
 if child == 0:
     refused = 0

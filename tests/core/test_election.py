@@ -600,3 +600,26 @@ def test_suspicion_of_another_peer_changes_nothing() -> None:
     cluster[B].core.suspect_leader(C)
     assert cluster[B].core.statistics() == before
     assert not cluster[B].core.has_effects()
+
+
+def test_hastened_node_campaigns_at_its_next_tick() -> None:
+    """With PreVote, as whenever its time is up; and once."""
+    cluster = Cluster()
+    cluster[A].core.hasten_election()
+    assert not cluster[A].take_sent()
+    asked = of_type(cluster[A].tick(), PreVoteRequest)
+    assert [message.to for message in asked] == [B, C]
+    assert not cluster[A].tick()
+
+
+def test_nobody_is_hastened_that_follows_or_is_silent() -> None:
+    """A leader that is heard stays, and a disk that failed campaigns for nothing."""
+    cluster = Cluster()
+    node = cluster[A]
+    node.step(heartbeat(1))
+    node.core.hasten_election()
+    assert not of_type(node.tick(), PreVoteRequest)
+    silent = cluster[B]
+    silent.core.on_storage_failed()
+    silent.core.hasten_election()
+    assert not silent.tick(40)

@@ -253,6 +253,61 @@ def test_a_lost_initiator_is_replaced_by_whoever_repeats(tmp_path: Path, fatal: 
             assert member.is_member
 
 
+@pytest.mark.parametrize("lost", NAMES)
+@pytest.mark.parametrize("is_wiped", [True, False])
+@pytest.mark.parametrize("fatal", range(9))
+def test_a_member_lost_while_a_group_is_formed_holds_nobody_else_up(
+    fatal: int, is_wiped: bool, lost: str
+) -> None:
+    """The initiator dies at any call, and then a member: repeating forms all others, so that a
+    majority of what is left elects, or nobody who is left is formed, and nothing is lost."""
+    sites = Sites([Site(config, SimulatedDisk()) for config in make_configs(Path("/disk"), 3)])
+    count = 0
+
+    def lose(_call: str, address: str) -> None:
+        nonlocal count
+        count += 1
+        if count > fatal:
+            raise MemberUnreachable(address, "lost")
+
+    sites.before = lose
+    with pytest.raises(MemberUnreachable):
+        asyncio.run(form(sites, list(sites.by_address)))
+    gone = next(s for s in sites.by_address.values() if s.config.node_id == lost)
+    if is_wiped:
+        gone.files = SimulatedDisk()
+
+    def is_silent(_call: str, address: str) -> None:
+        if not is_wiped and address == gone.config.listen:
+            raise MemberUnreachable(address, "lost")
+
+    sites.before = is_silent
+    others = [at for at in sites.by_address if at != gone.config.listen]
+    told = ""
+    try:
+        asyncio.run(form(sites, others))
+    except (FormationRefused, MemberUnreachable) as error:
+        told = str(error)
+    formed = set()
+    for site in sites.by_address.values():
+        with site.boot() as member:
+            if member.is_member:
+                formed.add(site.config.node_id)
+    assert formed <= {lost} or formed | {lost} == set(NAMES), told
+    if "is its disk mounted" in told:
+        assert ("group replace" in told) is bool(formed), told
+        assert ("empty the directories of all" in told) is not bool(formed), told
+
+
+def test_two_names_of_one_member_are_one(tmp_path: Path) -> None:
+    """As `localhost` and its address are."""
+    sites = sites_in(tmp_path)
+    first, *_ = addresses = list(sites.by_address)
+    sites.by_address["another-name:7001"] = sites.by_address[first]
+    formed = asyncio.run(form(sites, ["another-name:7001", *addresses]))
+    assert formed.members == NAMES
+
+
 def test_a_prepared_member_takes_no_other_founding(tmp_path: Path) -> None:
     """Two foundings exclude each other; the same one may come again, before and after."""
     (site, *_) = sites_in(tmp_path).by_address.values()

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from broker.forming import joining
-from broker.forming.errors import MemberUnreachable
-from broker.forming.joining import Wish, change
+from broker.forming.errors import MemberUnreachable, NotNewcomers, Superseded
+from broker.forming.joining import Wish, change, newcomers
 from broker.forming.planning import FORMED, Description
+from dledger.outcome import ExitCode
 from dledger.wire import cluster_pb2 as cpb
 
 ADDRESSES = {"n1": "a:1", "n2": "a:2", "n3": "a:3"}
@@ -33,8 +34,13 @@ def members(index: int, *, n3: str, committed: bool = True, is_leaders: bool = T
 class Calls:
     """Nodes that answer what each of them knows; None: it doesn't answer."""
 
-    def __init__(self, known: Callable[[str, int], cpb.Members | None]) -> None:
+    def __init__(
+        self,
+        known: Callable[[str, int], cpb.Members | None],
+        taken: cpb.Members | None = None,
+    ) -> None:
         self.asked: list[str] = []
+        self.taken = taken or members(7, n3="learner", committed=False)
         self._known = known
 
     async def describe(self, address: str) -> Description:
@@ -44,7 +50,10 @@ class Calls:
         raise AssertionError("nobody joins")
 
     async def change_members(self, address: str, request: cpb.ChangeMembersRequest) -> cpb.Members:
-        return members(7, n3="learner", committed=False)
+        return self.taken
+
+    async def held_log(self, address: str) -> cpb.HeldLog | None:
+        raise AssertionError("nobody comes")
 
     async def list_members(self, address: str) -> cpb.Members:
         self.asked.append(address)
@@ -98,6 +107,56 @@ def test_members_are_told_as_the_next_leader_sees_them() -> None:
 
     told, is_done = carried_out(Calls(known))
     assert (is_done, [each.match_index for each in told.members]) == (True, [1, 1, 1])
+
+
+@pytest.mark.parametrize("n3", ["observer", None])
+def test_what_another_administrator_has_undone_is_told_at_once(n3: str | None) -> None:
+    """n3 was to vote; it was put down, or let go, before it had caught up."""
+
+    def known(_address: str, _count: int) -> cpb.Members:
+        told = members(9, n3=n3 or "", is_leaders=True)
+        if n3 is None:
+            del told.members[2]
+        return told
+
+    with pytest.raises(Superseded, match=f"in entry 9: n3 is {n3 or 'no member'}"):
+        carried_out(Calls(known))
+
+
+def test_who_has_gone_and_is_back_was_brought_by_another() -> None:
+    def known(_address: str, _count: int) -> cpb.Members:
+        return members(9, n3="learner")
+
+    calls = Calls(known, taken=members(7, n3="leaving", committed=True))
+    calls.taken.joint = True
+    with pytest.raises(Superseded, match="n3 is learner"):
+        asyncio.run(change(calls, "a:1", Wish(remove=("n3",)), 10.0))
+
+
+def test_what_is_on_its_way_is_waited_for() -> None:
+    """A change of somebody else's in between, that leaves this one alone."""
+
+    def known(_address: str, count: int) -> cpb.Members:
+        return members(8 + count // 3, n3="voter" if count > 9 else "learner")
+
+    told, is_done = carried_out(Calls(known))
+    assert (is_done, told.configuration_index) == (True, 11)
+
+
+MISTYPED = {
+    "half a pair": ("n4",),
+    "no port": ("n4", "10.0.0.4"),
+    "no name": ("n 4", "10.0.0.4:7001"),
+    "twice": ("n4", "10.0.0.4:7001", "n4", "10.0.0.5:7001"),
+    "the wrong way round": ("10.0.0.4:7001", "n4"),
+}
+
+
+@pytest.mark.parametrize("what", MISTYPED)
+def test_what_is_mistyped_is_a_mistake_of_use(what: str) -> None:
+    with pytest.raises(NotNewcomers) as mistake:
+        newcomers(MISTYPED[what], observe=False)
+    assert mistake.value.exit_code is ExitCode.USAGE
 
 
 def test_what_is_known_is_told_when_nobody_answers_any_more() -> None:

@@ -19,6 +19,7 @@ from broker.forming.errors import (
     MemberUnreachable,
     NoLeader,
     RefusedForNow,
+    Superseded,
 )
 from broker.forming.patience import patiently, persistently
 from dledger.limits import ERROR_METADATA_KEY
@@ -111,6 +112,12 @@ def test_whether_it_passes_is_the_nodes_word(
     with pytest.raises(FormationRefused) as refused:
         asyncio.run(GrpcCalls().list_members("h:1"))
     assert type(refused.value) is expected
+
+
+def test_what_another_has_undone_is_not_asked_for_again() -> None:
+    """It would undo the other one's change in turn, for as long as both wait."""
+    with pytest.raises(Superseded):
+        persisted("begun", Superseded("n3 is observer"), "done")
 
 
 def persisted(*answers: str | Exception, wait_s: float = 60.0) -> tuple[str, int]:

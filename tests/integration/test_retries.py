@@ -116,6 +116,45 @@ async def test_what_is_rejected_is_dead_at_once_and_can_be_sent_again(tmp_path: 
 
 
 @async_test
+async def test_dead_letters_that_many_send_again_at_once_are_messages_once(tmp_path: Path) -> None:
+    """Whoever asks, in one entry or in many, and through a change of leader."""
+    count = 6
+    async with (
+        some_group(tmp_path, count=3, delays_ms=DELAYS_MS) as (_, client, addresses),
+        Client.connect(addresses) as other,
+    ):
+        async with client.producer() as producer:
+            for number in range(count):
+                producer.send("t", b"%d" % number, queue_id=0)
+        consumer = client.push_consumer("g", options=PUSH)
+
+        @consumer.on("t")
+        async def reject(message: Message) -> None:
+            raise Reject
+
+        async with running(consumer), asyncio.timeout(60):
+            while (await client.dead_letters("g")).count < count:
+                await asyncio.sleep(0.05)
+
+        async def resend(who: Client, offset: int) -> int:
+            return (await who.resend("g", offset, deadline_s=60)).offset is not None
+
+        asking = [
+            asyncio.create_task(resend(who, offset))
+            for offset in range(count)
+            for who in (client, other) * 4
+        ]
+        await client.transfer_leadership(deadline_s=60)
+        told = await asyncio.gather(*asking)
+        # Of one whose answer was lost the second attempt hears that it was done before.
+        assert sum(told) <= count
+        bounds = await client.queue_offsets("t", 0)
+        assert bounds.max_offset == 2 * count, "each once"
+        again = (await client.pull("t", 0, count)).messages
+        assert sorted(each.body for each in again) == [b"%d" % number for number in range(count)]
+
+
+@async_test
 async def test_the_brokers_own_topics_are_read_only(tmp_path: Path) -> None:
     """Nobody makes or deletes them; refusals name them."""
     async with some_group(tmp_path, delays_ms=DELAYS_MS) as (_, client, _):

@@ -15,7 +15,8 @@ from dledger.core.types import HardState, NodeId, Term
 from dledger.errors import PeerRefused
 from dledger.hard_state import HardStateStore, encode_hard_state
 from dledger.wire.raft_pb2 import PeerMessage
-from store.files import AtomicFile, OsFiles
+from store.atomic_file import AtomicFile
+from store.files import OsFiles
 from store.second_copy import SIZE as COPY_BYTES
 from tests.links.test_disks import LATER, OLD, hello
 from tests.links.test_peers import N1, N2, Node

@@ -237,6 +237,19 @@ def test_a_process_that_slept_renews_nothing() -> None:
     assert node.links.pictures()[N2].connected
 
 
+def test_a_level_counts_while_who_said_it_is_heard() -> None:
+    """Asked for one peer at each tick, it is what the picture of all says: nothing of a stream
+    that has fallen silent, and nothing of strangers."""
+    node = Node()
+    generation = node.rise()
+    node.links.on_message(generation, PING)
+    said = node.links.level_of(N2)
+    assert said == node.links.pictures()[N2].level > 0
+    node.sockets.time_s += TIMES.silence_s * 1.01
+    assert node.links.level_of(N2) == node.links.pictures()[N2].level == 0
+    assert node.links.level_of(NodeId("n9")) == 0
+
+
 def test_a_large_append_has_the_time_that_it_takes() -> None:
     """Its size counts, as the link learns from what is sent."""
     node = Node()

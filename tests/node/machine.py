@@ -20,7 +20,7 @@ from random import Random
 from typing import Any, ClassVar, TypeVar
 
 from broker.config import NodeConfig
-from broker.ports import Connect, ReplicaPorts
+from broker.ports import Connect, ReplicaPorts, Rhythm
 from broker.recovery import StoreMachinery
 from broker.replica import Replica
 from broker.state.machine import USUAL, MachineOptions
@@ -57,6 +57,7 @@ class Kind:
         folder: a directory of the real disk, for who reads the files past the replica.
         turns: how long work shares the event loop; None: as `HandTurns` has it.
         retention: as configured.
+        hastens_first_election: as all do; here the first leader is whose timeout is shortest.
     """
 
     segment_bytes: int = SEGMENT
@@ -67,6 +68,7 @@ class Kind:
     folder: Path | None = None
     turns: Turns | None = None
     retention: Mapping[str, int] = field(default_factory=dict)
+    hastens_first_election: bool = False
 
 
 USUALLY = Kind()
@@ -245,6 +247,7 @@ class Machine:
                 random=self._random,
                 latencies=Unmeasured(),
                 machinery=self.machinery,
+                rhythm=Rhythm(hastens_first_election=self._kind.hastens_first_election),
                 known_level=self._kind.known_level,
             )
             self.replica = Replica.open(self.config, ports)

@@ -84,6 +84,10 @@ class Loopback:
     async def stop(self) -> None:
         self._wires.gone(self._name)
 
+    def level_of(self, peer: NodeId) -> int:
+        link = self.links().get(peer)
+        return 0 if link is None else link.level
+
     def links(self) -> Mapping[NodeId, PeerLink]:
         return {
             name: PeerLink(

@@ -33,6 +33,7 @@ from store.files import OsFiles
 from store.log_start import Install, StartNote
 from store.out_of_service import Divergence
 from store.snapshot_files import FOLDER, RECEIVED, SnapshotFiles, Unfinished
+from store.starting.errors import BaseMissing
 from tests.broker.leader import batch
 from tests.node.members import Members, make_configs
 from tests.node.test_comparing import out_of_service, tolerant
@@ -301,6 +302,54 @@ async def test_base_that_isnt_what_was_offered_is_thrown_away(tmp_path: Path, li
             assert group.replicas[away].log.first_index == first
     reasons = {each["reason"] for each in told if each["event"] == "snapshot_not_installed"}
     assert any(lie in reason for reason in reasons), reasons
+
+
+@on_a_loop
+async def test_no_log_goes_for_a_base_that_cant_be_read_back(tmp_path: Path) -> None:
+    """A disk that keeps something else than what was written keeps the log, too: the base is read
+    back before it is begun with, and once more before the first segment goes."""
+    with capture_logs() as told:
+        async with small_members(tmp_path) as group:
+            leader = await group.leader()
+            away = follower(group, leader)
+            await group.stop(away)
+            await grow(group, 3, "first")
+            first = await let_go(group, leader)
+            group.start(away)
+            third, directory = group.replicas[away], group.configs[away].data_directory
+            base, publish = third.base.files.path(first - 1), third.base.files.publish
+
+            def keep_another(finished: Unfinished) -> None:
+                publish(finished)
+                if base.exists():
+                    spoil_file(base)
+
+            third.base.files.publish = keep_another  # type: ignore[method-assign]
+            await group.until(
+                lambda: any(each["event"] == "snapshot_not_installed" for each in told)
+            )
+            assert (third.log.first_index, third.wants_reopening, third.failure) == (1, False, None)
+            third.base.files.publish = publish  # type: ignore[method-assign]
+            await group.until(lambda: third.wants_reopening)
+            del group.replicas[away]
+            await third.stop(nothing)
+            spoil_file(base)
+            held = {each: each.read_bytes() for each in (directory / "commitlog").iterdir()}
+            with pytest.raises(BaseMissing, match="the log of before is left"):
+                group.start(away)
+            assert {e: e.read_bytes() for e in (directory / "commitlog").iterdir()} == held
+            spoil_file(base)
+            group.start(away)
+            assert group.replicas[away].log.first_index == first
+    reasons = {each["reason"] for each in told if each["event"] == "snapshot_not_installed"}
+    assert any("isn't what is read" in reason for reason in reasons), reasons
+
+
+def spoil_file(path: Path) -> None:
+    """A bit is another; done twice, nothing is."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 @on_a_loop

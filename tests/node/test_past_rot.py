@@ -8,6 +8,7 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
+from broker.pulling import head_of
 from broker.replica import Replica
 from dledger.core.types import NodeId
 from dledger.wire import raft_pb2 as pb
@@ -176,7 +177,8 @@ async def test_what_the_log_begins_with_is_got_back_from_a_peer(tmp_path: Path) 
             await group.until(lambda: {e.log.first_index for e in group.replicas.values()} != {1})
             await group.until(lambda: victim.log.first_index > 1)
             first, files = victim.log.first_index, victim.base.files
-            await group.until(lambda: files.mend_base(first - 1) is BaseFound.SOUND)
+            own = head_of(victim.base.disk_id, victim.log.start)
+            await group.until(lambda: files.mend_base(own) is BaseFound.SOUND)
             spoil_base(victim)
             victim.mender.suspect(next(iter(victim.machine.topics.values())), 0)
             await grow(group, 1, "meanwhile")
@@ -184,7 +186,7 @@ async def test_what_the_log_begins_with_is_got_back_from_a_peer(tmp_path: Path) 
             victim.log_start.on_base_rotted()
             await group.until(lambda: victim.log_start.held)
             await group.until(lambda: not victim.log_start.held)
-            assert files.mend_base(first - 1) is BaseFound.SOUND
+            assert files.mend_base(own) is BaseFound.SOUND
             assert victim.log.first_index == first
             await group.until(lambda: not victim.mender.is_at_work)
             released = victim.archiver.release

@@ -12,7 +12,9 @@ from structlog.testing import capture_logs
 
 from broker.refilling import Refilling
 from broker.replica import Replica
+from dledger.checksum import seal
 from dledger.core.types import NodeId
+from dledger.errors import InvalidMessage
 from dledger.wire import raft_pb2 as pb
 from store.errors import BeyondRepair, DirectoryInUse, GapFound
 from tests.node.members import Members, make_configs, members
@@ -188,3 +190,23 @@ async def test_who_has_nobody_to_ask_refuses_as_ever(tmp_path: Path) -> None:
             group.open(name)
         with pytest.raises(GapFound, match="entries 20 to 20"):
             Refilling(group.configs[name], group.ports(name), found.value)
+
+
+@on_a_loop
+async def test_what_is_asked_of_who_has_gaps_counts_with_its_checksum_only(tmp_path: Path) -> None:
+    """That logs are compared keeps a start from dropping anything: no garbled message says so."""
+    async with members(tmp_path, 3, RARELY) as group:
+        name, _, victim = await stopped(group)
+        rot(victim, 20)
+        peer = NodeId((await group.leader()).config.node_id)
+        body = pb.DigestRequest(number=1, index=1, entry_term=1, digest=1)
+        async with refilling(group, name) as made:
+            later = made._later
+            before = later._compared_s
+            message = seal(pb.PeerMessage(digest_request=body))
+            message.checksum ^= 1
+            with pytest.raises(InvalidMessage):
+                made._on_message(peer, message)
+            assert later._compared_s == before
+            made._on_message(peer, seal(pb.PeerMessage(digest_request=body)))
+            assert later._compared_s > before

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from broker.ports import Rhythm
 from broker.scrubbing import ScrubPace
@@ -13,6 +17,7 @@ from store.scrub_note import NAME, ScrubNote, ScrubPlace
 from tests.node.members import members
 from tests.node.test_repairs import fill, follower, rot
 from tests.node.test_replica import on_a_loop
+from tests.node.world import World
 
 OFTEN = Rhythm(housekeeping_s=0.02, scrub=ScrubPace(between_s=0.02, note_s=0.0))
 SLOW = replace(OFTEN, scrub=ScrubPace(shortest_pause_s=3_600.0, longest_pause_s=3_600.0))
@@ -64,3 +69,31 @@ async def test_note_that_lies_hides_no_rot(tmp_path: Path) -> None:
         again = group.replicas[name]
         await group.until(lambda: again.scrubber.statistics().passes)
         assert again.failure is None
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENOSPC, errno.EIO])
+def test_note_that_cant_be_had_ends_nobody_but_a_disk_that_fails_does(code: int) -> None:
+    """It orders work: without it the pass begins anew. Whoever may not read or write it, or has
+    nothing left for that, goes on; what says that the disk has failed ends the member (ADR 8)."""
+    world = World(count=1)
+    node = world.serving()
+    world.run_for(200)
+    refused = 0
+    find = node.disk._look
+
+    def look(operation: str, path: Path) -> None:
+        nonlocal refused
+        if path.name.startswith(NAME):
+            refused += 1
+            raise OSError(code, os.strerror(code), str(path))
+        find(operation, path)
+
+    world.crash(node.name)
+    node.disk._look = look  # type: ignore[method-assign]
+    world.restart(node.name)
+    for _ in range(8_000):
+        world.tick()
+        if node.replica.scrubber.statistics().passes > 1 or node.failure is not None:
+            break
+    assert refused
+    assert (node.failure is not None) == (code == errno.EIO)

@@ -20,6 +20,7 @@ from dledger.codec import configuration_bytes
 from dledger.core.types import MAX_INDEX, MAX_TERM, MAX_TIME_MS, Configuration, NodeId
 from dledger.reading.log_start import LogStart, decode_start
 from dledger.wire import raft_pb2 as pb
+from store.errors import CorruptionFound
 from store.files import OsFiles
 from store.starting.opening import base_of
 from store.suspicion import Suspicion, SuspicionNote
@@ -352,3 +353,31 @@ async def test_a_crash_at_any_step_leads_to_the_same(
         async with refilling(group, name) as made:
             await made.fill()
         await follows(group, name)
+
+
+@on_a_loop
+async def test_alone_it_puts_right_what_nobody_has_to_give(tmp_path: Path) -> None:
+    """What belongs into a filler follows from the log: a group of one asks nobody for it, while it
+    runs and when it starts."""
+    async with small_members(tmp_path, 1) as group:
+        replica = await grow(group, 2, "first")
+        directory = replica.config.data_directory
+        last = replica.log.header_at(replica.log.ends_by(SMALL))
+        at = last.physical_offset + last.total_size
+        assert at < SMALL
+        file = directory / "commitlog" / f"{0:020}"
+        before = file.read_bytes()
+        spoil(directory, at)
+        assert replica.repairs.takes(CorruptionFound(str(file), at, "a filler", "something else"))
+        assert replica.repairs.is_at_work
+        await group.until(lambda: not replica.repairs.is_at_work)
+        assert file.read_bytes() == before
+        name = NodeId(replica.config.node_id)
+        await group.stop(name)
+        killed(directory)
+        spoil(directory, at)
+        async with refilling(group, name) as made:
+            await made.fill()
+        assert file.read_bytes() == before
+        group.start(name)
+        assert group.replicas[name].failure is None

@@ -27,7 +27,7 @@ from dledger.wire.raft_pb2 import (
     Recovery,
 )
 from dledger.wire.raft_pb2 import SnapshotOffer as WireOffer
-from store.files import MAX_ATOMIC_BYTES
+from store.atomic_file import MAX_ATOMIC_BYTES
 from store.starting.opening import start_of
 from tests.node.world import World, WorldNode
 

@@ -22,7 +22,8 @@ from dledger.core.types import HardState, NodeId, Term
 from dledger.hard_state import HardStateStore, decode_hard_state, encode_hard_state
 from dledger.reading.checkpoint import decode_checkpoint
 from dledger.records.layout import FILE_NAME
-from store.files import AtomicFile, Handle, OsFiles
+from store.atomic_file import AtomicFile
+from store.files import Handle, OsFiles
 from store.keepsakes import Keepsake, constant_file
 from store.seals import decode_seal
 from store.second_copy import SecondCopy
@@ -36,7 +37,7 @@ from tests.store.faulty_files import SimulatedDisk
 
 SOON = 10  # entries from one snapshot to the next
 QUICK = Rhythm(housekeeping_s=0.02, snapshots=SnapshotPace(SOON), scrub=ScrubPace(between_s=0.02))
-NO_BASE = KeptBase(lambda: 0, lambda: None)
+NO_BASE = KeptBase(lambda: SnapshotHead(bytes(16), 0, 0, 0, 0), lambda: None)
 FILE = Path("/data/hard_state")
 COPY = Path("/data/hard_state.copy")
 OLD, NEW = HardState(Term(3), NodeId("n1")), HardState(Term(7), NodeId("n2"))
@@ -357,21 +358,48 @@ def test_a_base_is_kept_twice() -> None:
     """Either of the two gives the other; without both it is lost."""
     disk = made_disk()
     files = SnapshotFiles(FILE.parent, disk)
-    unfinished = files.begin(SnapshotHead(bytes(16), 7, 1, 5, 99))
+    own = SnapshotHead(bytes(16), 7, 1, 5, 99)
+    unfinished = files.begin(own)
     unfinished.add([b"state"])
     unfinished.finish()
     files.publish(unfinished)
     path = files.path(7)
     copy = path.with_suffix(".copy")
-    assert files.mend_base(7) is BaseFound.SOUND
+    assert files.mend_base(own) is BaseFound.SOUND
     content = bytes(disk.bytes_of(path))
     for spoilt in (path, copy):
         disk.bytes_of(spoilt)[66] ^= 1
-        assert files.mend_base(7) is BaseFound.MENDED
+        assert files.mend_base(own) is BaseFound.MENDED
         assert disk.bytes_of(path) == disk.bytes_of(copy) == content
     for spoilt in (path, copy):
         disk.bytes_of(spoilt)[66] ^= 1
-    assert files.mend_base(7) is BaseFound.LOST
+    assert files.mend_base(own) is BaseFound.LOST
     assert not files.is_whole(7)
     assert files.remove_all_but(()) == []
     assert [each.name for each in disk.paths() if each.parent == path.parent] == []
+
+
+def test_another_disks_state_takes_no_bases_place() -> None:
+    """Whole as it is, and as of the same entry, it is what was put there: the copy gives back this
+    disk's own, and isn't written over. Where both are another's, it is lost, and a peer asked."""
+    disk = made_disk()
+    files = SnapshotFiles(FILE.parent, disk)
+    own, other = (SnapshotHead(bytes([each] * 16), 7, 1, 5, 99) for each in (1, 2))
+    for head in (other, own):
+        unfinished = files.begin(head)
+        unfinished.add([b"state"])
+        unfinished.finish()
+        files.publish(unfinished)
+        if head is other:
+            anothers = bytes(disk.bytes_of(files.path(7)))
+    path = files.path(7)
+    copy = path.with_suffix(".copy")
+    assert files.mend_base(own) is BaseFound.SOUND
+    content = bytes(disk.bytes_of(path))
+    for put_back in (path, copy):
+        disk.bytes_of(put_back)[:] = anothers
+        assert files.mend_base(own) is BaseFound.MENDED
+        assert disk.bytes_of(path) == disk.bytes_of(copy) == content
+    for put_back in (path, copy):
+        disk.bytes_of(put_back)[:] = anothers
+    assert files.mend_base(own) is BaseFound.LOST

@@ -117,6 +117,9 @@ class Wires:
     async def stop(self) -> None:
         self._world.hang_up(self._name)
 
+    def level_of(self, peer: NodeId) -> int:
+        return KNOWN_LEVEL if peer in self._world.ends else 0
+
     def links(self) -> Mapping[NodeId, PeerLink]:
         up = PeerLink(True, 0, 0, 0, level=KNOWN_LEVEL)
         return {name: up for name in self._world.ends if name != self._name}

@@ -23,8 +23,9 @@ from dledger.reading.checkpoint import CheckpointState, decode_checkpoint, encod
 from dledger.reading.entry import HEADER_SIZE, parse_header
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import BOOT, ENTRY, TRUNCATION_INTENT
+from store.atomic_file import AtomicFile
 from store.directory import write_sealed
-from store.files import AtomicFile, OsFiles
+from store.files import OsFiles
 from tests.starting.members import SEGMENT
 
 WHOLE: Final = 1 << 16  # places in a file, as fractions of it

@@ -21,8 +21,9 @@ from dledger.reading.checkpoint import CheckpointState, encode_checkpoint
 from dledger.reading.chunks import intact_entries
 from dledger.reading.entry import HEADER_SIZE
 from dledger.records.layout import BOOT
+from store.atomic_file import AtomicFile
 from store.directory import write_sealed
-from store.files import AtomicFile, OsFiles
+from store.files import OsFiles
 from store.starting.judgement import MAX_FINDINGS, Effect, Judgement, Kind, shared_files
 from store.starting.judging import REFUSALS, judge
 from tests.audit.replicas import copy_sparse, flip_bit

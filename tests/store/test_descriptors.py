@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from store.atomic_file import AtomicFile
 from store.consumequeue import ConsumeQueues
 from store.descriptors import PATIENCE_S, DescriptorReserve
 from store.dispatch import UNIT
 from store.errors import StorageFull
-from store.files import AtomicFile, Handle, OsFiles
+from store.files import Handle, OsFiles
 from store.preallocation import AllocationPolicy, Preallocator
 
 

@@ -13,9 +13,10 @@ import pytest
 
 from dledger.reading.checkpoint import CheckpointState, decode_checkpoint, encode_checkpoint
 from dledger.records.layout import BOOT
+from store.atomic_file import AtomicFile
 from store.directory import Birth, DataDirectory, DirectoryState, Identity, write_sealed
 from store.errors import CorruptionFound, DirectoryInUse, IdentityMissing, WrongIdentity
-from store.files import AtomicFile, OsFiles, first_nonzero, read_exactly, write_all, zero_range
+from store.files import OsFiles, first_nonzero, read_exactly, write_all, zero_range
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import DATA
 
@@ -30,6 +31,17 @@ def test_second_owner_is_refused_until_the_first_has_closed(tmp_path: Path) -> N
     first.close()
     first.close()
     DataDirectory.open(tmp_path / "a" / "b", IDENTITY).close()
+
+
+def test_a_lock_outlives_the_name_of_its_file(tmp_path: Path) -> None:
+    """Whoever takes it for a stale one and removes it lets no second process write to the log."""
+    first = DataDirectory.open(tmp_path, IDENTITY, holder="process 41")
+    for _ in range(2):
+        (tmp_path / "LOCK").unlink()
+        with pytest.raises(DirectoryInUse):
+            DataDirectory.open(tmp_path, IDENTITY)
+    first.close()
+    DataDirectory.open(tmp_path, IDENTITY).close()
 
 
 @pytest.mark.parametrize(

@@ -15,24 +15,19 @@ from chaos.sim.files import SECTOR_BYTES
 from dledger.core.types import DiskId, NodeId
 from dledger.promises import Promises, Start
 from dledger.records.layout import file_name
+from store.atomic_file import AtomicFile
 from store.commitlog import CommitLog
 from store.damage import Damage, Refill
 from store.directory import read_sealed, write_sealed
 from store.doubt import MAX_PLACES, DoubtNote
-from store.errors import CorruptionFound
-from store.files import (
-    AtomicFile,
-    FileSystem,
-    OsFiles,
-    make_directory,
-    read_exactly,
-    read_upto,
-)
+from store.errors import CorruptionFound, GapFound
+from store.files import FileSystem, OsFiles, make_directory, read_exactly, read_upto
+from store.gap_files import GapFiles
 from store.repair_journal import RepairJournal
 from store.scrub_note import NOTHING, ScrubNote, ScrubPlace
 from store.suspicion import UNKNOWN, Suspicion, SuspicionNote
 from tests.store.faulty_files import SimulatedDisk
-from tests.store.logs import DATA, LOG, SEGMENT, LogUnderTest, make_log
+from tests.store.logs import DATA, LOG, SEGMENT, LogUnderTest, all_frames, make_log
 
 SMALL_BODIES = [bytes([65 + number]) * 100 for number in range(20)]
 PATH = LOG / file_name(0)
@@ -65,18 +60,27 @@ def test_another_failure_is_none_of_a_sector() -> None:
         read_upto(disk, handle, 10, 0, "f")
 
 
-def test_a_sector_that_is_lost_for_a_moment_is_read_the_second_time() -> None:
+@pytest.mark.parametrize("size", [600, 4_000])
+@pytest.mark.parametrize("failing", [{1}, {1, 4}], ids=str)
+def test_a_sector_that_is_lost_for_a_moment_is_read_the_second_time(
+    size: int, failing: set[int]
+) -> None:
+    """And what was read of the others isn't asked for once more: a disk that fails now and then
+    would fail then, and end the member."""
     disk, path = SimulatedDisk(), Path("/f")
     handle = disk.create(path)
-    disk.pwritev(handle, [b"x" * 1000], 0)
-    failures = [OSError(errno.EIO, "once")]
+    content = bytes(range(250)) * 4
+    disk.pwritev(handle, [content], 0)
+    reads = 0
 
     def fail(operation: str, _name: str) -> None:
-        if operation == "pread" and failures:
-            raise failures.pop()
+        nonlocal reads
+        reads += operation == "pread"
+        if operation == "pread" and reads in failing:
+            raise OSError(errno.EIO, "now and then")
 
     disk.before = fail
-    assert read_upto(disk, handle, 600, 0, "f") == b"x" * 600
+    assert read_upto(disk, handle, size, 0, "f") == content[:size]
 
 
 def scrub(log: CommitLog) -> None:
@@ -191,6 +195,40 @@ def test_a_filler_that_cannot_be_read_is_written_again() -> None:
     damage = log.damages.locate(found.value.file, found.value.offset)
     assert damage is not None
     assert damage.is_filler
+
+
+def test_a_filler_whose_sync_failed_is_as_rotten_as_before_and_found_again() -> None:
+    """It has no journal. The next process reads from the page cache what is right, and takes
+    nothing from it: after a loss of power it is found, put right without anybody's help, and no
+    entry was ever another one."""
+    made = make_log([b"x" * 2500, b"y" * 2500])
+    disk, before = made.disk, all_frames(made.log)
+    disk.kill()
+    log = LogUnderTest(disk).log
+    header = log.header_at(1)
+    disk.flip(PATH, header.physical_offset + header.total_size + 5, 3)
+    with pytest.raises(CorruptionFound) as rot:
+        scrub_all(log)
+    damage = log.damages.locate(rot.value.file, rot.value.offset)
+    assert damage is not None
+    assert damage.is_filler
+    extent = damage.extents[0]
+    disk.fail_next("fdatasync", errno.EIO, PATH.name)
+    with pytest.raises(OSError, match=r"error"):
+        RepairJournal(disk, DATA).write_filler(extent, log.damages.handle_of(extent))
+    disk.kill()
+    again = LogUnderTest(disk).log
+    assert all_frames(again) == before
+    again.close()
+    disk.power_cut()
+    with pytest.raises(GapFound) as found:
+        LogUnderTest(disk)
+    (gap,) = found.value.holes.gaps
+    assert gap.is_filler
+    files = GapFiles(disk, DATA, SEGMENT)
+    files.write(files.begin(gap))
+    disk.power_cut()
+    assert all_frames(LogUnderTest(disk).log) == before
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "repair", "raft/hard_state"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Iterator
 from random import Random
@@ -179,3 +180,44 @@ def test_spoiled_intent_stops_the_node() -> None:
     with pytest.raises(CorruptionFound) as found:
         LogUnderTest(disk)
     assert found.value.file == str(DATA / "truncation")
+
+
+def failed_cut(step: int) -> SimulatedDisk:
+    """What a process leaves that ended as the `step`-th sync of its cut failed."""
+    made = make_log(BODIES)
+    made.log.truncate_from(2)
+    made.submit()
+    left = iter(range(step))
+
+    def fail(operation: str, name: str) -> None:
+        if "sync" in operation and next(left, None) is None:
+            made.disk.before = lambda _operation, _name: None
+            made.disk.fail_next(operation, errno.EIO, name)
+
+    made.disk.before = fail
+    made.flusher.run_pending()
+    made.disk.before = lambda _operation, _name: None
+    made.disk.kill()
+    return made.disk
+
+
+@pytest.mark.parametrize("step", range(syncs_of_a_cut()))
+def test_power_may_fail_wherever_a_cut_is_made_again_after_a_failed_sync(step: int) -> None:
+    """What the page cache calls clean is on the platter before the intent goes: the next start
+    finds the log as it was or cut, and no corruption on a sound disk."""
+    left = failed_cut(step)
+    rehearsed = left.clone()
+    LogUnderTest(rehearsed)
+    for at in range(len(rehearsed.calls)):
+        disk = left.clone()
+
+        def stop(_operation: str, _name: str, disk: SimulatedDisk = disk, at: int = at) -> None:
+            if len(disk.calls) > at:
+                raise PowerCut
+
+        disk.before = stop
+        with contextlib.suppress(PowerCut):
+            LogUnderTest(disk)
+        disk.before = lambda _operation, _name: None
+        disk.power_cut()
+        assert LogUnderTest(disk).log.last_index in (1, 7)

@@ -9,6 +9,7 @@ from broker.doors.grpc.errors import wire_address
 from broker.leader.changes import Change, NewMember
 from broker.leader.epochs import EpochName
 from broker.leader.leadership import LeaderView
+from broker.leader.newcomers import HeldLog
 from broker.services.cluster import (
     Cluster,
     MemberHealth,
@@ -17,7 +18,7 @@ from broker.services.cluster import (
     NodeStatus,
     PeerStatus,
 )
-from dledger.core.types import DiskId, NodeId
+from dledger.core.types import DiskId, Index, NodeId
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
 
@@ -64,7 +65,8 @@ class ClusterDoor:
     async def replace_disk(
         self, request: cpb.ReplaceDiskRequest, context: object
     ) -> cpb.ReplaceDiskResponse:
-        votes = await self._cluster.replace_disk(request.node_id, request.disk_id)
+        held = _plain_held(request)
+        votes = await self._cluster.replace_disk(request.node_id, request.disk_id, held)
         return cpb.ReplaceDiskResponse(votes=votes)
 
     async def change_members(
@@ -72,7 +74,13 @@ class ClusterDoor:
     ) -> cpb.Members:
         change = Change(
             add=tuple(
-                NewMember(NodeId(each.node_id), DiskId(each.disk_id), each.address, each.observes)
+                NewMember(
+                    NodeId(each.node_id),
+                    DiskId(each.disk_id),
+                    each.address,
+                    each.observes,
+                    _plain_held(each),
+                )
                 for each in request.add
             ),
             remove=frozenset(map(NodeId, request.remove)),
@@ -84,6 +92,11 @@ class ClusterDoor:
 
     async def list_members(self, request: cpb.ListMembersRequest, context: object) -> cpb.Members:
         return wire_members(await self._cluster.members())
+
+
+def _plain_held(said: cpb.NewMember | cpb.ReplaceDiskRequest) -> HeldLog | None:
+    """The log that a newcomer comes with, as far as who asks says so."""
+    return HeldLog(Index(said.held.index), said.held.digest) if said.HasField("held") else None
 
 
 def wire_members(members: Members) -> cpb.Members:

@@ -9,7 +9,8 @@ from broker.forming.errors import FormationRefused
 from broker.forming.member import Member
 from broker.forming.wire import plain_founding, wire_description
 from dledger.wire import formation_pb2 as fpb
-from store.errors import StoreError
+from store.errors import StorageFull, StoreError
+from store.files import FULL_ERRNOS
 
 
 class FormationDoor:
@@ -59,5 +60,13 @@ class FormationDoor:
         except FormationRefused as error:
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, str(error)) from error
         except (StoreError, OSError) as error:
+            if isinstance(error, StorageFull) or _is_full(error):
+                # A step either has happened or hasn't, and may be asked for again.
+                text = f"no space: {error}; give its disk room, and ask again"
+                raise BrokerError(ErrorCode.STORAGE_FULL, text) from error
             self._failed(error)  # never again on this disk without a look at it (ADR 8)
             raise
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in FULL_ERRNOS

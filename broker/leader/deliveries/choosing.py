@@ -18,6 +18,7 @@ from broker.reading.queues import Found
 from broker.state.delivering import Moment, Planning
 from broker.state.handouts import SPAN, Draft, Handout, shifted
 from broker.state.topics import TopicState
+from dledger.records.record import record_starts
 from dledger.wire.commands_pb2 import (
     SETTLING_EXTENDED,
     SETTLING_FINISHED,
@@ -202,25 +203,42 @@ class Choice:
             return
         while draft.next < (end := self.end_of(queue_id)):
             left = min(self._left(receiver, parts), end - draft.next)
-            count = min(left, self.planning.room(queue_id), SPAN)
+            count = min(left, self.planning.room(queue_id))
             if count <= 0:
                 return
             found = await self._found(queue_id, draft.next, count, receiver, parts)
-            if found is None:
-                low = self._gone_before
-                wish = self._wish(receiver, queue_id, 0, low, 0)
-            elif not found.count:
-                if found.next_offset <= draft.next:
+            if found is not None and found.count:
+                if not self._give_found(
+                    receiver, queue_id, draft.next + found.void_count, found, parts
+                ):
                     return
-                wish = self._wish(receiver, queue_id, 0, found.next_offset, 0)
-            else:
-                base = draft.next + found.void_count
-                wish = self._wish(receiver, queue_id, 0, base, found.count)
-            if self.planning.give(wish) is not None:
+                continue
+            passed = self._gone_before if found is None else found.next_offset
+            if passed <= draft.next:
+                return
+            if self.planning.give(wish := self._wish(receiver, queue_id, 0, passed, 0)) is not None:
                 return
             self.command.given.append(wish)
-            if found is not None and found.count:
-                self._add(parts, _Part(queue_id, 1, found.count, [found.records]))
+
+    def _give_found(
+        self, receiver: Receiver, queue_id: int, base: int, found: Found, parts: list[_Part]
+    ) -> bool:
+        """Whether all of the messages, which never were given and begin there, are the receiver's:
+        in as many handouts as it takes."""
+        given = 0
+        while given < found.count:
+            count = min(SPAN, found.count - given)
+            wish = self._wish(receiver, queue_id, 0, base + given, count)
+            if self.planning.give(wish) is not None:
+                break
+            self.command.given.append(wish)
+            given += count
+        records = found.records
+        if given < found.count:
+            records = records[: record_starts(records, 0, given + 1)[given]]
+        if given:
+            self._add(parts, _Part(queue_id, 1, given, [records]))
+        return given == found.count
 
     # --- reading ------------------------------------------------------------------------------
 

@@ -74,7 +74,10 @@ class Ends:
         """Proposes what is to end."""
         if self._presence.now < self._again_at:
             return
-        silent = [each for each in self._presence.due() if each not in self._under_way]
+        due = self._presence.due()
+        if not due and not self._leaving:
+            return
+        silent = [each for each in due if each not in self._under_way]
         ending: list[int] = []
         for session in dict.fromkeys((*self._leaving, *silent)):
             if self._state.groups.session(session) is None:

@@ -130,6 +130,7 @@ class GroupKeeper:
         self._broker_group = broker_group
         self._turns = turns
         self.pace = pace
+        self._forget_ticks, self._retry_ticks = map(pace.ticks, (pace.forget_ms, pace.retry_ms))
         self._term = 0
         self._kept: dict[str, _Kept] = {}
         self._dirty: dict[str, None] = {}
@@ -365,14 +366,16 @@ class GroupKeeper:
             return
         self._presence.on_tick(is_late=is_late)
         self._ends.on_tick()
-        if self.now % self.pace.ticks(self.pace.forget_ms) == 0:
+        if self.now % self._forget_ticks == 0:
             self._forget_groups()
-        if self.now % self.pace.ticks(self.pace.retry_ms) == 0:
+        if self.now % self._retry_ticks == 0:
             self._end_silent_streams()
-        for name in [name for name, tick in self._wakes.items() if tick <= self.now]:
-            del self._wakes[name]
-            self._mark(name)
-        self._look()
+        if self._wakes:
+            for name in [name for name, tick in self._wakes.items() if tick <= self.now]:
+                del self._wakes[name]
+                self._mark(name)
+        if self._dirty or self._assigning.under_way:
+            self._look()
 
     def _look(self) -> None:
         """At some of the groups that have changed."""

@@ -73,7 +73,7 @@ class Presence:
 
     def due(self) -> list[int]:
         """Those whose time is over, longest ago first; the same again until they are forgotten."""
-        if self.now < self._settled_at:
+        if self.now < self._settled_at or not self._heap or self._heap[0][0] > self.now:
             return []
         found: dict[int, None] = {}
         while self._heap and self._heap[0][0] <= self.now:

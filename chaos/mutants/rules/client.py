@@ -8,6 +8,7 @@ _EMPTY = ("tests/client/members/test_emptiness.py",)
 _IDLENESS = ("tests/client/test_idleness.py",)
 _KEPT = ("tests/client/test_kept_deliveries.py",)
 _READING = ("tests/client/test_consumer.py",)
+_RECEIVES = ("tests/client/test_receives.py",)
 _NO_SUCH_CLIENT = "the simulator's clients have no such code"
 _ARGUMENTS = ("tests/client/test_arguments.py",)
 _DISPATCH = ("tests/client/test_dispatch.py",)
@@ -312,10 +313,34 @@ CLIENT = (
     Mutant(
         "lost-node-is-dialed-for-ever",
         "dledger/client/connection.py",
-        "        if self.is_idle:\n            lost,",
-        "        if False:\n            lost,",
+        "        if self.is_idle and self._is_dialed:\n",
+        "        if False:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_CONNECTION,
+    ),
+    Mutant(
+        "lost-node-is-dialed-before-it-is-knocked-at",
+        "dledger/client/connection.py",
+        "        if self._is_lost and await is_refused(self.address):\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_CONNECTION,
+    ),
+    Mutant(
+        "broken-stream-is-kept",
+        "dledger/client/connection.py",
+        "            attending.forget()\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_CONNECTION,
+    ),
+    Mutant(
+        "any-failed-knock-is-a-refusal",
+        "dledger/client/knocking.py",
+        "    except (OSError, TimeoutError):\n        return False",
+        "    except (OSError, TimeoutError):\n        return True",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_knocking.py",),
     ),
     Mutant(
         "errors-keep-their-channel",
@@ -350,6 +375,51 @@ CLIENT = (
         tests=("tests/client/test_blocking.py",),
     ),
     Mutant(
+        "asker-that-is-interrupted-keeps-the-future",
+        "dledger/client/sent.py",
+        "        self._condition = _Guard()",
+        "        _Guard()",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_interruptions.py",),
+    ),
+    Mutant(
+        "call-that-is-interrupted-goes-on",
+        "dledger/client/loop_thread.py",
+        "            call.ended.acquire()\n"
+        "        except BaseException:\n            self._cancel(call)\n",
+        "            call.ended.acquire()\n        except BaseException:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_blocking.py", "tests/client/test_interruptions.py"),
+    ),
+    Mutant(
+        "message-goes-before-it-is-in-hand",
+        "dledger/client/topic_reading.py",
+        "        self._hand_over([message], message, read_to)\n        rest.pop()\n",
+        "        rest.pop()\n        self._hand_over([message], message, read_to)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_interruptions.py",),
+    ),
+    Mutant(
+        "interrupted-loop-has-its-turn-for-ever",
+        "dledger/client/blocking_consumer.py",
+        "            self._begin(turn)\n            item = self._stepped(take, loop)\n",
+        "            item = self._stepped(take, loop) if self._begin(turn) is None else None\n"
+        "        except BaseException:\n"
+        "            turn = _Turn()\n"
+        "            raise\n"
+        "        else:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_interruptions.py",),
+    ),
+    Mutant(
+        "delivery-of-others-is-settled",
+        "dledger/client/simple_consumer.py",
+        "            if not each.is_of(self.topic, self.group):\n",
+        "            if not each.is_of(self.topic, each._consumer.group):\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/testing/test_fakes.py",),
+    ),
+    Mutant(
         "child-s-word-on-its-parent-s-loop",
         "dledger/client/loop_thread.py",
         "        self.check()\n        with self._entry:\n",
@@ -359,9 +429,9 @@ CLIENT = (
     ),
     Mutant(
         "message-that-a-child-waits-for",
-        "dledger/client/blocking_producer.py",
-        "if self._thread.is_of_another_process and not self.done():",
-        "if self._thread.is_of_another_process and self.done():",
+        "dledger/client/sent.py",
+        "        self._check()\n        bell = ",
+        "        bell = ",
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_failed_sends.py",),
     ),
@@ -494,6 +564,62 @@ CLIENT = (
         "        except BaseException:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_KEPT,
+    ),
+    Mutant(
+        "receives-in-order-share-an-attempt",
+        "dledger/client/receives.py",
+        "            is_alone = not parts or self._wish.fifo or ",
+        "            is_alone = not parts or ",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
+        "late-acknowledgement-is-everybody-s",
+        "dledger/client/receives.py",
+        "next((late[one] for one in each.done if one in late), None)",
+        "next(iter(late.values()), None)",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
+        "late-acknowledgement-is-nobody-s",
+        "dledger/client/receives.py",
+        "                each.fail(error)\n        self._deal(asked, found)\n",
+        "                pass\n        self._deal(asked, found)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
+        "deadline-of-the-most-impatient-is-everybody-s",
+        "dledger/client/receives.py",
+        "            if is_early and not each.found.done():\n",
+        "            if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
+        "shared-receive-is-dealt-to-the-first-only",
+        "dledger/client/receives.py",
+        "        self._ask_again(again)\n\n    def _failed",
+        "        for each in again:\n            each.found.set_result([])\n\n    def _failed",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
+        "share-of-who-was-refused-is-lost",
+        "dledger/client/receives.py",
+        "        if left:\n            self._hands.keep(left)\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
+        "lost-shared-receive-is-another-attempt",
+        "dledger/client/receives.py",
+        "            request.again = True\n",
+        '            request.attempt_id = os.urandom(7) + b"\\1"\n',
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
     ),
     Mutant(
         "commit-of-a-message-of-an-earlier-lease",

@@ -8,19 +8,19 @@ CLOCK = (
     Mutant(
         "own-clock-taken-for-the-majoritys",
         "dledger/log_clock.py",
-        "        reached_us = agreed(voters, shows_us)\n",
+        "        reached_us = agreed(voters, shown.__getitem__)\n",
         "        reached_us = wall_ms * 1000\n",
     ),
     Mutant(
         "time-of-the-fastest-clock",
         "dledger/log_clock.py",
-        "        reached_us = agreed(voters, shows_us)\n",
+        "        reached_us = agreed(voters, shown.__getitem__)\n",
         "        reached_us = max(map(shows_us, voters.members()))\n",
     ),
     Mutant(
         "median-of-those-who-answered",
         "dledger/log_clock.py",
-        "        reached_us = agreed(voters, shows_us)\n",
+        "        reached_us = agreed(voters, shown.__getitem__)\n",
         "        heard = [shows_us(each) for each in voters.members() if shows_us(each)]\n"
         "        reached_us = sorted(heard)[len(heard) // 2]\n",
         seed=62,
@@ -28,7 +28,7 @@ CLOCK = (
     Mutant(
         "time-of-the-slowest-clock",
         "dledger/log_clock.py",
-        "        reached_us = agreed(voters, shows_us)\n",
+        "        reached_us = agreed(voters, shown.__getitem__)\n",
         "        reached_us = min(map(shows_us, voters.members()))\n",
     ),
     Mutant(

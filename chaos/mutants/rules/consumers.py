@@ -11,6 +11,8 @@ _FINISHED = ("tests/client/members/test_finished.py",)
 _PUSH = ("tests/client/members/test_push.py",)
 _READING = ("tests/client/members/test_reading.py",)
 _BROADCAST = ("tests/client/members/test_broadcast.py",)
+_LEAVING = ("tests/client/members/test_leaving.py",)
+_REVOKING = ("tests/client/members/test_revoking.py",)
 _MEMBER = "dledger/client/members/member.py"
 _QUEUE = "dledger/client/members/process_queue.py"
 _FINISHED_FILE = "dledger/client/members/finished.py"
@@ -77,8 +79,7 @@ CONSUMERS = (
     _mutant(
         "cancelled-stream-ends-all-members",
         _ATTENDANCE,
-        "            if task is not None and task.cancelling():\n                raise\n\n"
-        "    async def _write_on",
+        "            if _is_cancelled():\n                raise\n\n    async def _write_on",
         "            raise\n\n    async def _write_on",
         ("tests/client/members/test_attendance.py",),
     ),
@@ -204,8 +205,13 @@ CONSUMERS = (
     _mutant(
         "threads-keep-what-was-withdrawn",
         "dledger/client/members/workers.py",
-        "            while (work := self._todo.get_nowait()) is not None:\n",
-        "            while self._is_closed and (work := self._todo.get_nowait()) is not None:\n",
+        "                    taken.append(work)\n        for _ in range(ends):\n",
+        "                    taken.append(work)\n"
+        "        if not self._is_closed:\n"
+        "            for work in taken:\n"
+        "                self._todo.put(work)\n"
+        "            taken = []\n"
+        "        for _ in range(ends):\n",
         _PUSH,
     ),
     _mutant(
@@ -235,6 +241,92 @@ CONSUMERS = (
         "        if self._options.commit_every_s is not None:\n            self._wish_finished()\n",
         "        self._wish_finished()\n",
         _READING,
+    ),
+    _mutant(
+        "who-is-cancelled-as-it-leaves-stays-a-member",
+        _MEMBERSHIP,
+        "        finally:\n            await self.abandon(goodbye_s)\n",
+        "        except TimeoutError:\n            pass\n        await self.abandon(goodbye_s)\n",
+        _LEAVING,
+    ),
+    _mutant(
+        "goodbye-that-is-cancelled-is-never-said",
+        _ATTENDANCE,
+        "            if self._leaving.pop(slot, None) is not None:\n"
+        "                self._attendees.pop(slot, None)\n"
+        "            await self.forget(slot)\n",
+        "            self._leaving.pop(slot, None)\n        await self.forget(slot)\n",
+        _LEAVING,
+    ),
+    _mutant(
+        "stopped-loop-joins-its-group",
+        "dledger/client/members/reading.py",
+        "        membership = None if self._is_stopped else self._begin()\n",
+        "        membership = self._begin()\n",
+        _LEAVING,
+    ),
+    _mutant(
+        "cancellation-in-on-revoke-ends-the-member",
+        "dledger/client/members/revoking.py",
+        "            if task is not None and task.cancelling() > cancels:\n                raise\n",
+        "            raise\n",
+        _REVOKING,
+    ),
+    _mutant(
+        "blocking-on-revoke-on-the-loop-s-thread",
+        "dledger/client/blocking.py",
+        "on_revoke = None if chosen.on_revoke is None else on_a_thread(chosen.on_revoke)",
+        "on_revoke = chosen.on_revoke",
+        _REVOKING,
+    ),
+    _mutant(
+        "member-is-sent-where-no-message-is",
+        "dledger/client/arguments.py",
+        "    return _in_range(name, _number(name, value), 0, (1 << 63) - 1)\n",
+        "    return _in_range(name, _number(name, value), -(1 << 63), (1 << 63) - 1)\n",
+        _READING,
+    ),
+    _mutant(
+        "message-of-an-interrupted-hook-is-skipped",
+        "dledger/client/consumer.py",
+        "                self._reading.take_back()\n                raise\n",
+        "                raise\n",
+        _READING,
+    ),
+    _mutant(
+        "end-while-a-withheld-queue-has-messages",
+        "dledger/client/fetching.py",
+        "            if not self._chunks and not has_any() and self._is_idle():\n",
+        "            if self._is_idle():\n",
+        _READING,
+    ),
+    _mutant(
+        "file-is-left-while-it-is-written",
+        "dledger/client/members/kept_offsets.py",
+        "            await _to_its_end(asyncio.ensure_future(replacing))\n",
+        "            await replacing\n",
+        _BROADCAST,
+    ),
+    _mutant(
+        "worker-stays-cancelled",
+        _WORKERS,
+        "        self._desk.fail(work, error)\n        self._calm(worker)\n",
+        "        self._desk.fail(work, error)\n",
+        _PUSH,
+    ),
+    _mutant(
+        "function-s-own-cancellation-ends-the-consumer",
+        _WORKERS,
+        "                if not isinstance(settled.error, Exception | asyncio.CancelledError):\n",
+        "                if not isinstance(settled.error, Exception):\n",
+        _PUSH,
+    ),
+    _mutant(
+        "task-of-a-handler-cannot-reject",
+        "dledger/client/members/retried.py",
+        "        return error.subgroup(Reject) is not None\n",
+        "        return False\n",
+        _PUSH,
     ),
     _mutant(
         "late-word-on-an-old-session-counts",

@@ -146,6 +146,23 @@ DELIVERIES = (
         tests=_CHOICE,
     ),
     Mutant(
+        "messages-leave-that-no-handout-has",
+        "broker/leader/deliveries/choosing.py",
+        "        if given < found.count:\n",
+        "        if False:\n",
+        masked="no simulated receiver wants more than one handout spans",
+        tests=_CHOICE,
+    ),
+    Mutant(
+        "one-handout-of-many-is-written",
+        "broker/leader/deliveries/choosing.py",
+        "            self.command.given.append(wish)\n            given += count\n",
+        "            if not given:\n                self.command.given.append(wish)\n"
+        "            given += count\n",
+        masked="no simulated receiver wants more than one handout spans",
+        tests=_CHOICE,
+    ),
+    Mutant(
         "leader-lost-in-a-burial-is-a-fault",
         "broker/leader/deliveries/desk.py",
         "                    self._answer(choice, settlers, result.index)\n"

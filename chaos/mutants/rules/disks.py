@@ -114,11 +114,36 @@ DISKS = (
     Mutant(
         "committed-before-all-prepared",
         "broker/forming/initiator.py",
-        "        await calls.prepare(address, founding)\n",
+        "    await _all_done([calls.prepare(address, founding) for address, _ in members])\n",
+        "    for address, _ in members:\n"
         "        await calls.prepare(address, founding)\n"
         "        await calls.commit(address, founding.name)\n",
         masked=_FORMED_BEFORE,
         tests=_FORMING,
+    ),
+    Mutant(
+        "lost-member-holds-up-who-is-prepared",
+        "broker/forming/initiator.py",
+        "            await calls.commit(next(at for at, one in members if one is each), name)\n",
+        "            pass\n",
+        masked=_FORMED_BEFORE,
+        tests=_FORMING,
+    ),
+    Mutant(
+        "prepared-is-formed-though-nobody-is",
+        "broker/forming/planning.py",
+        "for each in members if each.state == FORMED and each.founding]\n",
+        "for each in members if each.founding]\n",
+        masked=_FORMED_BEFORE,
+        tests=_FORMING,
+    ),
+    Mutant(
+        "full-disk-ends-a-node-that-stands-by",
+        "broker/doors/grpc/formation.py",
+        "            if isinstance(error, StorageFull) or _is_full(error):\n",
+        "            if isinstance(error, StorageFull):\n",
+        masked=_FORMED_BEFORE,
+        tests=("tests/integration/test_joining_on_full_disks.py",),
     ),
     Mutant(
         "second-founding-taken",

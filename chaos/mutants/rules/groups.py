@@ -242,7 +242,7 @@ GROUPS = (
     Mutant(
         "silent-members-kept",
         "broker/leader/groups/ending.py",
-        "        silent = [each for each in self._presence.due() if each not in self._under_way]\n",
+        "        silent = [each for each in due if each not in self._under_way]\n",
         "        silent: list[int] = []\n",
         tests=_KEEPER,
     ),

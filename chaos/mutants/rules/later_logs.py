@@ -6,6 +6,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _LATER = ("tests/node/test_later_logs.py",)
+_INSTALLING = ("tests/broker/test_installing.py",)
 _FILLING = ("tests/broker/test_filling.py",)
 _NOT_WITH_MOVES = "logs that differ are not simulated with starts that move"
 
@@ -72,6 +73,54 @@ LATER_LOGS = (
         "    if machine.applied_index != start.index:\n",
         "    if False:\n",
         masked="a base that is offered is the one that is given",
+        tests=_LATER,
+    ),
+    Mutant(
+        "dead-leaders-offer-kept-alive-by-the-next-ones",
+        "broker/installing.py",
+        "if latest is None or (latest.sender, latest.base) != (offer.sender, offer.base):\n",
+        "if latest is None:\n",
+        masked="a leader that is gone comes back, or another one offers",
+        tests=_INSTALLING,
+    ),
+    Mutant(
+        "silent-peer-waited-for-to-the-end",
+        "broker/pulling.py",
+        "            return loop.time() < min(until_s, quiet_s)\n",
+        "            return loop.time() < until_s\n",
+        masked="it costs time and no truth",
+        tests=_INSTALLING,
+    ),
+    Mutant(
+        "state-takes-all-that-is-free",
+        "broker/pulling.py",
+        "                await self._hand.run(partial(self._files.check_room, size, gives_back))\n",
+        "                pass\n",
+        masked="simulated members keep nothing free",
+        tests=_INSTALLING,
+    ),
+    Mutant(
+        "more-taken-than-was-announced",
+        "broker/pulling.py",
+        "            if len(answer.piece) > size - at:\n",
+        "            if False:\n",
+        masked="what is given is a file of that size",
+        tests=_INSTALLING,
+    ),
+    Mutant(
+        "begun-with-a-base-that-wasnt-read-back",
+        "broker/installing.py",
+        "            if refusal is not None:\n",
+        "            if False:\n",
+        masked="a simulated disk keeps what it is given",
+        tests=_LATER,
+    ),
+    Mutant(
+        "log-goes-for-a-base-that-isnt-there",
+        "store/starting/opening.py",
+        "    if intended is not None and not snapshots.is_whole(intended.index):\n",
+        "    if False:\n",
+        masked="bases don't rot between two processes there",
         tests=_LATER,
     ),
     Mutant(

@@ -11,6 +11,22 @@ _RARE = "a start that meets such a log is one in some hundreds of seeds"
 
 LATER_STARTS = (
     Mutant(
+        "comparison-heard-of-without-a-checksum",
+        "broker/refilling.py",
+        '            case "digest_request":\n                check_outside_terms(peer, message)\n',
+        '            case "digest_request":\n',
+        masked="a garbled question is one that is asked again",
+        tests=("tests/node/test_refilling.py",),
+    ),
+    Mutant(
+        "filler-of-a-group-of-one-is-nobodys",
+        "broker/refilling.py",
+        "        if not self._holed.members and not all(gap.is_filler for gap in self._left):\n",
+        "        if not self._holed.members:\n",
+        masked="fillers of groups of one don't rot there",
+        tests=("tests/node/test_start_behind_rot.py",),
+    ),
+    Mutant(
         "another-log-of-one-term-dropped-at-a-start",
         "store/gap_start.py",
         "own_term not in (None, start.term)",

@@ -12,6 +12,9 @@ _LINKS = ("tests/links/test_members.py",)
 _CHURN: Final = "churn"
 
 _PATIENCE = ("tests/forming/test_patience.py",)
+_NEWCOMERS = ("tests/core/test_newcomers.py",)
+_ONE_GROUP = "a run has one group, and its administrators say nothing of a newcomer's log"
+_NO_COMMANDS = "the simulator has no commands"
 
 MEMBERS = (
     Mutant(
@@ -259,5 +262,101 @@ MEMBERS = (
         "            if True:  # what others promise",
         masked="nobody asks for the promises of who is no member",
         tests=_LINKS,
+    ),
+    Mutant(
+        "newcomers-log-is-not-compared",
+        "broker/leader/newcomers.py",
+        "    elif digest != held.digest:\n",
+        "    elif digest < 0:\n",
+        masked=_ONE_GROUP,
+        tests=_NEWCOMERS,
+    ),
+    Mutant(
+        "newcomer-may-be-ahead",
+        "broker/leader/newcomers.py",
+        "    elif held.index > own.commit_index:\n",
+        "    elif held.index < NO_INDEX:\n",
+        masked=_ONE_GROUP,
+        tests=_NEWCOMERS,
+    ),
+    Mutant(
+        "newcomer-that-cannot-be-compared-is-taken",
+        "broker/leader/newcomers.py",
+        "    if held.index == NO_INDEX:\n",
+        "    if held.index < NO_INDEX:\n",
+        masked=_ONE_GROUP,
+        tests=_NEWCOMERS,
+    ),
+    Mutant(
+        "lost-disk-replaced-by-another-groups",
+        "broker/leader/membership.py",
+        "            check_held(node, held, self._log())\n",
+        "",
+        masked=_ONE_GROUP,
+        tests=_NEWCOMERS,
+    ),
+    Mutant(
+        "any-newcomer-of-that-name",
+        "broker/leader/membership.py",
+        "                    check_held(each.node, each.held, self._log())\n",
+        "                    pass\n",
+        masked=_ONE_GROUP,
+        tests=_NEWCOMERS,
+    ),
+    Mutant(
+        "given-up-disk-is-taken-back",
+        "broker/leader/changes.py",
+        "    check_not_given_up(present, new.node, new.disk)\n",
+        "",
+        masked="no run takes in who was given up without emptying its disk",
+        tests=_NEWCOMERS,
+    ),
+    Mutant(
+        "moves-with-somebody-new",
+        "broker/leader/changes.py",
+        "    return not others and {each.node for each in change.add} <= present.members()\n",
+        "    return not others\n",
+        masked="it costs nothing that a run looks at: one more is caught up beside the first",
+        tests=_NEWCOMERS,
+    ),
+    Mutant(
+        "one-address-in-two-spellings",
+        "dledger/addresses.py",
+        '    return f"{host.lower()}:{port}"\n',
+        '    return f"{host}:{port}"\n',
+        masked="the simulator has no addresses",
+        tests=_NEWCOMERS,
+    ),
+    Mutant(
+        "another-groups-leader-is-asked",
+        "broker/local_group/status.py",
+        "        if answer is not None and answer.broker_group != group:\n",
+        "        if answer is not None and not answer.broker_group:\n",
+        masked=_NO_COMMANDS,
+        tests=("tests/broker/test_group_status.py",),
+    ),
+    Mutant(
+        "two-groups-are-asked-as-one",
+        "broker/local_group/status.py",
+        "    if len(set(groups.values())) > 1:\n",
+        "    if len(groups) < 0:\n",
+        masked=_NO_COMMANDS,
+        tests=("tests/broker/test_group_status.py",),
+    ),
+    Mutant(
+        "administrators-undo-each-other",
+        "broker/forming/patience.py",
+        "        except Superseded:\n            raise\n",
+        "",
+        masked=_NO_COMMANDS,
+        tests=_PATIENCE,
+    ),
+    Mutant(
+        "what-was-undone-is-waited-for",
+        "broker/forming/joining.py",
+        "            _check_not_undone(wish, members)\n",
+        "            pass\n",
+        masked=_NO_COMMANDS,
+        tests=("tests/forming/test_joining.py",),
     ),
 )

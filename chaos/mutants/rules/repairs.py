@@ -63,8 +63,8 @@ REPAIRS = (
     Mutant(
         "lost-sector-ends-the-member",
         "store/files.py",
-        "        if error.errno != errno.EIO:\n            raise\n    at = offset\n",
-        "        raise\n    at = offset\n",
+        "        if error.errno != errno.EIO:\n            raise\n    sectors: ",
+        "        raise\n    sectors: ",
         under="log-rot",
     ),
     Mutant(

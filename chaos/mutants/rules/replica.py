@@ -78,7 +78,7 @@ REPLICA = (
         "rest-behind-a-queues-last-unit-left-at-a-start",
         "store/consumequeue.py",
         "        if is_whole and has_rest:\n",
-        "        if is_whole and not self._place(queue, next_offset)[1]:\n",
+        "        if is_whole and not self._disk.place(queue, queue.next)[1]:\n",
     ),
     Mutant(
         "held-pulls-beyond-a-turns-share-not-woken",
@@ -337,9 +337,17 @@ REPLICA = (
     Mutant(
         "failed-disk-ends-like-a-defect",
         "broker/ending.py",
-        "        return ExitCode.DISK_FAILED if isinstance(",
-        "        return ExitCode.FAILED if isinstance(",
+        "        return ExitCode.DISK_FAILED if is_the_disk",
+        "        return ExitCode.FAILED if is_the_disk",
         under="sync-error",
+    ),
+    Mutant(
+        "who-may-not-write-is-given-another-disk",
+        "broker/ending.py",
+        "isinstance(cause, OSError) and cause.errno not in _NOT_THE_DISKS\n",
+        "isinstance(cause, OSError)\n",
+        masked="few seeds have a log that may not be written to",
+        tests=("tests/chaos_real/test_sick_disks.py::test_exit_code_says_whether_it_was_the_disk",),
     ),
     Mutant(
         "files-elsewhere-taken-for-the-disk",

@@ -20,13 +20,13 @@ STORE = (
     ),
     Mutant(
         "directory-not-synced-after-rename",
-        "store/files.py",
+        "store/atomic_file.py",
         "    files.rename(temporary, path)\n    files.fsync_directory(path.parent)\n",
         "    files.rename(temporary, path)\n",
     ),
     Mutant(
         "file-not-synced-before-rename",
-        "store/files.py",
+        "store/atomic_file.py",
         "            files.truncate(handle, len(content))\n        files.fsync(handle)\n",
         "            files.truncate(handle, len(content))\n",
     ),
@@ -55,6 +55,47 @@ STORE = (
         "store/truncation.py",
         "    checkpoint.lower(cut)\n",
         "",
+    ),
+    Mutant(
+        "watermark-that-reads-low-not-lowered-again",
+        "store/checkpoint.py",
+        "            self._write(replace(self._state, watermark=lowered))\n",
+        "            if lowered < self._state.watermark:\n"
+        "                self._write(replace(self._state, watermark=lowered))\n",
+        masked="a sync that fails, and then the power within a moment of the next start",
+        tests=("tests/store/test_power_cuts.py",),
+    ),
+    Mutant(
+        "name-that-cant-be-looked-up-taken-for-none",
+        "store/files.py",
+        "        except (FileNotFoundError, NotADirectoryError):\n",
+        "        except OSError:\n",
+        masked="of the simulator's disk every call is told",
+        tests=("tests/store/test_untold.py",),
+    ),
+    Mutant(
+        "error-of-a-descriptor-names-no-file",
+        "store/files.py",
+        "            if error.filename is None:\n",
+        "            if False:\n",
+        masked="of the simulator's disk every error names one",
+        tests=("tests/store/test_untold.py",),
+    ),
+    Mutant(
+        "lock-goes-with-the-name-of-its-file",
+        "store/files.py",
+        "_flock(descriptor) and self._lock_directory(descriptor, path.parent)",
+        "_flock(descriptor)",
+        masked="nobody removes the lock of a simulated member",
+        tests=("tests/store/test_directory.py",),
+    ),
+    Mutant(
+        "what-was-read-of-a-sick-disk-asked-for-again",
+        "store/files.py",
+        '    return b"".join(sectors)\n',
+        "    return files.pread(handle, size, offset)\n",
+        masked="a simulated sector is lost for good, or isn't",
+        tests=("tests/store/test_lost_sectors.py",),
     ),
     Mutant(
         "page-cache-trusted-after-a-kill",
@@ -120,9 +161,9 @@ STORE = (
     ),
     Mutant(
         "consume-queue-rest-not-zeroed",
-        "store/consumequeue.py",
+        "store/queue_files.py",
         "            self._files.truncate(handle, at)\n"
-        "            self._files.truncate(handle, self._file_size)\n"
+        "            self._files.truncate(handle, self.file_size)\n"
         "            self._written[path] = None\n",
         "            pass\n",
         masked="the units are written again in the end",
@@ -130,7 +171,7 @@ STORE = (
     ),
     Mutant(
         "kept-file-not-emptied",
-        "store/consumequeue.py",
+        "store/queue_files.py",
         "            self._files.truncate(handle, len(zeros))\n"
         "            write_all(self._files, handle, [zeros], 0)\n",
         "",
@@ -139,10 +180,10 @@ STORE = (
     ),
     Mutant(
         "zeros-of-a-kept-file-trusted",
-        "store/consumequeue.py",
+        "store/queue_files.py",
         "            self._files.truncate(handle, len(zeros))\n"
         "            write_all(self._files, handle, [zeros], 0)\n",
-        "            if not any(self._files.pread(handle, self._file_size, 0)):\n"
+        "            if not any(self._files.pread(handle, self.file_size, 0)):\n"
         "                return True\n"
         "            self._files.truncate(handle, len(zeros))\n"
         "            write_all(self._files, handle, [zeros], 0)\n",
@@ -151,7 +192,7 @@ STORE = (
     ),
     Mutant(
         "later-files-of-an-empty-queue-kept",
-        "store/consumequeue.py",
+        "store/queue_files.py",
         "if path != kept or not self._empty(path):",
         "if not self._empty(path):",
         masked="the units are written again in the end",
@@ -159,7 +200,7 @@ STORE = (
     ),
     Mutant(
         "name-of-a-kept-file-not-synced",
-        "store/consumequeue.py",
+        "store/queue_files.py",
         "                self._remove_file(path)\n"
         "            elif at == 0:\n"
         "                queue.is_begun = True\n",
@@ -187,7 +228,7 @@ STORE = (
     ),
     Mutant(
         "spare-renamed-before-fsync",
-        "store/files.py",
+        "store/atomic_file.py",
         "            self._files.truncate(handle, len(stored))\n"
         "            self._files.fsync(handle)\n",
         "            self._files.truncate(handle, len(stored))\n",
@@ -208,18 +249,18 @@ STORE = (
     Mutant(
         "names-of-a-dead-process-not-synced",
         "store/consumequeue.py",
-        "            self._renamed[self._root] = self._renamed[directory] = None\n",
+        "            self._disk.renamed[self._root] = self._disk.renamed[directory] = None\n",
         "",
     ),
     Mutant(
         "no-space-kept-for-term-and-vote",
-        "store/files.py",
+        "store/atomic_file.py",
         "        if not self._spare_bytes or self._has_spare():\n            return\n",
         "        return\n",
     ),
     Mutant(
         "space-of-a-term-set-free",
-        "store/files.py",
+        "store/atomic_file.py",
         "            if not is_there or not self._files.exchange(self._spare, self._path):\n",
         "            if True:\n",
         tests=("tests/store/test_directory.py",),
@@ -233,7 +274,7 @@ STORE = (
     ),
     Mutant(
         "space-of-a-cut-set-free",
-        "store/files.py",
+        "store/atomic_file.py",
         "        if self._spare_bytes:\n            self._files.rename(self._path, self._spare)\n",
         "        if False:\n            self._files.rename(self._path, self._spare)\n",
         tests=("tests/store/test_directory.py",),
@@ -254,8 +295,8 @@ STORE = (
     ),
     Mutant(
         "only-the-last-file-of-a-queue-is-measured",
-        "store/consumequeue.py",
-        "        for first in range(begins_at, queue.next, self._file_size // UNIT_SIZE):\n",
+        "store/queue_files.py",
+        "        for first in range(begins_at, queue.next, self.file_size // UNIT_SIZE):\n",
         "        for first in (queue.next - 1,):\n",
         seed=159,
     ),

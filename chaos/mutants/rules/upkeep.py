@@ -11,6 +11,22 @@ _MENDED = "what rots beside the log is written again in a moment, or the next st
 
 UPKEEP = (
     Mutant(
+        "another-disks-base-written-over-ones-own",
+        "store/snapshot_files.py",
+        "lambda head: head == own",
+        "lambda head: head.applied_index == own.applied_index",
+        masked="bases are no other disk's there",
+        tests=_NODE,
+    ),
+    Mutant(
+        "note-of-the-scrub-that-may-not-be-read-ends-the-member",
+        "broker/scrubbing.py",
+        "    if error.errno in DISK_ERRNOS:\n        raise error\n",
+        "    raise error\n",
+        masked="a member that ends so starts again",
+        tests=("tests/node/test_scrub_note.py",),
+    ),
+    Mutant(
         "copy-of-an-older-start-believed",
         "store/second_copy.py",
         "return None if found is None or found[0] != boot_number else found[1]",

@@ -30,8 +30,11 @@ from chaos.sim.library.programs import (
     Working,
     WorkingInOrder,
 )
-from chaos.sim.plan import Plan, draw_plan
-from chaos.sim.run import AnyClient, Failure, _Run, quiet_logs
+from chaos.sim.cast import AnyClient
+from chaos.sim.drawing.plans import draw_plan
+from chaos.sim.plan import Plan
+from chaos.sim.quiet import collecting_garbage_by_hand, quiet_logs
+from chaos.sim.run import Failure, Run
 from chaos.sim.timeline import ActorDied
 from dledger.core.types import NodeId
 from dledger.records.record import decode_records
@@ -81,7 +84,7 @@ def library_plan(seed: int, duration_ms: int) -> Plan:
     return plan
 
 
-class LibraryRun(_Run):
+class LibraryRun(Run):
     """One run of the schedule."""
 
     def __init__(self, plan: Plan) -> None:
@@ -108,7 +111,7 @@ class LibraryRun(_Run):
             name = f"{kind.__name__.lower()}-{number}"
             self.programs.append(kind(self.told, name, plan.random(name)))
 
-    def _make_clients(self) -> list[AnyClient]:
+    def _clients(self) -> list[AnyClient]:
         for number, program in enumerate(self.programs):
             self.world.timeline.at(1_000 * number, self.world.clients, self._start, program)
             self._plan_mischief(program)
@@ -249,10 +252,9 @@ class LibraryRun(_Run):
             f"{group}: {len(bodies)} of {len(stored)}, {bodies[:3]}" for group, bodies in left.items()
         )
 
-    def _check(self) -> None:
-        super()._check()
-        stored = self._stored()
-        self.sent.check(stored)
+    def _look(self) -> None:
+        super()._look()
+        self.sent.check(self._stored())
 
     def _stored(self) -> dict[tuple[int, int], bytes]:
         """What a member that serves holds of the topic."""

@@ -21,12 +21,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import grpc
 
 from dledger.client.broker_group import BrokerGroup
-from dledger.client.connection import NodeLink
+from dledger.client.connection import AttendCall, NodeLink
 from dledger.client.errors import (
     ClientClosed,
     ClientError,
@@ -52,7 +52,6 @@ PATIENCE_S: Final = 10.0  # for a leader, before the next word about there being
 BACKOFF_MIN_S: Final = 0.02
 BACKOFF_MAX_S: Final = 1.0
 
-_EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 _log = logging.getLogger("dledger.client")
 
 
@@ -129,13 +128,15 @@ class Attendance:
     async def leave(self, slot: int, timeout_s: float) -> None:
         """The member has said goodbye, or its session ends by itself: there was no leader to hear
         it, or it didn't answer in time."""
-        if slot in self._attendees and self._stream is not None:
-            told = self._leaving[slot] = self._loop.create_future()
-            self._put_leave(self._stream, slot)
-            await asyncio.wait([told], timeout=timeout_s)
-            del self._leaving[slot]
-            self._attendees.pop(slot, None)
-        await self.forget(slot)
+        try:
+            if slot in self._attendees and self._stream is not None:
+                told = self._leaving[slot] = self._loop.create_future()
+                self._put_leave(self._stream, slot)
+                await asyncio.wait([told], timeout=timeout_s)
+        finally:  # also where who leaves is cancelled: a member that nobody has would join again
+            if self._leaving.pop(slot, None) is not None:
+                self._attendees.pop(slot, None)
+            await self.forget(slot)
 
     def _put_leave(self, stream: Stream, slot: int) -> None:
         leave = gpb.AttendRequest(leave=gpb.Leave(slot=slot))
@@ -275,7 +276,7 @@ class Attendance:
         stream.heartbeats[stream.numbers] = clock()
         return gpb.AttendRequest(heartbeat=gpb.Heartbeat(number=stream.numbers))
 
-    async def _write(self, stream: Stream, call: Any) -> None:
+    async def _write(self, stream: Stream, call: AttendCall) -> None:
         """Returns when the stream has ended, which its reader tells of."""
         try:
             with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
@@ -283,11 +284,10 @@ class Attendance:
         except asyncio.CancelledError:
             # So a write ends, too, on a stream that the other side or the transport has cancelled;
             # taken for a cancellation of this task it would end all members for good.
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _is_cancelled():
                 raise
 
-    async def _write_on(self, stream: Stream, call: Any) -> None:
+    async def _write_on(self, stream: Stream, call: AttendCall) -> None:
         """The only writer; ends with an error when the leader has been silent for a session."""
         while True:
             stream.changed.clear()
@@ -307,14 +307,13 @@ class Attendance:
                 async with asyncio.timeout(max(wake_at - now, 0.0) + 0.001):
                     await stream.changed.wait()
 
-    async def _read(self, stream: Stream, call: Any) -> None:
+    async def _read(self, stream: Stream, call: AttendCall) -> None:
         try:
-            while (answer := await call.read()) is not _EOF:
+            while (answer := await call.read()) is not None:
                 stream.heard_at = clock()
                 self._on_answer(stream, answer)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _is_cancelled():
                 raise
             raise LeadershipLost(
                 f"{stream.link.address} leads no longer", outcome=Outcome.MAY_HAVE_HAPPENED
@@ -391,6 +390,13 @@ class Attendance:
     def _join_again(self, stream: Stream, slot: int) -> None:
         if self._stream is stream and slot in self._attendees:
             self._put_join(slot)
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody wants the running task to end. Asked here, as a task that is in a frame of
+    the error by which it ends keeps itself, and all that the frame knows, until it is collected."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def is_final(error: ClientError) -> bool:

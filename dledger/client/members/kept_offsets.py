@@ -126,7 +126,8 @@ class KeptOffsets:
                 if not any(t == place.topic and i > place.incarnation for t, i in newer)
             }
             kept = former | dict(moved)
-            await asyncio.to_thread(self._replace, _encoded(self._group, kept))
+            replacing = asyncio.to_thread(self._replace, _encoded(self._group, kept))
+            await _to_its_end(asyncio.ensure_future(replacing))
             self._kept = kept
 
     def _replace(self, content: str) -> None:
@@ -189,6 +190,20 @@ class KeptOffsets:
                     raise ValueError
                 kept[place] = (frontier, decode_runs(frontier, numbers))
         return kept
+
+
+async def _to_its_end(writing: asyncio.Future[None]) -> None:
+    """It is done, also where who waits is cancelled meanwhile: a thread can't be called back, and
+    what it wrote into the file of the next one, or of another process, would spoil that."""
+    cancelled: asyncio.CancelledError | None = None
+    while not writing.done():
+        try:
+            await asyncio.wait([writing])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    writing.result()
 
 
 def _encoded(group: str, kept: Mapping[Place, Kept]) -> str:

@@ -426,7 +426,6 @@ class Member:
         return (
             queue.state is Held.HELD
             and queue.is_located
-            and not queue.paused
             and now >= queue.rests_until
             and queue.has_good_room
         )

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from dledger.client.broker_group import BrokerGroup, Effect
@@ -40,7 +41,7 @@ from dledger.client.members.member import (
 )
 from dledger.client.members.process_queue import Held, Place, ProcessQueue, Work
 from dledger.client.members.pulling import CALL_S, GONE, REST_S, Counts, Pace, Pulling
-from dledger.client.members.retried import Reject
+from dledger.client.members.retried import is_rejection
 from dledger.client.members.sending_back import SendingBack
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import groups_pb2 as gpb
@@ -141,21 +142,21 @@ class Membership:
     def begin(self) -> None:
         """It joins, pulls and commits from now on."""
         self._slot = self._attendance.attend(self)
-        self._start(self.pulling.run(), "pull")
-        self._start(self._commit_on(), "commit")
-        self._start(self._sending_back.run(), "send-back")
+        self._start(self.pulling.run, "pull")
+        self._start(self._commit_on, "commit")
+        self._start(self._sending_back.run, "send-back")
 
-    def _start(self, work: Awaitable[None], name: str) -> None:
+    def _start(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         task = self._loop.create_task(
             self._watched(work, name), name=f"{name}-{self.identity.group}"
         )
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    async def _watched(self, work: Awaitable[None], name: str) -> None:
+    async def _watched(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         """A task that ends by an error ends the member: nobody would notice otherwise."""
         try:
-            await work
+            await work()
         except asyncio.CancelledError:
             if self.member.standing is not Standing.OVER:  # by who cancels every task there is
                 self._end(ClientClosed(f"{name}: cancelled"))
@@ -231,7 +232,7 @@ class Membership:
             self._wants_commit.set()
         self._tell_lost([queue for queue in lost if queue in kept])
         if gained and self.keeper is not None:
-            self._start(self._locate(gained, as_new=as_new), "locate")
+            self._start(partial(self._locate, gained, as_new=as_new), "locate")
         self._go_on()
 
     def _gain(self, topic: gpb.TopicLeases) -> Iterable[ProcessQueue]:
@@ -284,7 +285,7 @@ class Membership:
     def _tell_lost(self, queues: Sequence[ProcessQueue | None]) -> None:
         lost = [queue for queue in queues if queue is not None]
         if lost and not self.member.is_stopping:
-            self._start(self._owner.on_revoke(lost, lost=True), "revoke")
+            self._start(partial(self._owner.on_revoke, lost, lost=True), "revoke")
 
     # --- work ---------------------------------------------------------------------------------
 
@@ -316,7 +317,7 @@ class Membership:
         """Its handler has raised."""
         self.counts.failed += 1
         now = clock()
-        returned = self.member.send_back(work, is_rejected=isinstance(error, Reject))
+        returned = self.member.send_back(work, is_rejected=is_rejection(error))
         if returned is not None:
             self._sending_back.add(returned)
             then = "is a dead letter" if returned.is_rejected else "is sent back"
@@ -388,7 +389,7 @@ class Membership:
         drained = [q for q in self.member.drained(now) if q.place not in self._revoking]
         if drained:
             self._revoking |= {queue.place for queue in drained}
-            self._start(self._revoke(drained), "revoke")
+            self._start(partial(self._revoke, drained), "revoke")
 
     async def _revoke(self, queues: Sequence[ProcessQueue]) -> None:
         """Tells the application first, within the hand-over's time."""
@@ -528,12 +529,16 @@ class Membership:
         self.member.stop(clock() + drain_s)
         self._owner.on_withdrawn()
         self._wants_commit.set()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(drain_s + GOODBYE_S):
-                while self.member.queues and self.member.standing is not Standing.OVER:
-                    self._emptied.clear()
-                    await self._emptied.wait()
-        await self.abandon(GOODBYE_S)
+        goodbye_s = 0.0  # who is cancelled doesn't wait for it, and is no member all the same
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(drain_s + GOODBYE_S):
+                    while self.member.queues and self.member.standing is not Standing.OVER:
+                        self._emptied.clear()
+                        await self._emptied.wait()
+            goodbye_s = GOODBYE_S
+        finally:
+            await self.abandon(goodbye_s)
 
     async def abandon(self, goodbye_s: float = 0.0) -> None:
         """Ends all at once; what wasn't committed is handed out again by others. With time for a

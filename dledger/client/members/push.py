@@ -24,7 +24,7 @@ from typing import Any, Final, TypedDict, TypeVar
 from dledger.client.arguments import queue_ids, text, wanted_tags
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.errors import ClientError, ConsumerInUse, InvalidArgument
-from dledger.client.hooks import HookFailures
+from dledger.client.hooks import HookFailures, checked_on_revoke
 from dledger.client.members.attendance import Attendance
 from dledger.client.members.clock import clock
 from dledger.client.members.kept_offsets import KeptOffsets
@@ -139,6 +139,7 @@ class PushConsumer:
         wanted = None if tags is None else wanted_tags(tags)
 
         def decorate(handler: Handler) -> Handler:
+            self._check_unbegun()  # nobody would call it
             if not callable(handler):
                 raise InvalidArgument(f"{handler!r} can't be called: no handler of {name!r}")
             if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
@@ -158,8 +159,7 @@ class PushConsumer:
         handlers have done; it has what is left of the hand-over's time, 3 seconds (30 in order).
         Of queues that were lost it is told afterwards. Usable as a decorator."""
         self._check_unbegun()
-        if not callable(call):
-            raise InvalidArgument(f"{call!r} can't be called")
+        checked_on_revoke(call)
         self._on_revoke = call
         return call
 
@@ -320,12 +320,16 @@ class PushConsumer:
     async def _end(self) -> None:
         """No task is left, whatever became of the member. A thread that is at work goes on."""
         membership = self._membership
-        for pool in self._pools:
-            await pool.close()
-        if membership is not None:
-            await membership.abandon()
-            if membership.keeper is not None:
-                membership.keeper.close()
+        try:
+            for pool in self._pools:
+                await pool.close()
+        finally:  # cancelled once more, it is no member either
+            if membership is not None:
+                try:
+                    await membership.abandon()
+                finally:
+                    if membership.keeper is not None:
+                        membership.keeper.close()
 
     def _on_exit(self, error: BaseException) -> None:
         """A handler wants the program to end: in an orderly way."""
@@ -399,7 +403,10 @@ class _Employer:
     async def on_revoke(self, queues: Sequence[ProcessQueue], *, lost: bool) -> None:
         call = self._consumer._on_revoke
         if call is not None:
-            await revoke(call, queues, lost=lost)
+            try:
+                await revoke(call, queues, lost=lost)
+            except (SystemExit, KeyboardInterrupt) as error:  # as of a handler: in an orderly way
+                self._consumer._on_exit(error)
 
 
 def _is_any_coroutine(subscriptions: Mapping[str, Subscription]) -> bool:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
-from dledger.client.arguments import i64, milliseconds, wanted_tags
+from dledger.client.arguments import milliseconds, offset_number, wanted_tags
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import GET_OFFSET_BY_TIME, GET_QUEUE_OFFSETS
 from dledger.client.errors import (
@@ -89,7 +89,7 @@ class MemberReading:
         self._gone: dict[int, tuple[ProcessQueue, int]] = {}
         self._paused: set[int] = set()
         self._changed = asyncio.Event()
-        self._error: ClientError | None = None
+        self._error: BaseException | None = None
         self._is_stopped = False
         self._able_at = clock()
 
@@ -104,6 +104,9 @@ class MemberReading:
         """All of one queue's that are here, from now on in hand; None: `fill` first."""
         works = self._take(self._options.prefetch_bytes)
         return [work.message for work in works] or None
+
+    def arrived(self) -> None:
+        """The application has what was given last, and works on it: it stays in hand."""
 
     def take_back(self) -> None:
         """What is in hand never reached the application; whoever has its queue is given it next."""
@@ -155,8 +158,9 @@ class MemberReading:
                 `deadline_s`; nothing was skipped.
         """
         self._finish()
-        membership = self._begin()
-        while not self._is_stopped:
+        # Who is stopped would join for nothing, and hold queues that nobody reads.
+        membership = None if self._is_stopped else self._begin()
+        while membership is not None and not self._is_stopped:
             if self._error is not None:
                 raise self._error
             now = clock()
@@ -356,7 +360,7 @@ class MemberReading:
             answer = await self._broker_group.call(GET_OFFSET_BY_TIME, by_time, Effect.NONE)
             return answer.offset
         if not isinstance(to, StartFrom):
-            return i64("to", to)
+            return offset_number("to", to)
         if to is StartFrom.COMMITTED and queue.committed is not None:
             return queue.committed[0]
         request = pb.GetQueueOffsetsRequest(topic=topic, queue_id=queue_id)
@@ -419,4 +423,8 @@ class _Employer:
     async def on_revoke(self, queues: Sequence[ProcessQueue], *, lost: bool) -> None:
         call: Callable[..., Awaitable[None] | None] | None = self._reading._options.on_revoke
         if call is not None:
-            await revoke(call, queues, lost=lost)
+            try:
+                await revoke(call, queues, lost=lost)
+            except (SystemExit, KeyboardInterrupt) as error:  # for who asks for messages
+                self._reading._error = self._reading._error or error
+                self._reading._changed.set()

@@ -10,7 +10,15 @@ from dledger.records.reserved import ORIGIN_TOPIC, RETRY_PREFIX
 
 class Reject(Exception):
     """Raised by a handler of a push consumer: nobody will ever be able to work on this message. It
-    goes to the group's dead letters, %DLQ%group, at once."""
+    goes to the group's dead letters, %DLQ%group, at once. So does what a handler's group of tasks
+    ends with, if one of them has raised this."""
+
+
+def is_rejection(error: BaseException) -> bool:
+    """Whether a handler has rejected its message."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(Reject) is not None
+    return isinstance(error, Reject)
 
 
 def as_sent(topic: str, messages: Sequence[Message]) -> Sequence[Message]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -17,7 +18,14 @@ OnRevoke = Callable[[RevokedQueues], Awaitable[None] | None]
 
 
 async def revoke(call: OnRevoke, queues: Sequence[ProcessQueue], *, lost: bool) -> None:
-    """Tells the application, by topic; what it raises changes nothing."""
+    """Tells the application, by topic; what it raises changes nothing. Nor does a cancellation of
+    its own, as of a task that it has ended and waits for: only that of who tells it goes on.
+
+    Raises:
+        SystemExit, KeyboardInterrupt: it wants the program to end.
+    """
+    task = asyncio.current_task()
+    cancels = 0 if task is None else task.cancelling()
     topics: dict[str, list[int]] = {}
     for queue in queues:
         topics.setdefault(queue.place.topic, []).append(queue.place.queue_id)
@@ -26,8 +34,23 @@ async def revoke(call: OnRevoke, queues: Sequence[ProcessQueue], *, lost: bool) 
             answer = call(RevokedQueues(topic, sorted(ids), lost))
             if inspect.isawaitable(answer):
                 await answer
+        except asyncio.CancelledError:
+            if task is not None and task.cancelling() > cancels:
+                raise
         except Exception as error:  # noqa: BLE001 - the queues go, whatever it says
             fault("on_revoke", error)
+
+
+def on_a_thread(call: Callable[[RevokedQueues], object]) -> OnRevoke:
+    """`call`, run on a thread of its own: it may block. What it gives back to be awaited, as an
+    `async def` does, runs on the event loop."""
+
+    async def told(queues: RevokedQueues) -> None:
+        answer = await asyncio.to_thread(call, queues)
+        if inspect.isawaitable(answer):
+            await answer
+
+    return told
 
 
 async def lag_of(

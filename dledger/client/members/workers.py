@@ -26,6 +26,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final, NoReturn, Protocol, TypeAlias
 
@@ -253,6 +254,7 @@ class CoroutineWorkers:
         if worker.overdue:
             error = TimeoutError(f"the handler took longer than {self._timeout_s:g} s")
         self._desk.fail(work, error)
+        self._calm(worker)
 
     def _calm(self, worker: Worker) -> None:
         """The cancellation was for that handler alone."""
@@ -364,11 +366,16 @@ class ThreadWorkers:
     def withdraw(self) -> None:
         """What nobody has begun with is put back; what may still go is given out again."""
         taken: list[Work] = []
-        try:
-            while (work := self._todo.get_nowait()) is not None:
-                taken.append(work)
-        except Empty:
-            pass
+        ends = 0  # of threads, which they are still to hear of
+        with suppress(Empty):
+            while True:
+                work = self._todo.get_nowait()
+                if work is None:
+                    ends += 1
+                else:
+                    taken.append(work)
+        for _ in range(ends):
+            self._todo.put(None)
         self._given -= len(taken)
         for work in reversed(taken):
             self._desk.put_back(work)
@@ -436,7 +443,8 @@ class ThreadWorkers:
                 self._desk.succeed(settled.work)
             else:
                 self._desk.fail(settled.work, settled.error)
-                if not isinstance(settled.error, Exception):
+                # A loop of the function's own may have ended by a cancellation: it has failed.
+                if not isinstance(settled.error, Exception | asyncio.CancelledError):
                     self._on_exit(settled.error)
         self._wake_both()
 

@@ -248,4 +248,5 @@ def test_handler_that_exits_ends_run() -> None:
 
         with pytest.raises(SystemExit):
             service.run()
-        assert client.fetch_offsets("g", topic)[0] == 0
+        assert client.fetch_offsets("g", topic)[0] == 1
+        assert client.queue_offsets("%RETRY%g", 0).min_offset == 0, "it comes again"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from dledger.client import Client, Message, OffsetsFileUnusable, PushConsumer, StartFrom
+from dledger.client.members.kept_offsets import KeptOffsets
 from tests.client.loops import async_test
 from tests.client.members.test_push import PUSH, fill, running, stocked, until
 
@@ -179,5 +181,40 @@ def test_file_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:
             with pytest.raises(OffsetsFileUnusable):
                 await service_of(client, tmp_path / "absent" / "offsets", seen).run()
             assert len(seen) == 1
+
+    check()
+
+
+def test_member_that_is_cancelled_while_it_writes_its_file_waits_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread can't be called back: what it writes later would be in the file of the next member,
+    who may have written half of it."""
+    written, go_on = threading.Event(), threading.Event()
+    replace_file = KeptOffsets._replace
+
+    def slowly(kept: KeptOffsets, content: str) -> None:
+        written.set()
+        assert go_on.wait(20)
+        replace_file(kept, content)
+
+    @async_test
+    async def check() -> None:
+        async with stocked(1, 10) as (_, client):
+            monkeypatch.setattr(KeptOffsets, "_replace", slowly)
+            task = asyncio.create_task(service_of(client, tmp_path / "file", []).run())
+            await asyncio.to_thread(written.wait, 20)
+            task.cancel()
+            await asyncio.sleep(0.05)
+            with pytest.raises(OffsetsFileUnusable, match="another member's"):
+                await service_of(client, tmp_path / "file", []).run()
+            assert not task.done()
+            go_on.set()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "file.lock"]
+            seen: list[tuple[int, int]] = []
+            async with running(service_of(client, tmp_path / "file", seen)):
+                await until(lambda: len(seen) == 10)
 
     check()

@@ -29,6 +29,7 @@ from dledger.client import (
     OffsetOutOfRange,
     PushConsumer,
     PushOptions,
+    Reject,
     RevokedQueues,
     StartFrom,
     WhenGone,
@@ -51,6 +52,7 @@ async def stocked(queues: int = 1, count: int = 0) -> AsyncIterator[tuple[FakeGr
         Client.connect(group.bootstrap, options=QUICK) as client,
     ):
         group.model.create("t", queues)
+        group.retries.takes_failed = False  # what a member does with it is looked at here
         await fill(client, queues, count)
         yield group, client
 
@@ -694,6 +696,73 @@ async def test_cancelled_worker_ends_the_consumer() -> None:
                 task.cancel()
         with pytest.raises(ClientClosed):
             await run
+
+
+@async_test
+async def test_cancellation_of_a_handler_s_own_is_over_with_it() -> None:
+    """The worker that ran it used to count as cancelled for good, and later handlers with it."""
+    async with stocked(1, 2) as (group, client):
+        service = client.push_consumer("g", replace(PUSH, handlers=1))
+        cancels: list[int] = []
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            cancels.append(task.cancelling())
+            if len(cancels) == 1:
+                task.cancel()
+                await asyncio.sleep(0)
+
+        async with running(service):
+            await until(lambda: group.members.frontier("g", "t") == 2)
+        assert cancels == [0, 0, 0]
+        assert service.statistics().failed == 1
+
+
+@async_test
+async def test_function_that_ends_by_a_cancellation_of_its_own_has_failed() -> None:
+    """As one that runs an event loop of its own may; it used to end the consumer, as if the program
+    had wanted to end."""
+    async with stocked(1, 2) as (group, client):
+        service = client.push_consumer("g", replace(PUSH, handlers=1))
+        attempts: list[int] = []
+
+        async def cancelled() -> None:
+            raise asyncio.CancelledError
+
+        @service.on("t")
+        def handle(message: Message) -> None:
+            attempts.append(message.attempt)
+            if len(attempts) == 1:
+                asyncio.run(cancelled())
+
+        async with running(service) as task:
+            await until(lambda: group.members.frontier("g", "t") == 2)
+            assert not task.done()
+        assert sorted(attempts) == [1, 1, 2]
+
+
+@async_test
+async def test_task_of_a_handler_may_reject_its_message() -> None:
+    """Whatever its other tasks have raised."""
+    async with stocked(1, 2) as (group, client):
+        group.retries.takes_failed = True
+        service = client.push_consumer("g", PUSH)
+
+        async def work(*, is_hopeless: bool) -> None:
+            raise Reject if is_hopeless else ValueError
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            async with asyncio.TaskGroup() as outer:
+                outer.create_task(work(is_hopeless=False))
+                async with asyncio.TaskGroup() as inner:
+                    inner.create_task(work(is_hopeless=True))
+
+        async with running(service):
+            await until(lambda: group.members.frontier("g", "t") == 2)
+        assert len(group.model.bodies("%DLQ%g", 0)) == 2
 
 
 @async_test

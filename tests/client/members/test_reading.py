@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from dledger.client import (
     GroupHasMembers,
     InvalidArgument,
     LeaseLost,
+    Message,
     PullConsumer,
     RevokedQueues,
     StartFrom,
@@ -327,7 +329,75 @@ async def test_what_a_member_cannot_be_asked() -> None:
     async with stocked(1, 1) as (_, client):
         with pytest.raises(InvalidArgument, match="119"):
             client.pull_consumer("t", group="g h")
+        for options in (BY_ITSELF, ConsumerOptions(on_revoke=lambda _: None)):
+            for who in ({"group": "g", "queues": ALL}, {}):
+                with pytest.raises(InvalidArgument, match="for members"):
+                    client.pull_consumer("t", options=options, **who)  # type: ignore[arg-type]
         consumer = client.pull_consumer("t", group="g", options=OWN_WORD)
         message = await anext(client.pull_consumer("t", group="other", options=OWN_WORD))
         with pytest.raises(InvalidArgument, match="never gave"):
             await consumer.commit(message)
+
+
+@pytest.mark.parametrize("group_name", [None, "g"])
+@async_test
+async def test_seeking_where_no_message_can_be_is_refused(group_name: str | None) -> None:
+    """A member that was sent below the first offset used to wait there for ever."""
+    async with (
+        stocked(1, 3) as (_, client),
+        client.pull_consumer("t", group=group_name, idle_timeout_s=0.1) as consumer,
+    ):
+        await anext(consumer)
+        for nowhere in (-1, -(1 << 63), 1 << 63, 1.5, "1"):
+            with pytest.raises(InvalidArgument, match="to is"):
+                await consumer.seek(0, nowhere)  # type: ignore[arg-type]  # some are
+        assert await drain(consumer) == {0: [1, 2]}
+
+
+@pytest.mark.parametrize("group_name", [None, "g"])
+@async_test
+async def test_queue_that_is_paused_and_empty_holds_up_no_end(group_name: str | None) -> None:
+    """One that has messages waiting does, until it is resumed."""
+    async with (
+        stocked(2, 3) as (_, client),
+        client.pull_consumer("t", group=group_name, idle_timeout_s=0.2) as consumer,
+    ):
+        assert sum(map(len, (await drain(consumer)).values())) == 6
+        consumer.pause(0)
+        assert await drain(consumer) == {}
+        await fill(client, 1, 1)
+        await asyncio.sleep(0.3)  # it is fetched
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.6):
+                await anext(consumer)
+        consumer.resume(0)
+        assert await drain(consumer) == {0: [3]}
+
+
+class Leaves(BaseException):
+    """As what a signal's handler raises."""
+
+
+@pytest.mark.parametrize("group_name", [None, "g"])
+@async_test
+async def test_message_whose_hook_is_interrupted_is_given_next(group_name: str | None) -> None:
+    """Nobody was given it: counted as finished as more is asked for, it would be forgotten."""
+
+    def around(message: Message) -> AbstractContextManager[None]:
+        if message.queue_offset == 1 and not interrupted:
+            interrupted.append(message.queue_offset)
+            raise Leaves
+        return nullcontext()
+
+    interrupted: list[int] = []
+    options = ConsumerOptions(hold_ms=50, around=around)
+    async with (
+        stocked(1, 3) as (_, client),
+        client.pull_consumer(
+            "t", group=group_name, idle_timeout_s=0.1, options=options
+        ) as consumer,
+    ):
+        assert (await anext(consumer)).queue_offset == 0
+        with pytest.raises(Leaves):
+            await anext(consumer)
+        assert await drain(consumer) == {0: [1, 2]}

@@ -1,0 +1,334 @@
+"""Receives of one consumer: those that are asked for in one moment share a call.
+
+Work with many receives at once would make as many calls, and a call costs the brokers and the
+client more than handing out thirty messages. So what is asked for in one turn of the event loop is
+one wish for the sum, of one attempt, and what it brings is dealt out in the order of asking. Who
+gets nothing of it and has time left is in the next call. In order nobody shares: of a queue only
+one receive has something at a time.
+
+    asked ── in a call ─┬─ dealt out
+       ▲                ├─ its time is over: nothing
+       │                ├─ refused, or its deadline is over: the error
+       └── time left ───┘
+
+This owns who waits, and the calls; what becomes of messages afterwards is the consumer's. A call
+whose answer was lost is made again as the same attempt, and brings the same messages. Bounds:
+`MAX_…` of a call; how many are asked for is the application's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final, Protocol
+
+from dledger.client.broker_group import BrokerGroup, Effect
+from dledger.client.connection import RECEIVE
+from dledger.client.delivery import Delivery, Receipt
+from dledger.client.errors import ClientError, from_wire
+from dledger.client.results import Message, decode_messages
+from dledger.outcome import Outcome
+from dledger.wire import commands_pb2 as kpb
+from dledger.wire import deliveries_pb2 as pb
+
+SPAN: Final = 64  # offsets that one settlement names
+MAX_SHARING: Final = 32  # receives of one call
+MAX_SHARED: Final = 1_024  # messages that are wanted by one that is shared
+MAX_SETTLED: Final = 1_024  # acknowledged by one that is shared: each may be a settlement
+SHARE_BYTES: Final = 256 << 10  # for each of them, beyond which others are served first
+AGAIN_S: Final = 0.02  # before an attempt asks again
+COMPANY_S: Final = 0.001  # who got nothing waits so long for those who ask anew
+SAME_MOMENT_S: Final = 0.001  # holds are told in milliseconds
+
+Riding = tuple[pb.Settlement, list[Delivery]]
+_RECEIPT: Final = attrgetter("receipt")
+
+
+class Hands(Protocol):
+    """The consumer, as far as its receives use it."""
+
+    invisible_s: float
+
+    def made(self, message: Message, attempt: int, receipt: Receipt) -> Delivery:
+        """A message that was handed out."""
+        ...
+
+    def track(self, deliveries: Sequence[Delivery]) -> None:
+        """They are in hand."""
+        ...
+
+    def on_settled(self, deliveries: Sequence[Delivery]) -> None:
+        """They aren't any more."""
+        ...
+
+    def keep(self, deliveries: Sequence[Delivery]) -> None:
+        """Nobody was given these."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class _Asked:
+    """A receive that waits. Times by the loop's clock."""
+
+    count: int
+    until_s: float
+    done: Sequence[Delivery]  # acknowledged by its first call
+    found: asyncio.Future[list[Delivery]]
+
+    def fail(self, error: BaseException) -> None:
+        if not self.found.done():
+            self.found.set_exception(error)
+            self.found.exception()  # whoever awaited it may be gone
+
+
+class Receives:
+    """Of one consumer.
+
+    Args:
+        broker_group: the client's.
+        hands: the consumer.
+        wish: what all of them ask for: whose, of what, where that begins.
+    """
+
+    def __init__(
+        self, broker_group: Callable[[], BrokerGroup], hands: Hands, wish: pb.ReceiveRequest
+    ) -> None:
+        self._broker_group = broker_group
+        self._hands = hands
+        self._wish = wish
+        self._asked: list[_Asked] = []  # in none of the calls
+        self._is_due = False  # their call is made before the next turn ends
+        self._calls: set[asyncio.Task[None]] = set()
+
+    def ask(
+        self, count: int, wait_s: float, done: Sequence[Delivery]
+    ) -> asyncio.Future[list[Delivery]]:
+        """Up to so many messages, or none if none came in time; cancelled once `close` is called.
+        What comes after it was cancelled is kept."""
+        loop = asyncio.get_running_loop()
+        asked = _Asked(count, loop.time() + wait_s, done, loop.create_future())
+        self._asked.append(asked)
+        if not self._is_due:
+            self._is_due = True
+            loop.call_soon(self._call_soon)
+        return asked.found
+
+    def close(self) -> None:
+        """Nobody waits any more. What a call that is under way was given comes back when its time
+        is over."""
+        for asked in self._asked:
+            asked.found.cancel()
+        self._asked = []
+        for call in self._calls:
+            call.cancel()
+
+    def _call_soon(self) -> None:
+        self._is_due = False
+        asked, self._asked = self._asked, []
+        loop = asyncio.get_running_loop()
+        for part in self._parts(asked):
+            call = loop.create_task(self._call(part), name="receive")
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+
+    def _parts(self, asked: Iterable[_Asked]) -> list[list[_Asked]]:
+        """Those that share a call, in the order of asking."""
+        parts: list[list[_Asked]] = []
+        messages = settled = 0
+        for each in asked:
+            messages += each.count
+            settled += len(each.done)
+            is_alone = not parts or self._wish.fifo or len(parts[-1]) == MAX_SHARING
+            if is_alone or messages > MAX_SHARED or settled > MAX_SETTLED:
+                parts.append([each])
+                messages, settled = each.count, len(each.done)
+            else:
+                parts[-1].append(each)
+        return parts
+
+    # --- a call -------------------------------------------------------------------------------
+
+    async def _call(self, asked: Sequence[_Asked]) -> None:
+        """Whatever ends it is told to those who asked, or they ask again."""
+        try:
+            await self._receive(asked)
+        except asyncio.CancelledError:
+            for each in asked:
+                each.found.cancel()
+            raise
+        except BaseException as error:
+            self._failed(asked, error)
+            if not isinstance(error, Exception):
+                raise
+
+    async def _receive(self, asked: Sequence[_Asked]) -> None:
+        riding = together(one for each in asked for one in each.done if not one.is_settled)
+        request = pb.ReceiveRequest()
+        request.CopyFrom(self._wish)
+        request.hidden_ms = in_ms(self._hands.invisible_s)
+        request.attempt_id = os.urandom(7) + b"\1"
+        request.max_messages = sum(each.count for each in asked)
+        if len(asked) > 1:
+            request.max_bytes = len(asked) * SHARE_BYTES
+        request.settled.extend(wish for wish, _ in riding)
+        answer = await self._answer(request, min(each.until_s for each in asked))
+        found = self._deliveries(answer)
+        late = self._settle(riding, answer.unsettled)
+        for each in asked:
+            if (error := next((late[one] for one in each.done if one in late), None)) is not None:
+                each.fail(error)
+        self._deal(asked, found)
+
+    async def _answer(self, request: pb.ReceiveRequest, until_s: float) -> pb.ReceiveResponse:
+        """The leader's; where one was lost, the next one gives the same attempt the same."""
+        group, loop = self._broker_group(), asyncio.get_running_loop()
+        deadline = until_s + group.options.deadline_s
+        while True:
+            request.hold_ms = in_ms(max(0.0, until_s - loop.time()))
+            try:
+                return await group.call(
+                    RECEIVE, request, Effect.ONCE, deadline_s=max(0.001, deadline - loop.time())
+                )
+            except ClientError as error:
+                is_lost = error.outcome is Outcome.MAY_HAVE_HAPPENED
+                if not (is_lost and error.retriable) or loop.time() >= deadline:
+                    raise
+            request.again = True
+            await asyncio.sleep(AGAIN_S)
+
+    def _deliveries(self, answer: pb.ReceiveResponse) -> list[Delivery]:
+        """What was handed out; in hand from now on."""
+        made, incarnation = self._hands.made, answer.topic_incarnation
+        found: list[Delivery] = []
+        for handed in answer.handed:
+            handout, attempt = handed.handout, handed.attempt
+            for message in decode_messages(handed.records):
+                place = message.queue_id, handout, message.queue_offset
+                found.append(made(message, attempt, Receipt(incarnation, *place)))
+        self._hands.track(found)
+        return found
+
+    def _settle(
+        self, riding: Sequence[Riding], unsettled: Iterable[pb.Unsettled]
+    ) -> dict[Delivery, ClientError]:
+        """All that rode is settled but what is told otherwise: that, and why."""
+        told = {each.position: each for each in unsettled}
+        late: dict[Delivery, ClientError] = {}
+        for position, (wish, deliveries) in enumerate(riding):
+            settled = deliveries
+            if (refused := told.get(position)) is not None:
+                late |= {
+                    each: from_wire(refused.error)
+                    for each in deliveries
+                    if refused.mask >> (each.receipt.offset - wish.base) & 1
+                }
+                settled = [each for each in deliveries if each not in late]
+            for each in settled:
+                each.is_settled = True
+            self._hands.on_settled(settled)
+        return late
+
+    # --- what comes of it ---------------------------------------------------------------------
+
+    def _deal(self, asked: Sequence[_Asked], found: Sequence[Delivery]) -> None:
+        """Everybody has his share, or nothing at the end of his time; or asks again."""
+        waiting = [each for each in asked if not each.found.done()]
+        *shares, left = dealt([each.count for each in waiting], found)
+        over_s = asyncio.get_running_loop().time()
+        if not found:  # whose time the call was held for has waited enough, by the brokers' word
+            over_s = max(over_s, min(each.until_s for each in asked) + SAME_MOMENT_S)
+        again: list[_Asked] = []
+        for each, share in zip(waiting, shares, strict=True):
+            each.done = ()
+            if share or each.until_s <= over_s:
+                each.found.set_result(share)
+            else:
+                again.append(each)
+        if left:
+            self._hands.keep(left)
+        self._ask_again(again)
+
+    def _failed(self, asked: Sequence[_Asked], error: BaseException) -> None:
+        """It is told, but to those who have more time than the call had."""
+        again: list[_Asked] = []
+        over_s = min(each.until_s for each in asked) + SAME_MOMENT_S
+        for each in asked:
+            is_early = isinstance(error, ClientError) and error.retriable and each.until_s > over_s
+            if is_early and not each.found.done():
+                again.append(each)
+            else:
+                each.fail(error)
+        self._ask_again(again)
+
+    def _ask_again(self, again: list[_Asked]) -> None:
+        """Before all who ask anew, and with them: most of those were answered just now."""
+        if again:
+            self._asked = again + self._asked
+            asyncio.get_running_loop().call_later(COMPANY_S, self._call_soon)
+
+
+def dealt(counts: Sequence[int], found: Sequence[Delivery]) -> list[list[Delivery]]:
+    """The share of each, who wants so many, in that order; and what is left, as the last one.
+    Beyond `SHARE_BYTES` others are served first."""
+    shares: list[list[Delivery]] = []
+    at = 0
+    for count in counts:
+        end = at = min(at, len(found))
+        size = 0
+        for each in found[at : at + count]:
+            size += each.message.size
+            if size > SHARE_BYTES and end > at:
+                break
+            end += 1
+        shares.append(list(found[at:end]))
+        at = end
+    for count, share in zip(counts, shares, strict=True):
+        more = found[at : at + count - len(share)]
+        share += more
+        at += len(more)
+    return [*shares, list(found[at:])]
+
+
+def together(deliveries: Iterable[Delivery]) -> list[Riding]:
+    """Acknowledgements, those of one hand as one: up to 64 offsets each."""
+    found: list[tuple[Receipt, list[Delivery]]] = []
+    hand: tuple[int, ...] = ()
+    end, members = 0, list[Delivery]()
+    for each in sorted(deliveries, key=_RECEIPT):
+        receipt = each.receipt
+        if receipt[:3] == hand and receipt.offset < end:
+            members.append(each)
+        else:
+            hand, end, members = receipt[:3], receipt.offset + SPAN, [each]
+            found.append((receipt, members))
+    return [(_finished(first, members), members) for first, members in found]
+
+
+def _finished(first: Receipt, members: Iterable[Delivery]) -> pb.Settlement:
+    mask = 0
+    for each in members:
+        mask |= 1 << each.receipt.offset - first.offset
+    return settlement(first, kpb.SETTLING_FINISHED, mask=mask)
+
+
+def settlement(
+    receipt: Receipt, what: kpb.Settling, hidden_s: float = 0, mask: int = 1
+) -> pb.Settlement:
+    """What becomes of the message, or of those that the bits stand for, it being the first."""
+    return pb.Settlement(
+        queue_id=receipt.queue_id,
+        handout=receipt.handout,
+        base=receipt.offset,
+        mask=mask,
+        what=what,
+        hidden_ms=in_ms(hidden_s),
+    )
+
+
+def in_ms(wanted_s: float) -> int:
+    """Milliseconds, rounded up."""
+    return math.ceil(wanted_s * 1_000)

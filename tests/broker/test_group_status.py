@@ -1,0 +1,108 @@
+"""Who is a group's leader, by what answers at its members' addresses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.forming.errors import NoLeader, SeveralGroups
+from broker.local_group import status
+from broker.local_group.status import GroupStatus, group_status
+from dledger.credentials.tls import TlsMaterial
+from dledger.outcome import ExitCode
+from dledger.wire.cluster_pb2 import NodeHealth, NodeStatus, PeerStatus
+
+AT = {f"n{number}": f"10.0.0.{number}:7001" for number in range(1, 4)}
+
+
+def node(name: str, role: str, term: int, *, group: str = "orders", disk: str = "") -> NodeStatus:
+    peers = [PeerStatus(node_id=each, address=at) for each, at in AT.items() if each != name]
+    health = NodeHealth(disk_id=(disk or name).encode())
+    return NodeStatus(
+        broker_group=group, node_id=name, role=role, term=term, peers=peers, health=health
+    )
+
+
+def found(
+    monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, NodeStatus], asked: Sequence[str]
+) -> GroupStatus:
+    async def probe(
+        address: str, timeout_s: float = 0, tls: TlsMaterial | None = None
+    ) -> NodeStatus | None:
+        return answers.get(address)
+
+    monkeypatch.setattr(status, "probe", probe)
+    return asyncio.run(group_status(asked))
+
+
+def test_a_node_of_another_group_at_a_members_address_leads_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The member's machine is gone and its address another one's: an administrator's command would
+    go to that group, as its term is the newer one."""
+    answers = {
+        AT["n1"]: node("n1", "follower", 3),
+        AT["n2"]: node("n2", "leader", 3),
+        AT["n3"]: node("n3", "leader", 99, group="billing"),
+    }
+    told = found(monkeypatch, answers, [AT["n1"]])
+    assert told.leading().id == "n2"
+    assert (told.group, told.term) == ("orders", 3)
+    (stranger,) = [each for each in told.nodes if each.other_group]
+    assert (stranger.id, stranger.role, stranger.other_group) == ("n3", "stranger", "billing")
+    assert not told.answers_fully
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    where=st.dictionaries(
+        st.sampled_from(sorted(AT.values())),
+        st.builds(
+            node,
+            st.sampled_from(sorted(AT)),
+            st.sampled_from(["leader", "follower", "unformed"]),
+            st.integers(0, 3),
+            group=st.sampled_from(["orders", "billing"]),
+        ),
+        min_size=1,
+    ),
+    data=st.data(),
+)
+def test_whoever_leads_is_of_the_group_that_was_named(
+    monkeypatch: pytest.MonkeyPatch, where: dict[str, NodeStatus], data: st.DataObject
+) -> None:
+    """Whatever answers wherever, no leader is named that isn't of the group of the addresses that
+    were given; if these are of two groups nobody is asked anything."""
+    asked = data.draw(st.lists(st.sampled_from(sorted(where)), min_size=1, unique=True))
+    groups = {where[at].broker_group for at in asked}
+    if len(groups) > 1:
+        with pytest.raises(SeveralGroups) as several:
+            found(monkeypatch, where, asked)
+        assert several.value.exit_code is ExitCode.USAGE
+        return
+    told = found(monkeypatch, where, asked)
+    leaders = [each for each in where.values() if each.role == "leader"]
+    own = [each for each in leaders if {each.broker_group} == groups]
+    assert (told.leader is None) or any(each.node_id == told.leader for each in own)
+    if told.leader is None:
+        with pytest.raises(NoLeader):
+            told.leading()
+    else:
+        answering = where[told.leading().address]
+        assert ({answering.broker_group}, answering.role) == (groups, "leader")
+
+
+def test_a_node_with_two_names_is_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of it, on another disk, isn't it."""
+    one = node("n1", "leader", 3)
+    told = found(monkeypatch, {AT["n1"]: one, "db1:7001": one}, [AT["n1"], "db1:7001"])
+    assert [each.id for each in told.nodes if each.alive] == ["n1"]
+    copy = node("n1", "follower", 3, disk="another")
+    told = found(monkeypatch, {AT["n1"]: one, "db1:7001": copy}, [AT["n1"], "db1:7001"])
+    assert [each.id for each in told.nodes if each.alive] == ["n1", "n1"]

@@ -1,0 +1,254 @@
+"""What is offered is pulled from who offers it, as far as there is room, and read back before the
+log goes that was; and who doesn't answer keeps nobody from asking another."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import pytest
+from crc32c import crc32c
+
+from broker import installing, pulling
+from broker.installing import Around, Installer
+from broker.pulling import MAX_BYTES, PIECE_BYTES, NotGiven, Pulling
+from broker.state.machine import USUAL
+from chaos.sim.disk import SimulatedDisk
+from dledger.checksum import seal
+from dledger.core.types import (
+    ConfigurationPlace,
+    Index,
+    LogBase,
+    NodeId,
+    SnapshotOffer,
+    Term,
+)
+from dledger.level import FIRST_LEVEL
+from dledger.wire import raft_pb2 as pb
+from store.snapshot_files import FOLDER, RECEIVED, SnapshotFiles
+
+T = TypeVar("T")
+DATA = Path("/data")
+N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
+MANY = 20  # questions, after which somebody isn't going to answer
+
+
+def made_disk() -> SimulatedDisk:
+    disk = SimulatedDisk()
+    disk.mkdir(DATA)
+    return disk
+
+
+def base_at(index: int) -> LogBase:
+    return LogBase(
+        index=Index(index),
+        term=Term(1),
+        digest=5,
+        append_time_ms=1,
+        end_offset=900,
+        place=ConfigurationPlace(Term(1), Index(1)),
+        configuration=None,
+    )
+
+
+def offer_of(sender: NodeId, index: int = 7) -> SnapshotOffer:
+    return SnapshotOffer(sender, N3, Term(2), base_at(index))
+
+
+def piece(number: int, size: int, content: bytes) -> pb.SnapshotResponse:
+    return pb.SnapshotResponse(
+        number=number,
+        status=pb.SNAPSHOT_STATUS_GIVEN,
+        size_bytes=size,
+        piece=content,
+        piece_crc=crc32c(content),
+    )
+
+
+@dataclass
+class Bench:
+    """A member that needs a state; its peers answer as `answer` says, if at all."""
+
+    disk: SimulatedDisk = field(default_factory=made_disk)
+    reserve_bytes: int = 0
+    log_bytes: int = 0
+    asked: list[tuple[NodeId, pb.SnapshotRequest]] = field(default_factory=list)
+    answer: Callable[[NodeId, pb.SnapshotRequest], pb.SnapshotResponse | None] = lambda *_: None
+    before_step: Callable[[], None] = lambda: None
+    over: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        self.files = SnapshotFiles(DATA, self.disk, self.reserve_bytes)
+        self.done = asyncio.Event()
+        log = SimpleNamespace(
+            statistics=lambda: SimpleNamespace(log_bytes=self.log_bytes),
+            start=SimpleNamespace(index=0, end_offset=0),
+        )
+        base: Any = SimpleNamespace(
+            files=self.files, log=log, disk_id=bytes(16), options=USUAL, known_level=FIRST_LEVEL
+        )
+        around = Around(
+            ask=self._ask,
+            give=lambda *_: None,
+            needs=lambda _: True,
+            peers=lambda: [N1, N2, N3],
+            is_compared=lambda: False,
+            fall_silent=lambda: None,
+            reopen=lambda: None,
+            failed=self._failed,
+        )
+        nobody: Any = None
+        self.failure: BaseException | None = None
+        self.installer = Installer(base, nobody, nobody, self, around)
+
+    async def run(self, step: Callable[[], T]) -> T:
+        await asyncio.sleep(0)
+        self.before_step()
+        return step()
+
+    def _ask(self, peer: NodeId, message: pb.PeerMessage) -> None:
+        request = message.snapshot_request
+        self.asked.append((peer, request))
+        answer = self.answer(peer, request)
+        if answer is not None:
+            said = seal(pb.PeerMessage(snapshot_response=answer))
+            asyncio.get_running_loop().call_soon(self.installer.on_message, peer, said)
+        if self.over() or len(self.asked) >= MANY:
+            self.done.set()
+
+    def _failed(self, error: BaseException) -> None:
+        self.failure = error
+        self.done.set()
+
+    def asked_of(self, peer: NodeId) -> int:
+        return sum(each == peer for each, _ in self.asked)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who doesn't answer is waited for for a moment only."""
+    monkeypatch.setattr(pulling, "ASK_S", 0.001)
+    monkeypatch.setattr(pulling, "QUIET_S", 0.004)
+    monkeypatch.setattr(installing, "LISTEN_S", 0.0)
+    monkeypatch.setattr(installing, "AGAIN_S", 0.001)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_who_offers_no_more_is_asked_no_more(steps: int) -> None:
+    """Leadership has moved and the old leader is gone; the new one offers, and its first offer
+    comes while a piece of the old one's is being written: nothing was asked just then that could
+    have been given up."""
+
+    async def work() -> Bench:
+        bench = Bench()
+        count = 0
+
+        def answer(peer: NodeId, request: pb.SnapshotRequest) -> pb.SnapshotResponse | None:
+            is_first = peer == N1 and bench.asked_of(N1) <= steps
+            return piece(request.number, 10 * PIECE_BYTES, b"x") if is_first else None
+
+        def another_leads() -> None:
+            nonlocal count
+            count += 1
+            if count >= steps:
+                bench.installer.offered(offer_of(N2))
+
+        bench.answer, bench.before_step = answer, another_leads
+        bench.over = lambda: bench.asked_of(N2) > 0
+        bench.installer.offered(offer_of(N1))
+        await bench.done.wait()
+        await bench.installer.stop()
+        return bench
+
+    bench = asyncio.run(work())
+    assert bench.asked_of(N2), f"n1 was asked {bench.asked_of(N1)} times"
+    assert bench.failure is None
+
+
+def test_a_peer_that_doesnt_answer_keeps_nobody_from_asking_the_next() -> None:
+    """Of a base that has rotted here: whoever hangs costs some questions, and not half a minute;
+    who gives piece after piece is heard to the end."""
+
+    async def work() -> Bench:
+        bench = Bench()
+        bench.answer = lambda peer, request: (
+            None
+            if peer == N1
+            else piece(request.number, 12, b"x")
+            if peer == N2
+            else pb.SnapshotResponse(number=request.number, status=pb.SNAPSHOT_STATUS_GONE)
+        )
+        assert await bench.installer.fetched(base_at(7)) is None  # what n2 gives is no state
+        return bench
+
+    bench = asyncio.run(work())
+    assert 1 <= bench.asked_of(N1) <= 5
+    assert bench.asked_of(N2) == 12
+    assert bench.asked_of(N3) == 1
+
+
+ROOM = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("size", "reserve", "log_bytes", "is_taken"),
+    [
+        (ROOM // 2, 0, 0, True),
+        (ROOM // 4, ROOM // 2, 0, True),
+        (3 * ROOM // 8, ROOM // 2, 0, True),  # half of what is kept for the log
+        (3 * ROOM // 8 + 1, ROOM // 2, 0, False),
+        (ROOM // 2, ROOM // 2, ROOM // 2, True),  # and all of it, where the log gives that back
+        (ROOM // 2 + 1, ROOM // 2, ROOM, False),
+        (MAX_BYTES, ROOM // 2, 0, False),
+        (MAX_BYTES, 2 * ROOM, 1 << 40, False),
+    ],
+)
+def test_a_peers_word_takes_no_more_of_the_disk_than_it_can_spare(
+    size: int, reserve: int, log_bytes: int, *, is_taken: bool
+) -> None:
+    """It is refused before its first byte is written, in words that say how much there is."""
+
+    async def work() -> tuple[Bench, OSError | NotGiven | None]:
+        bench = Bench(reserve_bytes=reserve)
+        bench.disk.capacity_bytes = ROOM
+        pull = Pulling(bench._ask, bench.files, bench)
+        bench.installer._pulling = pull
+        bench.answer = lambda _, request: (
+            piece(request.number, size, b"x")
+            if request.at == 0
+            else pb.SnapshotResponse(number=request.number, status=pb.SNAPSHOT_STATUS_GONE)
+        )
+        try:
+            await pull.pull(N1, 7, lambda: True, log_bytes)
+        except (OSError, NotGiven) as error:
+            return bench, error
+        return bench, None
+
+    bench, error = asyncio.run(work())
+    assert bench.disk.has(DATA / FOLDER / RECEIVED) == is_taken
+    assert isinstance(error, NotGiven) == is_taken  # "gone there", with the second piece
+    if isinstance(error, OSError):
+        assert error.errno == errno.ENOSPC
+        assert f"of the {ROOM} bytes that are free" in str(error)
+        assert error.filename == str(DATA / FOLDER)
+
+
+def test_more_than_was_announced_isnt_taken() -> None:
+    """What was judged to have room is what comes."""
+
+    async def work() -> None:
+        bench = Bench()
+        pull = bench.installer._pulling
+        bench.answer = lambda _, request: piece(
+            request.number, 3, b"xx" if request.at == 0 else b"yy"
+        )
+        with pytest.raises(NotGiven, match="more than it has"):
+            await pull.pull(N1, 7, lambda: True, 0)
+        assert bench.disk.content(DATA / FOLDER / RECEIVED) == b"xx"
+
+    asyncio.run(work())

@@ -1,0 +1,147 @@
+"""However a member ends, nobody is left in the group who holds queues and reads none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from dledger.client import Client, ConsumerOptions, Message, PullConsumer, PushConsumer
+from tests.client.loops import async_test
+from tests.client.members.test_push import PUSH, stocked, until
+
+PULL = ConsumerOptions(hold_ms=50, commit_every_s=0.02)
+STEPS = 40  # of the loop: more than an undisturbed end takes
+
+
+async def cancelled_after(act: Awaitable[object], steps: int) -> bool:
+    """`act` is cancelled after so many turns of the loop; false: it was over by then."""
+    task = asyncio.ensure_future(act)
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    was_over = task.done()
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    return not was_over
+
+
+async def pulling(client: Client) -> tuple[PullConsumer, Callable[[], Awaitable[object]]]:
+    """A loop that has something in hand, and how it ends."""
+    consumer = client.pull_consumer("t", group="g", options=PULL)
+    await anext(consumer)
+    return consumer, consumer.close
+
+
+async def pushing(client: Client) -> tuple[PushConsumer, Callable[[], Awaitable[object]]]:
+    """A consumer at work, and how its run ends: it is cancelled, and then once more."""
+    service = client.push_consumer("g", replace(PUSH, drain_s=0.1))
+    begun = asyncio.Event()
+
+    @service.on("t")
+    async def slow(message: Message) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(3_600)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01)  # it has to clean up
+            raise
+
+    running = asyncio.ensure_future(service.run())
+    await begun.wait()
+
+    async def end() -> None:
+        running.cancel()
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError:
+            running.cancel()
+            await asyncio.wait([running])
+            raise
+
+    return service, end
+
+
+@pytest.mark.parametrize("make", [pulling, pushing])
+@async_test
+async def test_end_that_is_cancelled_anywhere_leaves_no_member(
+    make: Callable[[Client], Awaitable[tuple[object, Callable[[], Awaitable[object]]]]],
+) -> None:
+    """One that nobody has would be heard of on the stream for as long as the client lives, and its
+    queues would be read by nobody."""
+    async with stocked(2, 3) as (group, client):
+        group.members.session_ms = 60_000  # time ends none of them
+        for steps in range(1, STEPS):  # before the first it has not begun
+            keeper = client.pull_consumer("t", group="another", options=PULL)
+            await anext(keeper)  # the stream stays
+            _, end = await make(client)
+            was_cancelled = await cancelled_after(end(), steps)
+            async with asyncio.timeout(5):
+                await until(lambda: not group.members.has_sessions("g"))
+            await keeper.close()
+            if not was_cancelled:
+                break
+        assert steps > 1
+
+
+@async_test
+async def test_goodbye_that_is_cancelled_while_nobody_answers_is_said_later() -> None:
+    """The leader stands still, and who closes has no patience."""
+    async with stocked(2, 3) as (group, client):
+        group.members.session_ms = 60_000
+        keeper = client.pull_consumer("t", group="another", options=PULL)
+        await anext(keeper)
+        consumer = client.pull_consumer("t", group="g", options=PULL)
+        await anext(consumer)
+        group.nodes[0].running.clear()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await consumer.close()
+        group.nodes[0].running.set()
+        group.elect(group.nodes[1])
+        async with asyncio.timeout(10):
+            await until(lambda: not group.members.has_sessions("g"))
+
+
+@async_test
+async def test_who_was_stopped_before_it_began_joins_no_group() -> None:
+    """Asked for a message afterwards it has none, and is no member."""
+    async with stocked(1, 3) as (group, client):
+        for end in (PullConsumer.close, PullConsumer.stop):
+            consumer = client.pull_consumer("t", group="g", options=PULL)
+            answer = end(consumer)
+            if answer is not None:
+                await answer
+            assert [message async for message in consumer] == []
+        await asyncio.sleep(0.05)
+        assert "g" not in group.members.records
+
+
+@async_test
+async def test_member_whose_goodbye_is_never_heard_does_not_come_back() -> None:
+    """Who closes has no patience with a leader that doesn't answer; the next one hears of it as of
+    nobody."""
+    async with stocked(2, 3) as (group, client):
+        keeper = client.pull_consumer("t", group="another", options=PULL)
+        await anext(keeper)
+        consumer = client.pull_consumer("t", group="g", options=PULL)
+        await anext(consumer)
+
+        async def hear_nothing(method: str, node: object, request: object) -> None:
+            if method == "Leave":
+                await asyncio.sleep(3_600)
+
+        group.before.append(hear_nothing)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await consumer.close()
+        group.elect(group.nodes[1])
+        await until(lambda: not group.members.has_sessions("g"))
+        joins = group.nodes[1].calls["Join"]
+        await keeper.seek(0, 0)
+        await anext(keeper)
+        assert joins == group.nodes[1].calls["Join"] == 1
+        assert not group.members.has_sessions("g")

@@ -1,0 +1,169 @@
+"""What an application does as it is told of queues that go changes nothing but its own affairs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from dledger.client import ConsumerOptions, InvalidArgument, Message, PushOptions, RevokedQueues
+from dledger.client.blocking import BlockingClient
+from dledger.testing import BlockingFakeGroup
+from tests.client.loops import async_test
+from tests.client.members.test_push import PUSH, running, stocked, until
+
+PULL = ConsumerOptions(hold_ms=50, commit_every_s=0.02)
+
+
+async def ends_a_task_of_its_own(_: RevokedQueues) -> None:
+    """And waits for it, as is usual, without catching what comes of that."""
+    task = asyncio.ensure_future(asyncio.sleep(3_600))
+    await asyncio.sleep(0)
+    task.cancel()
+    await task
+
+
+async def is_cancelled(_: RevokedQueues) -> None:
+    raise asyncio.CancelledError
+
+
+async def raises(_: RevokedQueues) -> None:
+    raise LookupError("no such cache")
+
+
+@pytest.mark.parametrize("act", [ends_a_task_of_its_own, is_cancelled, raises])
+@async_test
+async def test_member_goes_on_whatever_on_revoke_raises(
+    act: Callable[[RevokedQueues], object],
+) -> None:
+    """A cancellation of the application's own used to end it, as one that ends everything; and
+    queues that it was asked for were kept until they were taken."""
+    async with stocked(1, 20) as (group, client):
+        group.members.release_ms = 60_000
+        told, handled = [], []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+        service = client.push_consumer("g", PUSH)
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            handled.append(message.queue_offset)
+
+        @service.on_revoke
+        async def revoked(queues: RevokedQueues) -> None:
+            told.append(queues.lost)
+            answer = act(queues)
+            assert asyncio.iscoroutine(answer)
+            await answer
+
+        async with running(service) as task:
+            await until(lambda: len(handled) == 20)
+            group.members.ask_for("g", "t", 0)
+            await until(lambda: not service.statistics().queues)
+            group.members.give_back("g")
+            await until(lambda: service.statistics().queues == 1)
+            group.members.take_away("g", "t", 0)
+            await until(lambda: len(told) == 2)
+            group.members.give_back("g")
+            await until(lambda: group.members.holders("g"))
+            assert not task.done()
+        assert told[:2] == [False, True]
+        assert service.statistics().lost == 1, "what it was asked for it gave back"
+
+
+@async_test
+async def test_exit_in_on_revoke_ends_run_in_an_orderly_way() -> None:
+    """As one in a handler does."""
+    async with stocked(1, 20) as (group, client):
+        group.members.release_ms = 60_000
+        service = client.push_consumer("g", PUSH)
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            await asyncio.sleep(0)
+
+        @service.on_revoke
+        async def revoked(queues: RevokedQueues) -> None:
+            raise SystemExit(3)
+
+        async def ask() -> None:
+            await until(lambda: group.members.frontier("g", "t") == 20)
+            group.members.ask_for("g", "t", 0)
+
+        asking = asyncio.create_task(ask())
+        with pytest.raises(SystemExit):
+            await service.run()
+        await asking
+        assert not group.members.has_sessions("g"), "it said goodbye"
+
+
+@async_test
+async def test_exit_in_on_revoke_of_a_loop_is_raised_there() -> None:
+    """And not in whatever the event loop has at hand."""
+    async with stocked(1, 20) as (group, client):
+
+        def leave(_: RevokedQueues) -> None:
+            raise SystemExit(3)
+
+        options = replace(PULL, on_revoke=leave)
+        async with client.pull_consumer("t", group="g", options=options) as consumer:
+            await anext(consumer)
+            group.members.ask_for("g", "t", 0)
+            with pytest.raises(SystemExit):
+                async for _ in consumer:
+                    pass
+
+
+def test_blocking_on_revoke_may_block_and_call_the_client() -> None:
+    """It is on a thread of its own: a commit there, which waits for the client's, is what it is
+    for."""
+    with BlockingFakeGroup() as group, BlockingClient.connect(group.addresses) as client:
+        topic = group.topic()
+        with client.producer() as producer:
+            for _ in range(5):
+                producer.send(topic, b"x")
+        told: list[str] = []
+        done = threading.Event()
+
+        def commit(queues: RevokedQueues) -> None:
+            told.append(threading.current_thread().name)
+            consumer.commit()
+            done.set()
+
+        options = ConsumerOptions(hold_ms=50, on_revoke=commit)
+        consumer = client.pull_consumer(topic, group="g", idle_timeout_s=0.3, options=options)
+        with consumer:
+            assert len(list(consumer)) == 5
+            group.revoke("g", topic)
+            assert done.wait(20)
+            assert group.committed("g", topic) == 5
+        assert "dledger-client" not in told
+
+        service = client.push_consumer("pushed", PushOptions(commit_every_s=0.02))
+        called: list[bool] = []
+
+        @service.on(topic)
+        def handle(message: Message) -> None:
+            if message.queue_offset == 4:
+                service.stop()
+
+        @service.on_revoke
+        async def revoked(queues: RevokedQueues) -> None:
+            called.append(queues.lost)
+
+        service.run()
+        assert called == [False], "a coroutine is run, too"
+
+
+def test_on_revoke_that_does_nothing_is_refused_at_once() -> None:
+    """A function with a `yield` has done nothing when it is called."""
+
+    def later(queues: RevokedQueues) -> object:
+        yield queues
+
+    with pytest.raises(InvalidArgument, match="on_revoke"):
+        ConsumerOptions(on_revoke=later)  # type: ignore[arg-type]  # that's the point
+    with pytest.raises(InvalidArgument, match="on_revoke"):
+        ConsumerOptions(on_revoke="no")  # type: ignore[arg-type]

@@ -1,0 +1,187 @@
+"""A signal's handler that raises anywhere in a caller's thread locks nothing for the client's own.
+
+The interpreter runs handlers as a function begins, after a call, and where a loop goes back. Each
+act is interrupted at the first such place, then anew at the second, and so on: whatever the loop's
+thread has to do afterwards it can do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dis import opname
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from dledger.client import ConsumerOptions, SendResult
+from dledger.client.blocking import BlockingClient
+from dledger.client.loop_thread import LoopThread
+from dledger.client.sent import Bulk, Sent
+from dledger.testing import BlockingFakeGroup
+from tests.client.test_blocking_ends import PATIENCE_S, Pool
+
+# Who is interrupted before a coroutine is on its way leaves it; and so may a finalizer be, which
+# Python has no other way to tell.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+STORED = SendResult("t", 0, 0, 0, 0, b"", duplicate=False)
+
+
+PLACES = ("CALL", "JUMP_BACKWARD", "RESUME")
+
+
+class Interrupted(Exception):
+    """What the handler raises."""
+
+
+class Interrupting:
+    """Raises once, at the n-th place of whatever is called from the test."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.places = 0
+        self._behind: dict[FrameType, int] = {}  # the step before, of each frame
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code.co_filename == __file__:
+            return None  # what the application does with what it was given is its own affair
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            last = self._behind.get(frame)
+            self._behind[frame] = frame.f_lasti
+            is_place = last is not None and opname[frame.f_code.co_code[last]].startswith(PLACES)
+            # What a function of Python's returns is returned from there without a stop.
+            if is_place and opname[frame.f_code.co_code[frame.f_lasti]] != "RETURN_VALUE":
+                self.places += 1
+                if self.places == self.at:
+                    raise Interrupted
+        return self
+
+
+def interruptions(act: Callable[[], object]) -> Iterator[None]:
+    """After each of `act`'s interruptions, to the one that never came."""
+    for at in itertools.count(1):
+        interrupting, former = Interrupting(at), sys.gettrace()
+        sys.settrace(interrupting)
+        try:
+            act()
+        except (Interrupted, TimeoutError):
+            pass
+        finally:
+            sys.settrace(former)
+        yield
+        if interrupting.places < at:
+            assert at > 1
+            return
+
+
+def test_call_that_is_interrupted_anywhere_holds_up_nobody() -> None:
+    """Neither the next caller nor the thread's end."""
+    pool, thread = Pool(), LoopThread()
+    for _ in interruptions(lambda: thread.call(asyncio.sleep(0.001, 7))):
+        assert pool.submit(lambda: thread.call(asyncio.sleep(0, 7))).result(PATIENCE_S) == 7
+    pool.submit(thread.stop).result(PATIENCE_S)
+    assert not thread._calls
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda sent: sent.result(0.0),
+        lambda sent: sent.result(0.001),
+        lambda sent: sent.exception(0.001),
+        Sent.done,
+        lambda sent: sent.add_done_callback(repr),
+    ],
+)
+def test_message_whose_asker_is_interrupted_anywhere_is_settled(
+    look: Callable[[Sent], object],
+) -> None:
+    """Whoever settles it isn't held up, and it can be asked for again."""
+    pool = Pool()
+    sents = [Sent(lambda: None)]
+
+    def ask() -> None:
+        look(sents[-1])
+
+    for _ in interruptions(ask):
+        sent: Future[SendResult] = sents[-1]
+        pool.submit(sent.set_result, STORED).result(PATIENCE_S)
+        assert sent.result(0) == STORED
+        sents.append(Sent(lambda: None))
+
+
+def test_bulk_that_is_interrupted_anywhere_holds_up_no_message() -> None:
+    """Its messages are settled, whether or not it waits for them."""
+    pool = Pool()
+    go: list[int] = []
+
+    def settling(sent: Sent) -> Future[Any]:
+        """On a thread of its own, once `go` has something."""
+
+        def settle() -> None:
+            while not go:
+                time.sleep(0.0002)
+            sent.set_result(STORED)
+
+        return pool.submit(settle)
+
+    def send() -> None:
+        bulk = Bulk()
+        try:
+            bulk.watch(sents[0])
+            go.append(1)
+            bulk.end()
+        finally:
+            bulk.leave()
+
+    sents = [Sent(lambda: None)]
+    settled = settling(sents[0])
+    for _ in interruptions(send):
+        go.append(1)
+        settled.result(PATIENCE_S)
+        go.clear()
+        sents[0] = Sent(lambda: None)
+        settled = settling(sents[0])
+    go.append(1)
+    settled.result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("is_patient", [True, False])
+@pytest.mark.parametrize("in_batches", [True, False])
+@pytest.mark.parametrize("group_name", [None, "g"])
+def test_loop_that_is_interrupted_anywhere_is_given_each_message(
+    group_name: str | None, in_batches: bool, is_patient: bool
+) -> None:
+    """In its order, none left out, none of them twice: interrupted again and again, or between one
+    message and the next."""
+    with BlockingFakeGroup() as group, BlockingClient.connect(group.addresses) as client:
+        topic = group.topic()
+        with client.producer() as producer:
+            for _ in range(2_000):
+                producer.send(topic, b"x" * (4_000 if in_batches else 1))
+        options = ConsumerOptions(hold_ms=50, pull_bytes=16 << 10)
+        with client.pull_consumer(topic, group=group_name, options=options) as consumer:
+            loop: Iterator[Any] = consumer.batches() if in_batches else iter(consumer)
+            given: list[Any] = []
+            keep = given.append
+
+            def step() -> None:
+                keep(next(loop))
+
+            step()
+            for _ in interruptions(step):
+                if is_patient:
+                    step()
+            step()
+        batches = given if in_batches else [given]
+        seen = [message.queue_offset for batch in batches for message in batch]
+        assert seen == list(range(len(seen)))

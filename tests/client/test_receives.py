@@ -1,0 +1,339 @@
+"""Receives that are asked for in one moment share a call: what it brings is dealt out whole, each
+has his own time, and his own acknowledgements."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from struct import pack_into
+from typing import Any, NamedTuple, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger.client.delivery import Delivery, Receipt
+from dledger.client.errors import (
+    ClientClosed,
+    DeadlineExceeded,
+    LeadershipLost,
+    ReceiptExpired,
+    TopicNotFound,
+)
+from dledger.client.options import ClientOptions
+from dledger.client.receives import MAX_SHARED, MAX_SHARING, SHARE_BYTES, dealt, together
+from dledger.client.simple_consumer import SimpleConsumer
+from dledger.outcome import Outcome
+from dledger.records.layout import RECORD
+from dledger.records.record import RecordTemplate
+from dledger.testing import make_message
+from dledger.wire import deliveries_pb2 as pb
+from dledger.wire import errors_pb2 as epb
+from tests.client.loops import async_test
+
+TEMPLATE = RecordTemplate("t", ("10.0.0.1", 1))
+HANDOUT = 9
+
+
+def records(first: int, count: int, size: int = 1) -> bytes:
+    """As brokers hand them out: of queue 0, from that offset on."""
+    found: list[bytes] = []
+    for offset in range(first, first + count):
+        record = bytearray(TEMPLATE.encode(0, bytes(size), b"", 1))
+        pack_into(">Q", record, RECORD.at("queue_offset"), offset)
+        found.append(bytes(record))
+    return b"".join(found)
+
+
+def handed(first: int, count: int, size: int = 1) -> pb.ReceiveResponse:
+    """One handout."""
+    out = pb.HandedOut(
+        queue_id=0, handout=HANDOUT, attempt=1, count=count, records=records(first, count, size)
+    )
+    return pb.ReceiveResponse(handed=[out] if count else [], topic_incarnation=1)
+
+
+class Asked(NamedTuple):
+    """A call: what was asked, until when, and its answer to come."""
+
+    request: pb.ReceiveRequest
+    deadline_s: float
+    answer: asyncio.Future[pb.ReceiveResponse]
+
+
+class Brokers:
+    """They answer when the test says so."""
+
+    def __init__(self) -> None:
+        self.options = ClientOptions()
+        self.calls: list[Asked] = []
+
+    async def call(
+        self, _method: object, request: pb.ReceiveRequest, _effect: object, *, deadline_s: float
+    ) -> pb.ReceiveResponse:
+        kept = pb.ReceiveRequest()
+        kept.CopyFrom(request)
+        answer: asyncio.Future[pb.ReceiveResponse] = asyncio.get_running_loop().create_future()
+        self.calls.append(Asked(kept, deadline_s, answer))
+        return await answer
+
+    async def asked(self, count: int) -> Asked:
+        """The last of so many calls, once there are as many."""
+        while len(self.calls) < count:
+            await asyncio.sleep(0.001)
+        assert len(self.calls) == count
+        return self.calls[-1]
+
+
+@asynccontextmanager
+async def receiving(*, in_order: bool = False) -> AsyncIterator[tuple[Brokers, SimpleConsumer]]:
+    """A consumer of such brokers; closed at the end."""
+    brokers = Brokers()
+    consumer = SimpleConsumer(
+        *(cast(Any, lambda: brokers), "t", "g"),
+        invisible_s=30,
+        in_order=in_order,
+        start=None,
+        max_attempts=None,
+        forget=lambda _: None,
+    )
+    try:
+        yield brokers, consumer
+    finally:
+        consumer._in_hand.clear()  # nobody would answer
+        await consumer.close()
+
+
+def asking(
+    consumer: SimpleConsumer, *counts: int, **how: Any
+) -> list[asyncio.Task[list[Delivery]]]:
+    """Receives of one moment."""
+    loop = asyncio.get_running_loop()
+    return [loop.create_task(consumer.receive(count, **how)) for count in counts]
+
+
+def offsets(found: Sequence[Delivery]) -> list[int]:
+    return [each.receipt.offset for each in found]
+
+
+@async_test
+async def test_receives_of_one_moment_share_a_call() -> None:
+    """It wants as much as all of them, and is dealt out in the order of asking."""
+    async with receiving() as (brokers, consumer):
+        tasks = asking(consumer, 2, 3, 4)
+        call = await brokers.asked(1)
+        assert (call.request.max_messages, call.request.max_bytes) == (9, 3 * SHARE_BYTES)
+        call.answer.set_result(handed(0, 9))
+        found = [offsets(await task) for task in tasks]
+        assert found == [[0, 1], [2, 3, 4], [5, 6, 7, 8]]
+        assert all(each.attempt == 1 for task in tasks for each in task.result())
+
+
+@async_test
+async def test_who_gets_nothing_asks_again_with_those_who_come() -> None:
+    """The others have theirs at once; whoever was answered and comes back shares the next call."""
+    async with receiving() as (brokers, consumer):
+        tasks = asking(consumer, 2, 2, 2, wait_s=10)
+        (await brokers.asked(1)).answer.set_result(handed(0, 3))
+        assert offsets(await tasks[0]) == [0, 1]
+        assert offsets(await tasks[1]) == [2]
+        more = asking(consumer, 5, wait_s=10)
+        call = await brokers.asked(2)
+        assert call.request.max_messages == 7
+        assert call.request.attempt_id != brokers.calls[0].request.attempt_id
+        call.answer.set_result(handed(3, 4))
+        assert [offsets(await task) for task in (tasks[2], *more)] == [[3, 4], [5, 6]]
+
+
+@async_test
+async def test_each_has_its_own_time() -> None:
+    """A call is held no longer than the most impatient wants; the others go on."""
+    async with receiving() as (brokers, consumer):
+        (patient,) = asking(consumer, 1, wait_s=60)
+        (hasty,) = asking(consumer, 1, wait_s=0.05)
+        call = await brokers.asked(1)
+        assert 0 < call.request.hold_ms <= 51
+        assert call.deadline_s <= 0.06 + brokers.options.deadline_s
+        call.answer.set_result(handed(0, 0))
+        assert await hasty == []
+        call = await brokers.asked(2)
+        assert (call.request.max_messages, call.request.max_bytes) == (1, 0)
+        assert call.request.hold_ms > 50_000
+        call.answer.set_result(handed(0, 1))
+        assert offsets(await patient) == [0]
+
+
+@async_test
+async def test_a_deadline_is_nobody_elses() -> None:
+    """Whoever has more time than the call had asks again; a refusal is everybody's."""
+    async with receiving() as (brokers, consumer):
+        (patient,) = asking(consumer, 1, wait_s=60)
+        (hasty,) = asking(consumer, 1, wait_s=0.05)
+        (await brokers.asked(1)).answer.set_exception(DeadlineExceeded("over"))
+        with pytest.raises(DeadlineExceeded):
+            await hasty
+        (other,) = asking(consumer, 1, wait_s=0.05)
+        (await brokers.asked(2)).answer.set_exception(TopicNotFound("gone"))
+        for task in (patient, other):
+            with pytest.raises(TopicNotFound):
+                await task
+
+
+@async_test
+async def test_a_lost_answer_is_asked_for_by_the_same_attempt() -> None:
+    """What it brings is what the lost one had, and theirs who asked then."""
+    async with receiving() as (brokers, consumer):
+        tasks = asking(consumer, 1, 2)
+        first = await brokers.asked(1)
+        lost = LeadershipLost("gone", outcome=Outcome.MAY_HAVE_HAPPENED)
+        first.answer.set_exception(lost)
+        again = await brokers.asked(2)
+        assert again.request.again
+        for name in ("attempt_id", "max_messages", "max_bytes", "settled"):
+            assert getattr(again.request, name) == getattr(first.request, name)
+        again.answer.set_result(handed(0, 3))
+        assert [offsets(await task) for task in tasks] == [[0], [1, 2]]
+
+
+@async_test
+async def test_in_order_nobody_shares() -> None:
+    """Of a queue only one receive has something at a time: one attempt each."""
+    async with receiving(in_order=True) as (brokers, consumer):
+        tasks = asking(consumer, 2, 2)
+        await brokers.asked(2)
+        for number, call in enumerate(brokers.calls):
+            assert (call.request.max_messages, call.request.max_bytes) == (2, 0)
+            call.answer.set_result(handed(2 * number, 2))
+        assert [offsets(await task) for task in tasks] == [[0, 1], [2, 3]]
+
+
+@async_test
+async def test_calls_are_bounded() -> None:
+    """As many share one as may, and ask for as much as they may."""
+    async with receiving() as (brokers, consumer):
+        tasks = asking(consumer, *[1] * (MAX_SHARING + 1), MAX_SHARED, 1, 1_024)
+        await brokers.asked(5)
+        wanted = [call.request.max_messages for call in brokers.calls]
+        assert wanted == [MAX_SHARING, 1, MAX_SHARED, 1, 1_024]
+        for call in brokers.calls:
+            call.answer.set_result(handed(0, 1))
+        await asyncio.wait(tasks[:1] + tasks[-3:])
+
+
+@async_test
+async def test_acknowledgements_share_what_names_them_and_each_hears_of_its_own() -> None:
+    """Whose message is in another hand is told; what comes is the others'."""
+    async with receiving() as (brokers, consumer):
+        tasks = asking(consumer, 3, 3, 3)
+        (await brokers.asked(1)).answer.set_result(handed(0, 9))
+        batches = [await task for task in tasks]
+        again = [asking(consumer, 3, done=batch)[0] for batch in batches]
+        call = await brokers.asked(2)
+        (settled,) = call.request.settled
+        assert (settled.base, settled.mask, settled.handout) == (0, 0b111111111, HANDOUT)
+        answer = handed(20, 9)
+        error = epb.Error(code=epb.RECEIPT_SUPERSEDED, message="another has it")
+        answer.unsettled.append(pb.Unsettled(position=0, error=error, mask=0b10000))
+        call.answer.set_result(answer)
+        assert offsets(await again[0]) == [20, 21, 22]
+        with pytest.raises(ReceiptExpired):
+            await again[1]
+        assert offsets(await again[2]) == [23, 24, 25]
+        unsettled = [each for batch in batches for each in batch if not each.is_settled]
+        assert offsets(unsettled) == [4]
+        assert offsets(await consumer.receive(3)) == [26, 27, 28], "what was too much is kept"
+
+
+@async_test
+async def test_what_was_acknowledged_does_not_ride_again() -> None:
+    """Who asks again has been heard."""
+    async with receiving() as (brokers, consumer):
+        (task,) = asking(consumer, 3)
+        (await brokers.asked(1)).answer.set_result(handed(0, 3))
+        batch = await task
+        waiting = asking(consumer, 1, wait_s=60, done=batch) + asking(consumer, 1, wait_s=0.01)
+        call = await brokers.asked(2)
+        assert [each.mask for each in call.request.settled] == [0b111]
+        call.answer.set_result(handed(0, 0))
+        call = await brokers.asked(3)
+        assert not call.request.settled
+        call.answer.set_result(handed(3, 1))
+        assert [offsets(await each) for each in waiting] == [[3], []]
+
+
+@async_test
+async def test_closing_ends_all_of_them() -> None:
+    """Those in a call, and those that were to be in the next one."""
+    async with receiving() as (brokers, consumer):
+        tasks = asking(consumer, 1, 1)
+        await brokers.asked(1)
+        tasks += asking(consumer, 1)
+        await asyncio.sleep(0)
+        await consumer.close()
+        for task in tasks:
+            with pytest.raises(ClientClosed):
+                await task
+
+
+@async_test
+async def test_a_cancelled_one_leaves_its_share_to_the_next() -> None:
+    """It isn't lost, nor are those of the others."""
+    async with receiving() as (brokers, consumer):
+        tasks = asking(consumer, 1, 1, wait_s=10)
+        call = await brokers.asked(1)
+        tasks[0].cancel()
+        await asyncio.wait(tasks[:1])
+        call.answer.set_result(handed(0, 2))
+        assert offsets(await tasks[1]) in ([0], [1])
+        (kept,) = await consumer.receive(1)
+        assert {kept.receipt.offset, tasks[1].result()[0].receipt.offset} == {0, 1}
+
+
+def delivery(offset: int, size: int = 1, queue_id: int = 0, handout: int = HANDOUT) -> Delivery:
+    message = make_message("t", bytes(size), queue_offset=offset)
+    return Delivery(cast(Any, None), message, 1, Receipt(1, queue_id, handout, offset))
+
+
+def test_long_messages_are_shared_as_well() -> None:
+    """Nobody has all bytes of a call while another one has none; nothing is left over."""
+    found = [delivery(offset, SHARE_BYTES // 2) for offset in range(5)]
+    shares = dealt([4, 4, 4], found)
+    assert list(map(len, shares)) == [3, 1, 1, 0]
+    assert sorted(offsets([each for share in shares for each in share])) == [0, 1, 2, 3, 4]
+
+
+@given(
+    counts=st.lists(st.integers(1, 6), max_size=6),
+    sizes=st.lists(
+        st.sampled_from([1, SHARE_BYTES // 3, SHARE_BYTES, 2 * SHARE_BYTES]), max_size=12
+    ),
+)
+def test_all_that_was_found_is_dealt_once(counts: list[int], sizes: list[int]) -> None:
+    """Nobody has more than he wants, and nothing is left while somebody wants more."""
+    found = [delivery(offset, size) for offset, size in enumerate(sizes)]
+    *shares, left = dealt(counts, found)
+    assert sorted(offsets([*left, *(each for share in shares for each in share)])) == list(
+        range(len(found))
+    )
+    assert all(len(share) <= count for share, count in zip(shares, counts, strict=True))
+    assert not left or sum(map(len, shares)) == sum(counts)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 200), st.integers(0, 2), st.integers(1, 3)),
+        max_size=80,
+        unique=True,
+    )
+)
+def test_each_acknowledgement_is_named_once(places: list[tuple[int, int, int]]) -> None:
+    """By the queue and the hand that it is of."""
+    given_ = [delivery(offset, 1, queue_id, handout) for offset, queue_id, handout in places]
+    named: list[tuple[int, int, int]] = []
+    for wish, members in together(given_):
+        assert wish.mask & 1
+        bits = [bit for bit in range(64) if wish.mask >> bit & 1]
+        assert [wish.base + bit for bit in bits] == offsets(members)
+        named += [(wish.base + bit, wish.queue_id, wish.handout) for bit in bits]
+    assert sorted(named) == sorted(places)
