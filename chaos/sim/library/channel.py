@@ -33,6 +33,7 @@ from dledger.limits import ERROR_METADATA_KEY
 from dledger.wire import errors_pb2 as epb
 
 KEEPALIVE_US: Final = 3_000_000  # after which a watch that is mute ends
+SILENT_S: Final = 0.5
 NEVER_SENT: Final = "failed to connect to all addresses"
 _EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 
@@ -52,6 +53,15 @@ class Network:
     def dial(self, process: ClientProcess, address: str) -> Channel:
         """A channel of that process."""
         return Channel(self, process, self._by_address[address])
+
+    async def is_refused(self, process: ClientProcess, address: str) -> bool:
+        """Whether the host says that nobody listens there: one that is cut off says nothing."""
+        node = self.world.nodes[self._by_address[address]]
+        if self.is_cut(process, node.name):
+            await asyncio.sleep(SILENT_S)
+            return False
+        await asyncio.sleep(REFUSED_US / 1e6)
+        return node.life is None
 
     def is_cut(self, process: ClientProcess, node: NodeId) -> bool:
         return (process.name, node) in self.cuts

@@ -18,20 +18,31 @@ from contextlib import contextmanager
 from logging import CRITICAL, getLogger
 from random import Random
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import tenacity
 import tenacity.wait
 
 from chaos.sim.loop import ProcessLoop, Timer
 from chaos.sim.timeline import Timeline
-from dledger.client import broker_group, client
+from dledger.client import broker_group, client, connection
 from dledger.client.members import settings
 from dledger.client.members.clock import clock
 
 FIRST_NUMBER = 200  # of the actors that are clients' processes
 MAX_WAITS = 100  # of one coroutine that is closed
-Dial = Callable[["ClientProcess", str], Any]
+
+
+class Wires(Protocol):
+    """What leads to the nodes, by address."""
+
+    def dial(self, process: ClientProcess, address: str) -> Any:
+        """A channel."""
+        ...
+
+    async def is_refused(self, process: ClientProcess, address: str) -> bool:
+        """Whether the host says that nobody listens there."""
+        ...
 
 
 class ClientProcess(ProcessLoop):
@@ -119,11 +130,15 @@ class _System:
         return 1
 
 
-def _running() -> Random:
+def _process() -> ClientProcess:
     process = events._get_running_loop()
     if not isinstance(process, ClientProcess):
         raise AssertionError("the library runs in no client's process")
-    return process.chance
+    return process
+
+
+def _running() -> Random:
+    return _process().chance
 
 
 def _wall_s() -> float:
@@ -141,8 +156,8 @@ def _now() -> float:
 
 
 @contextmanager
-def library_in(dial: Dial) -> Iterator[None]:
-    """The library lives in the simulated world meanwhile, and dials by `dial`."""
+def library_in(wires: Wires) -> Iterator[None]:
+    """The library lives in the simulated world meanwhile, and reaches it by `wires`."""
     before: list[tuple[Any, str, Any]] = []
 
     def put(place: Any, name: str, value: Any) -> None:
@@ -150,9 +165,10 @@ def library_in(dial: Dial) -> Iterator[None]:
         setattr(place, name, value)
 
     def open_channel(address: str, *_: object) -> Any:
-        process = events._get_running_loop()
-        assert isinstance(process, ClientProcess)
-        return dial(process, address)
+        return wires.dial(_process(), address)
+
+    async def is_refused(address: str) -> bool:
+        return await wires.is_refused(_process(), address)
 
     chance, system = _Chance(), _System()
     stands_for = {
@@ -166,7 +182,8 @@ def library_in(dial: Dial) -> Iterator[None]:
             if id(value) in stands_for:
                 put(module, name, stands_for[id(value)])
     put(broker_group, "open_channel", open_channel)
-    put(client, "_own_ipv4", lambda _: "10.0.9.9")
+    put(connection, "is_refused", is_refused)
+    put(client, "own_ipv4", lambda _: "10.0.9.9")
     put(settings, "socket", SimpleNamespace(gethostname=lambda: "client"))
     put(tenacity, "time", SimpleNamespace(monotonic=_now, sleep=time.sleep))
     put(tenacity.wait, "random", chance)

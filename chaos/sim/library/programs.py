@@ -12,6 +12,7 @@ from typing import Final
 from chaos.sim.defect import Defect
 from chaos.sim.library.books import Finish, SentBook, WorkBook
 from chaos.sim.library.process import ClientProcess
+from chaos.sim.retry_model import ATTEMPTS
 from dledger.client import (
     BufferFull,
     Client,
@@ -64,7 +65,7 @@ class Program:
     async def run(self) -> None:
         """Until everybody is told to stop."""
         chance = self.chance
-        addresses = chance.sample(self.shared.addresses, chance.randint(1, len(self.shared.addresses)))
+        addresses = chance.sample(self.shared.addresses, len(self.shared.addresses))
         options = ClientOptions(deadline_s=chance.choice((3.0, 10.0)))
         async with Client.connect(addresses, options=options) as client:
             await self.work(client)
@@ -165,6 +166,7 @@ class Working(Program):
             retry_delays_s=(0.1, 0.5),
             suspend_s=0.2,
             drain_s=2.0,
+            max_attempts=ATTEMPTS,
         )
         consumer = client.push_consumer(self.GROUP, options)
         process = self.process

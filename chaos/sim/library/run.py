@@ -38,6 +38,7 @@ from chaos.sim.run import Failure, Run
 from chaos.sim.timeline import ActorDied
 from dledger.core.types import NodeId
 from dledger.records.record import decode_records
+from dledger.records.reserved import dead_letter_topic
 
 LEAST_SEGMENT_BYTES: Final = 64 << 10  # batches aren't cut to the least that there are
 THROUGH_US: Final = 120_000_000  # from peace on, within which everything is worked off
@@ -243,7 +244,8 @@ class LibraryRun(Run):
         )
 
     def _is_worked_off(self, stored: set[bytes]) -> bool:
-        return all(not book.missing(stored) for book in self.books.values())
+        left = {group: book.missing(stored) for group, book in self.books.items()}
+        return all(not bodies or self._dead(group) >= set(bodies) for group, bodies in left.items())
 
     def _what_is_left(self) -> str:
         stored = set(self._stored().values())
@@ -256,17 +258,21 @@ class LibraryRun(Run):
         super()._look()
         self.sent.check(self._stored())
 
-    def _stored(self) -> dict[tuple[int, int], bytes]:
-        """What a member that serves holds of the topic."""
+    def _dead(self, group: str) -> set[bytes]:
+        """The group's dead letters."""
+        return set(self._stored(dead_letter_topic(group)).values())
+
+    def _stored(self, name: str = TOPIC) -> dict[tuple[int, int], bytes]:
+        """What a member that serves holds of a topic."""
         for node in self.world.nodes.values():
             life = node.life
             if life is None or not life.replica.leadership.serving:
                 continue
-            topic = life.replica.machine.topics.get(TOPIC)
+            topic = life.replica.machine.topics.get(name)
             if topic is None:
                 return {}
             found: dict[tuple[int, int], bytes] = {}
-            ref = TopicRef(TOPIC, topic.incarnation)
+            ref = TopicRef(name, topic.incarnation)
             for queue_id, end in enumerate(topic.next_offsets):
                 at = 0
                 while at < end:
@@ -289,7 +295,7 @@ class LibraryRun(Run):
 def run_library(seed: int, duration_ms: int = 12_000) -> Outcome:
     """The schedule of `seed`."""
     run = LibraryRun(library_plan(seed, duration_ms))
-    with quiet_logs(), library_in(run.network.dial):
+    with quiet_logs(), library_in(run.network):
         was_enabled = gc.isenabled()
         gc.disable()
         try:
