@@ -70,7 +70,9 @@ class SentBook:
         where = {body: place for place, body in stored.items()}
         for body, told in self.told.items():
             if told is None:
-                raise Defect("unsettled", f"{body!r} was accepted, and nobody says what became of it")
+                raise Defect(
+                    "unsettled", f"{body!r} was accepted, and nobody says what became of it"
+                )
             if times[body] > 1:
                 raise Defect("duplicate", f"{body!r} is stored {times[body]} times")
             if told.is_refused and times[body]:
@@ -78,7 +80,9 @@ class SentBook:
             if told.place is not None and told.place[1] < 0 and not times[body]:
                 raise Defect("lost", f"{body!r} was stored before, and isn't there")
             if told.place is not None and told.place[1] >= 0 and where.get(body) != told.place:
-                raise Defect("lost", f"{body!r} was stored at {told.place}, is at {where.get(body)}")
+                raise Defect(
+                    "lost", f"{body!r} was stored at {told.place}, is at {where.get(body)}"
+                )
         unsent = [body for body in times if body not in self.told]
         if unsent:
             raise Defect("phantom", f"nobody has sent {unsent[:3]}")
@@ -131,7 +135,11 @@ class WorkBook:
         """
         body, place = message.body, f"{message.queue_id}/{message.queue_offset}"
         is_first = message.reconsume_times == 0
-        if self.is_exclusive and is_first and self.frontier(message.queue_id) > message.queue_offset:
+        if (
+            self.is_exclusive
+            and is_first
+            and self.frontier(message.queue_id) > message.queue_offset
+        ):
             raise Defect(
                 "handled again",
                 f"{self.group}, {process.name}: {body!r} at {place}, of a queue that is finished "

@@ -45,9 +45,7 @@ class Network:
         self.world = world
         self.chance = world.plan.random("library/network")
         self.cuts: set[tuple[str, NodeId]] = set()  # clients' processes from nodes
-        self._by_address = {
-            node.config.listen: name for name, node in world.nodes.items()
-        }
+        self._by_address = {node.config.listen: name for name, node in world.nodes.items()}
         self.addresses = list(self._by_address)
 
     def dial(self, process: ClientProcess, address: str) -> Channel:
@@ -412,7 +410,7 @@ def _cancel(task: asyncio.Task[Any]) -> None:
 
 
 def _error(code: grpc.StatusCode, details: str, trailing: Any = ()) -> AioRpcError:
-    return AioRpcError(code, Metadata(), Metadata(*trailing), details)
+    return AioRpcError(code, Metadata(), Metadata(*trailing), details, None)
 
 
 def _rpc_error(failure: CallFailed, answered: Any) -> AioRpcError:
@@ -425,5 +423,3 @@ def _rpc_error(failure: CallFailed, answered: Any) -> AioRpcError:
         code = STATUS[ErrorCode[epb.ErrorCode.Name(failure.error.code)]]
     trailing = ((ERROR_METADATA_KEY, failure.error.SerializeToString()), *answered)
     return _error(code, failure.error.message, trailing)
-
-

@@ -131,9 +131,8 @@ class _System:
 
 
 def _process() -> ClientProcess:
-    process = events._get_running_loop()
-    if not isinstance(process, ClientProcess):
-        raise AssertionError("the library runs in no client's process")
+    process: object = events._get_running_loop()
+    assert isinstance(process, ClientProcess), "the library runs in no client's process"
     return process
 
 
@@ -142,7 +141,7 @@ def _running() -> Random:
 
 
 def _wall_s() -> float:
-    process = events._get_running_loop()
+    process: object = events._get_running_loop()
     return process.wall_ms() / 1_000 if isinstance(process, ClientProcess) else 0.0
 
 

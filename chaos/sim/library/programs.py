@@ -150,7 +150,7 @@ class Sending(Program):
 class Working(Program):
     """A push consumer: handlers that take their time, fail at some, and return."""
 
-    GROUP: Final = "workers"
+    GROUP = "workers"
     in_order = False
 
     async def work(self, client: Client) -> None:
@@ -186,8 +186,8 @@ class Working(Program):
                 book.end(handling, is_done=is_done)
 
         working = asyncio.ensure_future(consumer.run())
-        while not (self.shared.closing or working.done()):
-            await asyncio.sleep(0.1)
+        while not working.done() and not self.shared.closing:
+            await asyncio.wait([working], timeout=0.1)
         consumer.stop()
         await working
 
@@ -195,14 +195,14 @@ class Working(Program):
 class WorkingInOrder(Working):
     """The same, one message of a queue after the other."""
 
-    GROUP: Final = "in-order"
+    GROUP = "in-order"
     in_order = True
 
 
 class Popping(Program):
     """A simple consumer: receives some, works on them, acknowledges most."""
 
-    GROUP: Final = "poppers"
+    GROUP = "poppers"
 
     async def work(self, client: Client) -> None:
         chance, book = self.chance, self.shared.books[self.GROUP]
@@ -249,32 +249,39 @@ class Popping(Program):
 class Looping(Program):
     """A pull consumer of a group: a loop over batches that commits what it has read."""
 
-    GROUP: Final = "loopers"
+    GROUP = "loopers"
 
     async def work(self, client: Client) -> None:
-        chance, book = self.chance, self.shared.books[self.GROUP]
-        assert self.process is not None
+        while not self.shared.closing:
+            try:
+                await self._loop_until_idle(client)
+            except ClientClosed:
+                raise
+            except ClientError:
+                await self.pause(0.2)
+
+    async def _loop_until_idle(self, client: Client) -> None:
+        chance, book, process = self.chance, self.shared.books[self.GROUP], self.process
+        assert process is not None
         options = ConsumerOptions(
             member=f"{self.name}.{self.life}",
             commit_every_s=chance.choice((None, 0.2)),
             hold_ms=500,
         )
-        while not self.shared.closing:
-            try:
-                async with client.pull_consumer(
-                    TOPIC, group=self.GROUP, start=StartFrom.FIRST, idle_timeout_s=1.0, options=options
-                ) as consumer:
-                    async for batch in consumer.batches():
-                        for message in batch:
-                            handling = book.begin(self.process, message)
-                            book.end(handling, is_done=True)
-                        if chance.random() < 0.3:
-                            await self.pause(0.02)
-                        if options.commit_every_s is None:
-                            await consumer.commit()
-                        if self.shared.closing:
-                            break
-            except ClientError as error:
-                if isinstance(error, ClientClosed):
-                    raise
-                await self.pause(0.2)
+        async with client.pull_consumer(
+            TOPIC,
+            group=self.GROUP,
+            start=StartFrom.FIRST,
+            idle_timeout_s=1.0,
+            options=options,
+        ) as consumer:
+            async for batch in consumer.batches():
+                for message in batch:
+                    handling = book.begin(process, message)
+                    book.end(handling, is_done=True)
+                if chance.random() < 0.3:
+                    await self.pause(0.02)
+                if options.commit_every_s is None:
+                    await consumer.commit()
+                if self.shared.closing:
+                    return

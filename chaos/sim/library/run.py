@@ -9,6 +9,7 @@ held against the log.
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,9 @@ from random import Random
 from typing import Any, Final
 
 from broker.state.topics import TopicRef
+from chaos.sim.cast import AnyClient
 from chaos.sim.defect import Defect
+from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.library.books import SentBook, WorkBook
 from chaos.sim.library.channel import Network
 from chaos.sim.library.process import ClientProcess, library_in
@@ -30,26 +33,28 @@ from chaos.sim.library.programs import (
     Working,
     WorkingInOrder,
 )
-from chaos.sim.cast import AnyClient
-from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.plan import Plan
 from chaos.sim.quiet import collecting_garbage_by_hand, quiet_logs
 from chaos.sim.run import Failure, Run
 from chaos.sim.timeline import ActorDied
+from chaos.sim.world import Line
 from dledger.core.types import NodeId
 from dledger.records.record import decode_records
 from dledger.records.reserved import dead_letter_topic
 
 LEAST_SEGMENT_BYTES: Final = 64 << 10  # batches aren't cut to the least that there are
+DEFAULT_DURATION_MS: Final = 12_000
 THROUGH_US: Final = 120_000_000  # from peace on, within which everything is worked off
+LOOK_US: Final = 250_000  # between looks at whether it is so
 END_US: Final = 90_000_000  # within which programs end that are told to
 KINDS: Final[Sequence[type[Program]]] = (Working, WorkingInOrder, Popping, Looping)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run gave; the same for the same seed."""
+    """What one run gave; but for `cpu_s`, processor seconds, the same for the same seed."""
 
+    seed: int
     failure: Failure | None
     trace: str
     accepted: int
@@ -57,6 +62,8 @@ class Outcome:
     handled: dict[str, int]  # by group: messages that were finished
     again: dict[str, int]  # by group: how often one was begun again
     processes: int
+    cpu_s: float
+    transcript: tuple[Line, ...]
 
 
 def library_plan(seed: int, duration_ms: int) -> Plan:
@@ -69,7 +76,7 @@ def library_plan(seed: int, duration_ms: int) -> Plan:
         retention_disk_percent=0,
         segment_bytes=max(drawn.tuning.segment_bytes, LEAST_SEGMENT_BYTES),
     )
-    plan = Plan(
+    return Plan(
         seed,
         nodes=drawn.nodes,
         spares=drawn.spares,
@@ -82,7 +89,6 @@ def library_plan(seed: int, duration_ms: int) -> Plan:
         tuning=tuning,
         faults=tuple(f for f in drawn.faults if f.kind.name not in ("MOVE_START", "ALTERED_LOG")),
     )
-    return plan
 
 
 class LibraryRun(Run):
@@ -153,7 +159,6 @@ class LibraryRun(Run):
         self.world.log(program.name, "killed")
         process.die()
         program.die()
-        self.world.network  # its streams break as those of a process do
         self._break_streams(process)
 
     def _break_streams(self, process: ClientProcess) -> None:
@@ -188,9 +193,13 @@ class LibraryRun(Run):
             timeline.at(until, clients, self._resume, program)
         else:
             nodes = list(self.world.nodes)
-            cut = {(program.name, node) for node in chance.sample(nodes, chance.randint(1, len(nodes)))}
+            cut = {
+                (program.name, node) for node in chance.sample(nodes, chance.randint(1, len(nodes)))
+            }
             timeline.at(at, clients, self._cut, cut)
-            timeline.at(at + chance.choice((100_000, 1_000_000, 5_000_000)), clients, self._join, cut)
+            timeline.at(
+                at + chance.choice((100_000, 1_000_000, 5_000_000)), clients, self._join, cut
+            )
 
     def _pause(self, program: Program) -> None:
         if program.process is not None and program.process.alive:
@@ -224,14 +233,10 @@ class LibraryRun(Run):
         self._until(lambda: names <= set(self.told.ended), END_US, "programs don't end")
 
     def _until(self, holds: Callable[[], bool], bound_us: int, what: str) -> None:
-        def is_so() -> bool:
-            return self.world.now_us % 64 == 0 and holds()
-
-        timeline = self.world.timeline
-        for _ in range(bound_us // 250_000):
+        for _ in range(bound_us // LOOK_US):
             if holds():
                 return
-            timeline.run(self.world.now_us + 250_000)
+            self._advance(self.world.now_us + LOOK_US)
         if not holds():
             raise Defect("library", f"{what}: {self._at_work()}" if what else self._what_is_left())
 
@@ -251,7 +256,8 @@ class LibraryRun(Run):
         stored = set(self._stored().values())
         left = {group: sorted(book.missing(stored)) for group, book in self.books.items()}
         return "nobody has handled " + "; ".join(
-            f"{group}: {len(bodies)} of {len(stored)}, {bodies[:3]}" for group, bodies in left.items()
+            f"{group}: {len(bodies)} of {len(stored)}, {bodies[:3]}"
+            for group, bodies in left.items()
         )
 
     def _look(self) -> None:
@@ -292,35 +298,32 @@ class LibraryRun(Run):
         )
 
 
-def run_library(seed: int, duration_ms: int = 12_000) -> Outcome:
+def run_library(seed: int, duration_ms: int = DEFAULT_DURATION_MS) -> Outcome:
     """The schedule of `seed`."""
+    started = time.process_time()
     run = LibraryRun(library_plan(seed, duration_ms))
-    with quiet_logs(), library_in(run.network):
-        was_enabled = gc.isenabled()
-        gc.disable()
+    with quiet_logs(), collecting_garbage_by_hand(), library_in(run.network):
         try:
             failure = run.to_the_end()
         finally:
             for process in run.processes:
                 process.die()
-            stored = len({body for body, told in run.sent.told.items() if told and told.place})
-            outcome = Outcome(
-                failure,
-                run.world.timeline.trace,
-                len(run.sent.told),
-                stored,
-                {group: len(book.done) for group, book in run.books.items()},
-                {group: sum(n - 1 for n in book.begun.values()) for group, book in run.books.items()},
-                len(run.processes),
-            )
-            last = list(run.world.transcript)
-            del run
-            gc.collect()
-            if was_enabled:
-                gc.enable()
-    global LAST
-    LAST = last
+        outcome = _outcome(run, failure, started)
+        del run
+        gc.collect()  # what killed processes have left open is nobody's to be warned of
     return outcome
 
 
-LAST: list[Any] = []
+def _outcome(run: LibraryRun, failure: Failure | None, started: float) -> Outcome:
+    return Outcome(
+        seed=run.plan.seed,
+        failure=failure,
+        trace=run.world.timeline.trace,
+        accepted=len(run.sent.told),
+        stored=sum(told is not None and told.place is not None for told in run.sent.told.values()),
+        handled={group: len(book.done) for group, book in run.books.items()},
+        again={group: sum(n - 1 for n in book.begun.values()) for group, book in run.books.items()},
+        processes=len(run.processes),
+        cpu_s=time.process_time() - started,
+        transcript=tuple(run.world.transcript),
+    )
