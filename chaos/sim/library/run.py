@@ -35,7 +35,7 @@ from chaos.sim.library.programs import (
 )
 from chaos.sim.plan import Plan
 from chaos.sim.quiet import collecting_garbage_by_hand, quiet_logs
-from chaos.sim.run import Failure, Run
+from chaos.sim.run import PEACE_US, Failure, Run
 from chaos.sim.timeline import ActorDied
 from chaos.sim.world import Line
 from dledger.core.types import NodeId
@@ -217,7 +217,14 @@ class LibraryRun(Run):
 
     # --- peace --------------------------------------------------------------------------------
 
-    def _read_everything(self) -> None:
+    def _come_to_rest(self, until_us: int, when: str = "") -> None:
+        """Programs end first: a log to which somebody writes doesn't come to rest."""
+        if not self.told.closing:
+            self._work_off()
+            until_us = self.world.now_us + PEACE_US
+        super()._come_to_rest(until_us, when)
+
+    def _work_off(self) -> None:
         """Programs stop sending, work everything off, and end."""
         self.network.cuts.clear()
         for program in self.programs:
