@@ -402,9 +402,9 @@ async def _replace(addresses: list[str], node_id: str, wait_s: float) -> Replace
     tls = chosen_material()
     status = await group_status(addresses, tls)
     where = {view.id: view.admin_address for view in status.nodes}
-    leader = status.leading()
     if node_id not in where:
         raise FormationRefused(f"{node_id} is no member: {', '.join(sorted(where))} are")
+    leader = status.leading(besides={node_id})
     wanted = Replacement(node_id, where[node_id], leader.admin_address)
     return await replace_disk(GrpcCalls(tls), wanted, wait_s)
 

@@ -158,7 +158,8 @@ def _carry_out(
 
 async def _change(addresses: Sequence[str], wish: Wish, wait_s: float) -> tuple[cpb.Members, bool]:
     tls = chosen_material()
-    leader = (await group_status(addresses, tls)).leading().admin_address
+    newcomers = {each.node_id for each in wish.add}
+    leader = (await group_status(addresses, tls)).leading(besides=newcomers).admin_address
     return await change(GrpcCalls(tls), leader, wish, wait_s)
 
 

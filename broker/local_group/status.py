@@ -8,7 +8,7 @@ a second for a node that is silent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -195,15 +195,19 @@ class GroupStatus:
         found = next((node.preferred for node in self.nodes if node.id == self.leader), "")
         return found or None
 
-    def leading(self) -> NodeView:
+    def leading(self, besides: Collection[str] = ()) -> NodeView:
         """The leader.
+
+        Args:
+            besides: nodes that aren't to be believed, as they may be of another group of the same
+                name: whose disks are to come in. What such a one leads isn't who takes it in.
 
         Raises:
             NoLeader: no node says that it leads.
         """
-        for node in self.nodes:
-            if node.role == "leader" and node.id == self.leader:
-                return node
+        leaders = [each for each in self.nodes if each.role == "leader" and each.id not in besides]
+        if leaders:
+            return max(leaders, key=lambda node: node.term or 0)
         raise NoLeader("no node says that it leads: a majority has to run")
 
     @property

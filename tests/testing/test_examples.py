@@ -84,7 +84,7 @@ def test_a_suite_on_real_and_fake_nodes() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 passed" in done.stdout
+    assert "6 passed" in done.stdout
 
 
 def test_dead_letters_that_are_sent_again(dledger_group: BrokerGroup) -> None:
