@@ -18,7 +18,7 @@ from dledger.outcome import Outcome as Fate
 
 SEEDS = int(os.environ.get("LIBRARY_SEEDS", "12"))
 REACHED = 12  # seeds, which reach together what this is about
-SHORT_MS = 5_000
+SHORT_MS = 6_000
 
 
 @functools.cache

@@ -1,8 +1,9 @@
 """A `grpc.aio.Channel` over the simulated network, as far as the library uses one.
 
-Requests and answers travel as bytes and take the network's time; an answer may be lost, then the
-deadline speaks. A stream keeps its order, and goes mute where the network loses something of it or
-the client is cut off: a watch is then ended by keepalive, members' streams find out by themselves.
+Requests and answers travel as bytes and take the network's time. Where one is lost, or the client
+is cut off, the connection is, and keepalive ends the call, unless its deadline does. A stream keeps
+its order, and goes mute where the network loses something of it: a watch is then ended by
+keepalive, members' streams find out by themselves.
 A call that the client gives up is given up at the node as well, a moment later, as gRPC does.
 """
 
@@ -13,6 +14,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -32,7 +34,8 @@ from dledger.core.types import NodeId
 from dledger.limits import ERROR_METADATA_KEY
 from dledger.wire import errors_pb2 as epb
 
-KEEPALIVE_US: Final = 3_000_000  # after which a watch that is mute ends
+KEEPALIVE_US: Final = 3_000_000  # after which a connection that has lost something ends
+LOST: Final = CallFailed(None, may_have_happened=True)
 SILENT_S: Final = 0.5
 NEVER_SENT: Final = "failed to connect to all addresses"
 _EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
@@ -44,7 +47,9 @@ class Network:
     def __init__(self, world: World) -> None:
         self.world = world
         self.chance = world.plan.random("library/network")
-        self.cuts: set[tuple[str, NodeId]] = set()  # clients' processes from nodes
+        # Clients' processes and nodes: nothing of one arrives at the other; no answer does.
+        self.cuts: set[tuple[str, NodeId]] = set()
+        self.deaf: set[tuple[str, NodeId]] = set()
         self._by_address = {node.config.listen: name for name, node in world.nodes.items()}
         self.addresses = list(self._by_address)
 
@@ -63,6 +68,9 @@ class Network:
 
     def is_cut(self, process: ClientProcess, node: NodeId) -> bool:
         return (process.name, node) in self.cuts
+
+    def is_deaf(self, process: ClientProcess, node: NodeId) -> bool:
+        return (process.name, node) in self.deaf or self.is_cut(process, node)
 
     def loses(self) -> bool:
         loss = self.world.network.weather.loss
@@ -143,7 +151,8 @@ class Call:
         self._future.add_done_callback(self._on_done)
         timeline, world = network.world.timeline, network.world
         if network.is_cut(process, node.name) or network.loses():
-            return  # the deadline speaks
+            timeline.after(KEEPALIVE_US, process, self._fail, LOST)
+            return
         if node.life is None:
             refused = CallFailed(None, may_have_happened=False)
             timeline.after(REFUSED_US, process, self._fail, refused)
@@ -207,8 +216,17 @@ class Call:
             return
         task = life.loop.create_task(node.serve(self._method, self._told))
         self._serving = (life, task)
-        future = self._future
-        task.add_done_callback(lambda done: world._respond(node, life, future, done))
+        task.add_done_callback(partial(self._on_served, life))
+
+    def _on_served(self, life: Life, done: asyncio.Task[object]) -> None:
+        """The answer is on its way, or lost, and its connection with it."""
+        channel, network = self._channel, self._channel.network
+        world, node = network.world, channel.node
+        if network.is_deaf(channel.process, node.name) and not _is_defect(done):
+            world._open_calls.get(node.name, {}).pop(self._future, None)
+        else:
+            world._respond(node, life, self._future, done)
+        world.timeline.after(KEEPALIVE_US, channel.process, self._fail, LOST)
 
 
 class Watch:
@@ -307,7 +325,7 @@ class Watch:
         """The node says it."""
         network, channel = self._channel.network, self._channel
         lost = network.world.network.weather.loss * LOSS_SHARE
-        is_cut = network.is_cut(channel.process, channel.node.name)
+        is_cut = network.is_deaf(channel.process, channel.node.name)
         if is_cut or (lost and network.chance.random() < lost):
             self._go_mute()
         if not self.is_mute:
@@ -345,7 +363,7 @@ class Attending:
             node.name,
             self._receive,
             self._on_end,
-            is_cut=lambda: network.is_cut(process, node.name),
+            is_cut=lambda: network.is_deaf(process, node.name),
             loop=process,
         )
 
@@ -398,6 +416,12 @@ class Attending:
     def _wake(self) -> None:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
+
+
+def _is_defect(done: asyncio.Task[object]) -> bool:
+    """Whether it ended as no call may."""
+    error = None if done.cancelled() else done.exception()
+    return error is not None and not isinstance(error, BrokerError | ActorDied)
 
 
 def _snake(name: str) -> str:

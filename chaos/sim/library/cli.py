@@ -22,7 +22,7 @@ def command(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run.")] = 1,
     duration: Annotated[
         float, typer.Option(min=0.1, max=3600, help="Virtual seconds under faults.")
-    ] = 12.0,
+    ] = 20.0,
     time_limit: Annotated[
         float | None,
         typer.Option(min=0.1, max=1e7, help="Start no further seed after so many seconds."),

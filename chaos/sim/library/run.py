@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -33,18 +34,20 @@ from chaos.sim.library.programs import (
     Working,
     WorkingInOrder,
 )
+from chaos.sim.machine import Life
 from chaos.sim.plan import Plan
 from chaos.sim.quiet import collecting_garbage_by_hand, quiet_logs
 from chaos.sim.run import PEACE_US, Failure, Run
 from chaos.sim.timeline import ActorDied
 from chaos.sim.world import Line
-from dledger.core.types import NodeId
 from dledger.records.record import decode_records
 from dledger.records.reserved import dead_letter_topic
+from store.errors import CorruptionFound, StorageFailed
 
 LEAST_SEGMENT_BYTES: Final = 64 << 10  # batches aren't cut to the least that there are
-DEFAULT_DURATION_MS: Final = 12_000
+DEFAULT_DURATION_MS: Final = 20_000
 THROUGH_US: Final = 120_000_000  # from peace on, within which everything is worked off
+PAUSES_US: Final = (50_000, 800_000, 4_000_000, 9_000_000, 12_000_000, 14_000_000)
 LOOK_US: Final = 250_000  # between looks at whether it is so
 END_US: Final = 90_000_000  # within which programs end that are told to
 KINDS: Final[Sequence[type[Program]]] = (Working, WorkingInOrder, Popping, Looping)
@@ -183,23 +186,24 @@ class LibraryRun(Run):
     def _strike(self, program: Program, chance: Random, at: int) -> None:
         timeline, clients = self.world.timeline, self.world.clients
         what = chance.random()
-        if what < 0.35:
+        if what < 0.25:
             timeline.at(at, clients, self._kill, program)
             again = at + chance.choice((1_000, 300_000, 3_000_000))
             timeline.at(again, clients, self._start, program)
-        elif what < 0.65:
+        elif what < 0.55:
             timeline.at(at, clients, self._pause, program)
-            until = at + chance.choice((50_000, 800_000, 4_000_000, 12_000_000))
+            until = at + chance.choice(
+                (50_000, 800_000, 4_000_000, 9_000_000, 12_000_000, 14_000_000)
+            )
             timeline.at(until, clients, self._resume, program)
         else:
             nodes = list(self.world.nodes)
-            cut = {
-                (program.name, node) for node in chance.sample(nodes, chance.randint(1, len(nodes)))
-            }
-            timeline.at(at, clients, self._cut, cut)
-            timeline.at(
-                at + chance.choice((100_000, 1_000_000, 5_000_000)), clients, self._join, cut
-            )
+            some = chance.sample(nodes, chance.randint(1, len(nodes)))
+            links = {(program.name, node) for node in some}
+            cuts = chance.choice((self.network.cuts, self.network.deaf))
+            timeline.at(at, clients, cuts.update, links)
+            until = at + chance.choice((100_000, 1_000_000, 5_000_000))
+            timeline.at(until, clients, cuts.difference_update, links)
 
     def _pause(self, program: Program) -> None:
         if program.process is not None and program.process.alive:
@@ -208,12 +212,6 @@ class LibraryRun(Run):
     def _resume(self, program: Program) -> None:
         if program.process is not None and program.process.alive:
             program.process.resume()
-
-    def _cut(self, cut: set[tuple[str, NodeId]]) -> None:
-        self.network.cuts |= cut
-
-    def _join(self, cut: set[tuple[str, NodeId]]) -> None:
-        self.network.cuts -= cut
 
     # --- peace --------------------------------------------------------------------------------
 
@@ -227,6 +225,7 @@ class LibraryRun(Run):
     def _work_off(self) -> None:
         """Programs stop sending, work everything off, and end."""
         self.network.cuts.clear()
+        self.network.deaf.clear()
         for program in self.programs:
             self._resume(program)
             self._start(program)
@@ -276,25 +275,28 @@ class LibraryRun(Run):
         return set(self._stored(dead_letter_topic(group)).values())
 
     def _stored(self, name: str = TOPIC) -> dict[tuple[int, int], bytes]:
-        """What a member that serves holds of a topic."""
-        for node in self.world.nodes.values():
-            life = node.life
-            if life is None or not life.replica.leadership.serving:
-                continue
-            topic = life.replica.machine.topics.get(name)
-            if topic is None:
-                return {}
-            found: dict[tuple[int, int], bytes] = {}
-            ref = TopicRef(name, topic.incarnation)
-            for queue_id, end in enumerate(topic.next_offsets):
-                at = 0
-                while at < end:
-                    pulled = life.replica.reader.pull(ref, queue_id, at, 1_000, 1 << 20)
-                    for record in decode_records(pulled.records):
-                        found[queue_id, record.queue_offset] = record.body
-                    at = pulled.next_offset
-            return found
+        """What a member that serves holds of a topic; or, where that has rotted, another one."""
+        lives = [node.life for node in self.world.nodes.values() if node.life is not None]
+        lives.sort(key=lambda life: not life.replica.leadership.serving)
+        for life in lives:
+            with suppress(CorruptionFound, StorageFailed, OSError):
+                return self._held_by(life, name)
         return {}
+
+    def _held_by(self, life: Life, name: str) -> dict[tuple[int, int], bytes]:
+        topic = life.replica.machine.topics.get(name)
+        found: dict[tuple[int, int], bytes] = {}
+        if topic is None:
+            return found
+        ref = TopicRef(name, topic.incarnation)
+        for queue_id, end in enumerate(topic.next_offsets):
+            at = 0
+            while at < end:
+                pulled = life.replica.reader.pull(ref, queue_id, at, 1_000, 1 << 20)
+                for record in decode_records(pulled.records):
+                    found[queue_id, record.queue_offset] = record.body
+                at = pulled.next_offset
+        return found
 
     def _frontier(self, group: str, queue_id: int) -> int:
         """Up to where the group is through with the queue, as far as anybody has applied."""
