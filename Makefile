@@ -15,7 +15,7 @@ VERSIONED = tests/client tests/core tests/links tests/node tests/store
 unexport PYTHONDONTWRITEBYTECODE
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
-.PHONY: help extras setup up down status demo test sim audit-property table-kills object-server spark-kills mutants chaos fuzz flips judgement check format lint types verify-proto proto versions picture architecture audit audit-package testing bench wheel-check clean
+.PHONY: help extras setup up down status demo test sim library audit-property table-kills object-server spark-kills mutants chaos fuzz flips judgement check format lint types verify-proto proto versions picture architecture audit audit-package testing bench wheel-check clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -47,6 +47,9 @@ test: setup extras  ## every test (EXTRAS= leaves out what needs Spark)
 
 sim: setup       ## the deterministic simulator, for a minute (SEED=0 SEEDS=100000 LIMIT=60)
 	$(BIN)/dledger chaos sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),100000) --time-limit $(or $(LIMIT),60)
+
+library: setup   ## the client library in the simulator, for a minute (SEED=0 SEEDS=100000 LIMIT=60)
+	$(BIN)/dledger chaos library --seed $(or $(SEED),0) --seeds $(or $(SEEDS),100000) --time-limit $(or $(LIMIT),60)
 
 audit-property: setup  ## any one change to a replica's files gets a verdict that it allows (DRAWS=300 of each kind)
 	AUDIT_DRAWS=$(or $(DRAWS),300) $(BIN)/python -m pytest -q tests/audit/test_any_change.py -m "not spark"

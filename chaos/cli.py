@@ -18,6 +18,7 @@ import typer
 from chaos.flips import cli as flips
 from chaos.fuzz import cli as fuzz
 from chaos.real import cli as real
+from chaos.sim.library import cli as library
 from chaos.sim.run import Report, run_plan
 from chaos.sim.shrink import Recipe, shrink
 from chaos.sim.tally import Tally
@@ -36,6 +37,7 @@ app = new_program(
 real.register(app)  # run, list and report: on real processes
 app.command(name="fuzz")(fuzz.command)
 app.command(name="flips")(flips.command)
+app.command(name="library")(library.command)
 
 
 @app.callback()

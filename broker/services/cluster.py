@@ -204,7 +204,7 @@ class Cluster:
         self._status = status
         self._members = members
         self._max_watchers = max_watchers
-        self._watchers: set[asyncio.Event] = set()
+        self._watchers: dict[asyncio.Event, None] = {}
         self._told: LeaderView | None = None  # to watchers, last
         self._undecided: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -268,7 +268,7 @@ class Cluster:
         if len(self._watchers) >= self._max_watchers:
             raise BrokerError(ErrorCode.BUSY, f"{len(self._watchers)} watchers, the limit")
         changed = asyncio.Event()
-        self._watchers.add(changed)
+        self._watchers[changed] = None
         try:
             while not self._is_closed:
                 changed.clear()
@@ -276,7 +276,7 @@ class Cluster:
                 yield self._told
                 await changed.wait()
         finally:
-            self._watchers.discard(changed)
+            self._watchers.pop(changed, None)
 
     async def transfer_leadership(self, target: str = "") -> LeaderView:
         """The view after leadership was handed over.

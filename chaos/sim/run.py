@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from chaos.sim.at_rest import (
     somebody_leads,
     told_of_nodes,
 )
-from chaos.sim.cast import Cast
+from chaos.sim.cast import AnyClient, Cast
 from chaos.sim.clients import Administrator, Consumer, Shared
 from chaos.sim.defect import Defect
 from chaos.sim.draining import Draining
@@ -88,7 +88,7 @@ def run_plan(plan: Plan, at_rest: Callable[[World], None] | None = None) -> Repo
     """
     started = time.process_time()
     with quiet_logs(), collecting_garbage_by_hand():
-        run = _Run(plan, at_rest)
+        run = Run(plan, at_rest)
         failure = run.to_the_end()
     world = run.world
     return Report(
@@ -112,7 +112,7 @@ def run_plan(plan: Plan, at_rest: Callable[[World], None] | None = None) -> Repo
     )
 
 
-class _Run:
+class Run:
     """A world with its clients and its nemesis, and what is under way."""
 
     def __init__(self, plan: Plan, at_rest: Callable[[World], None] | None = None) -> None:
@@ -147,7 +147,7 @@ class _Run:
         world, plan = self.world, self.plan
         world.start()
         self._spawn(self._create_topic())
-        for client in self.cast.make():
+        for client in self._clients():
             task = self._spawn(client.run())
             if not isinstance(client, Member | Popper):
                 self._draining.others.append(task)
@@ -175,9 +175,17 @@ class _Run:
         self.nemesis.copies.check_told()
         if plan.one_away:
             self._take_one_away()
-        LastLook(world, self.shared, self.cast).look()
+        self._look()
         if self._at_rest is not None:
             self._at_rest(self.world)
+
+    def _clients(self) -> Sequence[AnyClient]:
+        """Who is at work on the clients' loop."""
+        return self.cast.make()
+
+    def _look(self) -> None:
+        """At everything, when all is at rest."""
+        LastLook(self.world, self.shared, self.cast).look()
 
     def _take_one_away(self) -> None:
         """Any voter may go; then all is whole again."""

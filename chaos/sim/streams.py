@@ -36,14 +36,13 @@ class Surroundings(Protocol):
 
     timeline: Timeline
     network: Network
-    clients: ProcessLoop
 
     @property
     def now_us(self) -> int: ...
 
 
 class MemberStream:
-    """A client's end; it is used on the clients' loop."""
+    """A client's end; it is used on the client's loop."""
 
     def __init__(
         self,
@@ -53,8 +52,10 @@ class MemberStream:
         is_cut: Callable[[], bool],
         on_response: OnResponse,
         on_end: OnEnd,
+        loop: ProcessLoop,
     ) -> None:
         self._world = world
+        self._loop = loop
         self._chance = chance
         self._is_cut = is_cut
         self._on_response, self._on_end = on_response, on_end
@@ -144,7 +145,7 @@ class MemberStream:
     def _later(self, call: Callable[..., None], *what: object) -> None:
         world = self._world
         self._told_until = max(self._told_until, world.now_us + world.network.delay())
-        world.timeline.at(self._told_until, world.clients, call, *what)
+        world.timeline.at(self._told_until, self._loop, call, *what)
 
 
 class _ServerEnd:

@@ -179,15 +179,23 @@ class World:
             self.log(node.name, f"leads term {term}")
 
     def open_stream(
-        self, client: str, node: NodeId, on_response: OnResponse, on_end: OnEnd
+        self,
+        client: str,
+        node: NodeId,
+        on_response: OnResponse,
+        on_end: OnEnd,
+        *,
+        is_cut: Callable[[], bool] | None = None,
+        loop: ProcessLoop | None = None,
     ) -> MemberStream:
-        """A client's stream of members to a node."""
+        """A client's stream of members to a node. `loop`: of a process of its own."""
 
-        def is_cut() -> bool:
+        def is_client_cut() -> bool:
             return (client, node) in self.client_cuts
 
-        target = self.nodes[node]
-        stream = MemberStream(self, self._chance, target, is_cut, on_response, on_end)
+        ends = on_response, on_end, loop or self.clients
+        target, cut = self.nodes[node], is_cut or is_client_cut
+        stream = MemberStream(self, self._chance, target, cut, *ends)
         self._streams.setdefault(node, {})[stream] = None
         return stream
 

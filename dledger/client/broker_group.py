@@ -84,8 +84,8 @@ class BrokerGroup:
         self._given = frozenset(addresses)
         self._leaving: set[asyncio.Task[None]] = set()  # links on their way out
         self._failures: dict[str, ClientError] = {}  # why an address is not heard
-        self._listeners: set[Callable[[], None]] = set()
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._listeners: dict[Callable[[], None], None] = {}  # told in the order of coming
+        self._waiters: dict[asyncio.Future[None], None] = {}
         self._target: NodeLink | None = None
         self._presume_timer: asyncio.TimerHandle | None = None
         self._guess = ""  # the address that is tried without the node's own word
@@ -139,11 +139,11 @@ class BrokerGroup:
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Calls `listener` whenever `target` has changed."""
-        self._listeners.add(listener)
+        self._listeners[listener] = None
 
     def unlisten(self, listener: Callable[[], None]) -> None:
         """Stops calling `listener`."""
-        self._listeners.discard(listener)
+        self._listeners.pop(listener, None)
 
     def on_refused(self, link: NodeLink, error: ClientError) -> None:
         """A call at `link` failed: follows the hint in the error, withdraws a presumption."""
@@ -186,11 +186,11 @@ class BrokerGroup:
         if left <= 0 or self._is_of_another_group:
             raise self._no_leader()
         changed: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.add(changed)
+        self._waiters[changed] = None
         try:
             await asyncio.wait([changed], timeout=left)
         finally:
-            self._waiters.discard(changed)
+            self._waiters.pop(changed, None)
 
     # --- calls --------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ class Fetching:
         self._pull_bytes = options.pull_bytes
         self._failed: QueueReader | None = None  # the first one; the others stop for it
         self._told = False  # of that failure: nothing more is taken
-        self._tasks: set[asyncio.Task[None]] = set()  # of readers, and of former ones
+        self._tasks: dict[asyncio.Task[None], None] = {}  # of readers, and of former ones
 
     @property
     def has_ended(self) -> bool:
@@ -148,8 +148,8 @@ class Fetching:
             if reader.task is None or reader.task.done():
                 name = f"fetch-{self._topic}-{reader.queue_id}"
                 reader.task = self._loop.create_task(self._fetch(reader), name=name)
-                self._tasks.add(reader.task)
-                reader.task.add_done_callback(self._tasks.discard)
+                self._tasks[reader.task] = None
+                reader.task.add_done_callback(self._tasks.pop)
 
     # --- what has come ------------------------------------------------------------------------
 

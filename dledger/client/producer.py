@@ -85,7 +85,7 @@ class Producer:
         self._nobody.cancel()
         self._add = self._dispatcher.add
         self._routes: dict[str, Route] = {}
-        self._room_waiters: set[asyncio.Future[None]] = set()
+        self._room_waiters: dict[asyncio.Future[None], None] = {}
         self._refused_bytes = 0
         self._messages = self._bytes = 0  # accepted and not settled; bytes of records
         self._max_messages = options.max_buffered_messages
@@ -291,11 +291,11 @@ class Producer:
         """
         while not self._has_room():
             waiter: asyncio.Future[None] = self._loop.create_future()
-            self._room_waiters.add(waiter)
+            self._room_waiters[waiter] = None
             try:
                 await waiter
             finally:
-                self._room_waiters.discard(waiter)
+                self._room_waiters.pop(waiter, None)
         if self._closing:
             raise ProducerClosed("the producer was closed", subject=Subject.MESSAGE)
 

@@ -53,7 +53,7 @@ class Registrar:
         self._timeout_s = timeout_s
         self._applicant = applicant
         self._task: asyncio.Task[None] | None = None
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}
         self._is_closed = False
         self._fenced: ProducerFenced | None = None
 
@@ -74,11 +74,11 @@ class Registrar:
                 raise ProducerClosed("the producer was closed")
             self.begin()
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.add(waiter)
+            self._waiters[waiter] = None
             try:
                 await waiter
             finally:
-                self._waiters.discard(waiter)
+                self._waiters.pop(waiter, None)
         return self._epochs.registration(self._epochs.newest)
 
     async def _register(self) -> None:

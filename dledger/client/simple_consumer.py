@@ -90,9 +90,9 @@ class SimpleConsumer:
         self._receives = Receives(broker_group, self, wish)
         self._forget = forget
         self._kept: deque[_Kept] = deque()  # of receives that were cancelled
-        self._waiters: set[asyncio.Future[None]] = set()  # of receives that would take those
+        self._waiters: dict[asyncio.Future[None], None] = {}  # of receives that would take those
         self._in_hand: dict[Delivery, None] = {}
-        self._receiving: set[asyncio.Future[list[Delivery]]] = set()
+        self._receiving: dict[asyncio.Future[list[Delivery]], None] = {}
         self._settling: list[_Settling] = []
         self._sender: asyncio.Task[None] | None = None
         self._is_closing = self._is_closed = False
@@ -132,8 +132,8 @@ class SimpleConsumer:
         # Who has something already waits for his acknowledgements, and for nothing else.
         left, wait_s = max(1, count - len(kept)), 0.0 if kept else min(wait_s, 3_600.0)
         task = asyncio.ensure_future(self._receive(left, wait_s, tuple(done)))
-        self._receiving.add(task)
-        task.add_done_callback(self._receiving.discard)
+        self._receiving[task] = None
+        task.add_done_callback(self._receiving.pop)
         try:
             # Acknowledgements have to be heard of; what others have left may be taken instead.
             found = await (self._first_of(task, count) if not done else asyncio.shield(task))
@@ -156,11 +156,11 @@ class SimpleConsumer:
         has asked before, and is given what there is."""
         while True:
             waiter = asyncio.get_running_loop().create_future()
-            self._waiters.add(waiter)
+            self._waiters[waiter] = None
             try:
                 await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                self._waiters.discard(waiter)
+                self._waiters.pop(waiter, None)
             if task.done():
                 return await task
             if kept := self._of_kept(count):

@@ -196,7 +196,7 @@ def e2e(
     as_json: JsonOption = False,
     strict: StrictOption = False,
 ) -> None:
-    """Latency from sending a message to having it from a long-polling consumer.
+    """Latency from sending a message to having it, by a loop and by a handler.
 
     \b
     Example:

@@ -1,21 +1,31 @@
-"""`bench e2e`: from `send` to the moment a long-polling consumer has the message decoded.
+"""`bench e2e`: from `send` to the moment a consumer has the message decoded.
 
-Producer and consumer live in this process, so one clock times both ends; each body begins with
+Producer and consumers live in this process, so one clock times both ends; each body begins with
 the moment it was handed to the producer. Messages are sent at a steady pace far below the
-greatest rate: latency at the greatest rate is the length of a queue and nothing else.
+greatest rate: latency at the greatest rate is the length of a queue and nothing else. Each round
+has a part for each kind of consumer, with a topic of its own, and before them one in which a
+message is sent when the last one is acknowledged: what that takes, and two echoes (to say that
+there is something, and to fetch it), is what the promise allows.
+
+What came of it, and on what machine: `docs/performance.md`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from statistics import fmean
+from uuid import uuid4
 
-from dledger.client import Client, Producer, SendResult, StartFrom
+from dledger.client import Client, Message, Producer, SendResult, StartFrom
 from dledger.terminal.figures import percentile
-from dledger_cli.bench.arena import Arena, connected, fresh_topic
+from dledger_cli.bench.arena import QUEUES, Arena, connected, fresh_topic
 from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target
+from dledger_cli.bench.load import one_at_a_time
 from dledger_cli.bench.rounds import Tell, Yardsticks, in_ms
 from dledger_cli.bench.yardsticks import echo_client
 
@@ -23,12 +33,17 @@ SENT_AT = struct.Struct(">Q")  # at byte 0 of a body: time.monotonic_ns() when i
 assert SENT_AT.size == 8
 PACE_S = 0.001  # messages due within this are sent together
 ARRIVAL_TIMEOUT_S = 10.0  # from the last send until everything must have arrived
+READY_TIMEOUT_S = 30.0  # until a group's member has all queues
 SHARES = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "max": 1.0}
+KINDS = ("pull", "push")  # a loop over a pull consumer, a group's member with a handler
+SEND_P50 = "send_p50"
+PROMISED_RATE = 1_000
+TARGET = Target(Comparison.AT_MOST, 1.0)  # of a send's p50, one in flight, and two of the echo's
 
 
 @dataclass(slots=True)
 class Arrivals:
-    """What the consumer has got, and when; `expected` is set before the sends of a round."""
+    """What a consumer has got, and when; `expected` is set before the sends of a round."""
 
     expected: int = 0
     latencies_s: list[float] = field(default_factory=list)
@@ -47,6 +62,16 @@ class Arrivals:
             self.complete.set()
 
 
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A consumer at work, and what it has got in each round, in seconds, ascending."""
+
+    kind: str
+    topic: str
+    arrivals: Arrivals
+    taken: list[list[float]] = field(default_factory=list)
+
+
 async def end_to_end(
     place: Arena,
     echo_address: str,
@@ -57,40 +82,95 @@ async def end_to_end(
     rounds: int,
     tell: Tell,
 ) -> Report:
-    """Sends `per_second` messages a second for `seconds` in all, spread over `rounds`."""
-    arrivals = Arrivals()
-    taken: list[list[float]] = []
+    """Sends `per_second` messages a second for `seconds` in all to each kind of consumer, and one
+    after the other for as long, spread over `rounds`."""
+    alone_s: list[float] = []
+    count = max(1, int(per_second * seconds / rounds))
     async with (
         connected(place) as client,
-        fresh_topic(place, client) as topic,
+        fresh_topic(place, client) as alone,
         client.producer() as producer,
         echo_client(echo_address) as echo,
-        asyncio.TaskGroup() as tasks,
+        contextlib.AsyncExitStack() as stack,
     ):
-        receiving = tasks.create_task(_receive(client, topic, arrivals))
         yardsticks = Yardsticks(echo, place.directory, tell)
-        count = max(1, int(per_second * seconds / rounds))
+        tell("consumers begin")
+        readers = [
+            await stack.enter_async_context(_reader(place, client, producer, kind, size_bytes))
+            for kind in KINDS
+        ]
+
+        async def one_part(reader: Reader) -> None:
+            reader.arrivals.begin(count)
+            await _send_paced(producer, reader.topic, size_bytes, per_second, count)
+            async with asyncio.timeout(ARRIVAL_TIMEOUT_S):
+                await reader.arrivals.complete.wait()
+            reader.taken.append(sorted(reader.arrivals.latencies_s))
 
         async def one_round() -> None:
-            arrivals.begin(count)
-            await _send_paced(producer, topic, size_bytes, per_second, count)
-            async with asyncio.timeout(ARRIVAL_TIMEOUT_S):
-                await arrivals.complete.wait()
-            taken.append(sorted(arrivals.latencies_s))
+            got = await one_at_a_time(producer, alone, bytes(size_bytes), seconds=seconds / rounds)
+            alone_s.append(percentile(sorted(got.latencies_s), 0.5))
+            for reader in readers if len(alone_s) % 2 else reversed(readers):
+                await one_part(reader)
 
         await one_round()  # the first pulls, the first connections
-        taken.clear()
+        alone_s.clear()
+        for reader in readers:
+            reader.taken.clear()
         await yardsticks.around(rounds, one_round)
+    return _report(readers, alone_s, yardsticks, count, size_bytes, per_second)
+
+
+# --- consumers ------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def _reader(
+    place: Arena, client: Client, producer: Producer, kind: str, size_bytes: int
+) -> AsyncIterator[Reader]:
+    """One that has every queue of a topic of its own."""
+    async with fresh_topic(place, client) as topic:
+        reader = Reader(kind, topic, Arrivals())
+        pulls = _pulling if kind == "pull" else _pushing
+        async with pulls(client, topic, reader.arrivals):
+            reader.arrivals.begin(QUEUES)
+            body = SENT_AT.pack(time.monotonic_ns()) + bytes(size_bytes - SENT_AT.size)
+            for queue_id in range(QUEUES):
+                await producer.send(topic, body, queue_id=queue_id)
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                await reader.arrivals.complete.wait()
+            yield reader
+
+
+@contextlib.asynccontextmanager
+async def _pulling(client: Client, topic: str, arrivals: Arrivals) -> AsyncIterator[None]:
+    async def receive() -> None:
+        async with client.pull_consumer(topic, start=StartFrom.FIRST) as consumer:
+            async for batch in consumer.batches():
+                now_ns = time.monotonic_ns()
+                for message in batch:
+                    arrivals.take(message.body, now_ns)
+
+    async with asyncio.TaskGroup() as tasks:
+        receiving = tasks.create_task(receive())
+        yield
         receiving.cancel()
-    return _report(taken, yardsticks, count, size_bytes, per_second)
 
 
-async def _receive(client: Client, topic: str, arrivals: Arrivals) -> None:
-    async with client.pull_consumer(topic, start=StartFrom.FIRST) as consumer:
-        async for batch in consumer.batches():
-            now_ns = time.monotonic_ns()
-            for message in batch:
-                arrivals.take(message.body, now_ns)
+@contextlib.asynccontextmanager
+async def _pushing(client: Client, topic: str, arrivals: Arrivals) -> AsyncIterator[None]:
+    consumer = client.push_consumer(f"bench-{uuid4().hex[:12]}")
+
+    @consumer.on(topic)
+    async def take(message: Message) -> None:
+        arrivals.take(message.body, time.monotonic_ns())
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(consumer.run())
+        try:
+            yield
+        finally:
+            consumer.stop()
 
 
 async def _send_paced(
@@ -115,29 +195,33 @@ async def _send_paced(
             raise answer
 
 
+# --- what came of it ------------------------------------------------------------------------------
+
+
 def _report(
-    taken: list[list[float]],
+    readers: list[Reader],
+    alone_s: list[float],
     yardsticks: Yardsticks,
     count: int,
     size_bytes: int,
     per_second: int,
 ) -> Report:
-    figures = []
-    for name, share in SHARES.items():
-        values = [percentile(latencies, share) for latencies in taken]
-        if name == "p50":
-            figures.append(yardsticks.against_p50(name, values, None))
-        else:
-            figures.append(Figure(name, "ms", in_ms(values)))
-    twice = sum(len(latencies) - count for latencies in taken)
-    figures.append(
-        Figure(
-            "duplicated",
-            "msgs",
-            Spread.of([twice]),
-            target=Target(Comparison.AT_MOST, 0, must=True),
-        )
-    )
+    echoes = [echo.p50_s for echo in yardsticks.echoes]
+    allowed = [sent + 2 * fmean(echoes[at : at + 2]) for at, sent in enumerate(alone_s)]
+    target = TARGET if per_second == PROMISED_RATE else None
+    figures = [yardsticks.against_p50(SEND_P50, alone_s, None)]
+    for reader in readers:
+        for name, share in SHARES.items():
+            values = [percentile(latencies, share) for latencies in reader.taken]
+            figure = Figure(f"{reader.kind}_{name}", "ms", in_ms(values))
+            if name == "p50":
+                ratio = Spread.of([it / most for it, most in zip(values, allowed, strict=True)])
+                yardstick = f"{SEND_P50} + 2 echo_p50"
+                figure = Figure(figure.name, "ms", figure.spread, yardstick, ratio, target)
+            figures.append(figure)
+    twice = sum(len(latencies) - count for reader in readers for latencies in reader.taken)
+    none = Target(Comparison.AT_MOST, 0, must=True)
+    figures.append(Figure("duplicated", "msgs", Spread.of([twice]), target=none))
     return Report(
         "e2e",
         {"size_bytes": size_bytes, "msgs_per_s": per_second, "msgs_per_round": count},

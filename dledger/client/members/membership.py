@@ -119,7 +119,7 @@ class Membership:
         self._loop = asyncio.get_running_loop()
         self._slot = 0
         self._joins = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._wants_commit = asyncio.Event()
         self._is_calm = False  # nothing is there that could be committed, or time could change
         self._emptied = asyncio.Event()
@@ -150,8 +150,8 @@ class Membership:
         task = self._loop.create_task(
             self._watched(work, name), name=f"{name}-{self.identity.group}"
         )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _watched(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         """A task that ends by an error ends the member: nobody would notice otherwise."""

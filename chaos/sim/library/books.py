@@ -1,0 +1,174 @@
+"""What applications were promised by the library, and what they saw.
+
+A sender's message is *stored* at a place, *refused* (it did not happen), or *in doubt*; a process
+that is killed leaves what it hadn't heard of in doubt. Of each message that is handled it is known
+by whom, from when to when, and whether it was finished there.
+
+This judges as it goes what must never be, and in the end (`check`) what must be by then, against
+what the log holds. It must never take a doubt for one or the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from chaos.sim.defect import Defect
+from chaos.sim.library.process import ClientProcess
+from dledger.client import ClientError, Message, Outcome, SendResult
+
+Stored = Mapping[tuple[int, int], bytes]  # by queue and offset: what the log holds
+
+
+class Told(NamedTuple):
+    """What a sender was told of a message; neither: it is in doubt."""
+
+    place: tuple[int, int] | None = None
+    is_refused: bool = False
+
+
+@dataclass(slots=True)
+class SentBook:
+    """Of all senders."""
+
+    told: dict[bytes, Told | None] = field(default_factory=dict)  # None: nothing yet
+    order: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)  # by sender and key
+
+    def accept(self, body: bytes, sender: str, key: str) -> None:
+        """The library has taken it."""
+        self.told[body] = None
+        self.order.setdefault((sender, key), []).append(body)
+
+    def settle(self, body: bytes, result: SendResult | None, error: BaseException | None) -> None:
+        """Its future tells.
+
+        Raises:
+            Defect: an error that no user should meet.
+        """
+        if result is not None:
+            self.told[body] = Told((result.queue_id, result.queue_offset))
+        elif not isinstance(error, ClientError):
+            raise Defect("library", f"sending {body!r}: {error!r}")
+        else:
+            self.told[body] = Told(is_refused=error.outcome is Outcome.DID_NOT_HAPPEN)
+
+    def lose(self, prefix: bytes) -> None:
+        """The process of which these were is gone."""
+        for body, told in self.told.items():
+            if told is None and body.startswith(prefix):
+                self.told[body] = Told()
+
+    def check(self, stored: Stored) -> None:
+        """What was promised is so.
+
+        Raises:
+            Defect: it isn't.
+        """
+        times = Counter(stored.values())
+        where = {body: place for place, body in stored.items()}
+        for body, told in self.told.items():
+            if told is None:
+                raise Defect(
+                    "unsettled", f"{body!r} was accepted, and nobody says what became of it"
+                )
+            if times[body] > 1:
+                raise Defect("duplicate", f"{body!r} is stored {times[body]} times")
+            if told.is_refused and times[body]:
+                raise Defect("phantom", f"{body!r} did not happen, and is at {where[body]}")
+            if told.place is not None and told.place[1] < 0 and not times[body]:
+                raise Defect("lost", f"{body!r} was stored before, and isn't there")
+            if told.place is not None and told.place[1] >= 0 and where.get(body) != told.place:
+                raise Defect(
+                    "lost", f"{body!r} was stored at {told.place}, is at {where.get(body)}"
+                )
+        unsent = [body for body in times if body not in self.told]
+        if unsent:
+            raise Defect("phantom", f"nobody has sent {unsent[:3]}")
+        for (sender, key), bodies in self.order.items():
+            places = [where[body] for body in bodies if body in where]
+            if key and (places != sorted(places) or len({queue for queue, _ in places}) > 1):
+                raise Defect("out of order", f"{sender}, key {key!r}: {places}")
+
+
+@dataclass(slots=True)
+class Handling:
+    """A message in an application's hands."""
+
+    process: ClientProcess
+    body: bytes
+    began_us: int
+
+
+class Finish(NamedTuple):
+    """By whom a message was finished, and when that was heard."""
+
+    program: str
+    place: tuple[int, int]
+    attempt: int
+    at_us: int
+
+
+@dataclass(slots=True)
+class WorkBook:
+    """Of one group. `frontier`: up to where the group is through with a queue, as far as any member
+    of the broker group has applied.
+
+    Args:
+        is_exclusive: a queue is one member's: nobody else works on the same message.
+    """
+
+    group: str
+    frontier: Callable[[int], int]
+    is_exclusive: bool
+    done: Counter[bytes] = field(default_factory=Counter)  # finished so often
+    finished: dict[bytes, Finish] = field(default_factory=dict)  # the brokers have said so
+    begun: Counter[bytes] = field(default_factory=Counter)
+    hands: dict[bytes, list[Handling]] = field(default_factory=dict)
+
+    def begin(self, process: ClientProcess, message: Message) -> Handling:
+        """It is handed out.
+
+        Raises:
+            Defect: it must not be.
+        """
+        body, place = message.body, f"{message.queue_id}/{message.queue_offset}"
+        is_first = message.reconsume_times == 0
+        if (
+            self.is_exclusive
+            and is_first
+            and self.frontier(message.queue_id) > message.queue_offset
+        ):
+            raise Defect(
+                "handled again",
+                f"{self.group}, {process.name}: {body!r} at {place}, of a queue that is finished "
+                f"up to {self.frontier(message.queue_id)}",
+            )
+        known = self.finished.get(body)
+        if known is not None and process.paused_at_us < known.at_us:  # it may have slept since
+            raise Defect(
+                "handled again",
+                f"{self.group}, {process.name}: {body!r} at {place}, was finished by {known}",
+            )
+        for other in self.hands.get(body, []):
+            was_still = max(other.process.paused_at_us, process.paused_at_us) >= other.began_us
+            if self.is_exclusive and other.process is not process and other.process.alive:
+                if other.process.paused or was_still:
+                    continue
+                raise Defect(
+                    "two at work", f"{self.group}: {body!r}, {other.process.name}, {process.name}"
+                )
+        handling = Handling(process, body, process.now_us)
+        self.hands.setdefault(body, []).append(handling)
+        self.begun[body] += 1
+        return handling
+
+    def end(self, handling: Handling, *, is_done: bool) -> None:
+        """The application is through with it, or has failed."""
+        self.hands[handling.body].remove(handling)
+        self.done[handling.body] += is_done
+
+    def missing(self, stored: Iterable[bytes]) -> list[bytes]:
+        """What nobody has finished yet."""
+        return [body for body in stored if not self.done[body]]

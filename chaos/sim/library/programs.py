@@ -1,0 +1,287 @@
+"""Applications that use the library as users do: each a coroutine in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Final
+
+from chaos.sim.defect import Defect
+from chaos.sim.library.books import Finish, SentBook, WorkBook
+from chaos.sim.library.process import ClientProcess
+from chaos.sim.retry_model import ATTEMPTS
+from dledger.client import (
+    BufferFull,
+    Client,
+    ClientClosed,
+    ClientError,
+    ClientOptions,
+    ConsumerOptions,
+    Message,
+    ProducerOptions,
+    PushOptions,
+    SendResult,
+    SendsFailed,
+    StartFrom,
+)
+from dledger.client.delivery import Delivery
+from dledger.client.errors import ReceiptExpired, TopicNotFound
+
+TOPIC: Final = "parcels"
+KEYS: Final = ("", "", "a", "b", "c")  # of messages; empty: none
+
+
+class Boom(Exception):
+    """A handler's."""
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all programs know."""
+
+    addresses: list[str]
+    queues: int
+    sent: SentBook
+    books: dict[str, WorkBook]
+    stopping: bool = False  # senders
+    closing: bool = False  # those that work
+    numbers: int = 0
+    ended: list[str] = field(default_factory=list)  # whose programs ended, as they should
+
+
+class Program:
+    """One application in one process; `life` counts the processes that ran it."""
+
+    def __init__(self, shared: Shared, name: str, chance: Random) -> None:
+        self.shared = shared
+        self.name = name
+        self.chance = chance
+        self.life = 0
+        self.process: ClientProcess | None = None
+
+    async def run(self) -> None:
+        """Until everybody is told to stop."""
+        chance = self.chance
+        addresses = chance.sample(self.shared.addresses, len(self.shared.addresses))
+        options = ClientOptions(deadline_s=chance.choice((3.0, 10.0)))
+        async with Client.connect(addresses, options=options) as client:
+            await self.work(client)
+        self.shared.ended.append(self.name)
+
+    async def work(self, client: Client) -> None:
+        raise NotImplementedError
+
+    def die(self) -> None:
+        """Its process is gone."""
+
+    async def pause(self, mean_s: float) -> None:
+        await asyncio.sleep(self.chance.expovariate(1 / mean_s))
+
+
+class Sending(Program):
+    """Sends messages with keys and without, some in bursts, flushes now and then, and closes."""
+
+    @property
+    def prefix(self) -> bytes:
+        return f"{self.name}.{self.life}-".encode()
+
+    def die(self) -> None:
+        self.shared.sent.lose(self.prefix)
+
+    async def work(self, client: Client) -> None:
+        chance = self.chance
+        while True:
+            with suppress(ClientError):
+                await client.create_topic(TOPIC, queues=self.shared.queues, if_not_exists=True)
+                break
+        options = ProducerOptions(
+            linger_ms=chance.choice((0.0, 2.0, 20.0)),
+            batch_bytes=chance.choice((1 << 10, 4 << 10, 256 << 10)),
+            max_inflight_requests=chance.choice((1, 2, 4)),
+            max_buffered_messages=chance.choice((20, 100_000)),
+            delivery_timeout_ms=chance.choice((1_500, 6_000, 120_000)),
+            request_timeout_ms=chance.choice((700, 15_000)),
+            close_timeout_ms=60_000,
+            name=chance.choice(("", f"billing-{self.name}")),
+        )
+        accepted: list[asyncio.Future[SendResult]] = []
+        with suppress(SendsFailed):
+            async with client.producer(options) as producer:
+                while not self.shared.stopping:
+                    for _ in range(chance.choice((1, 1, 1, 5, 30))):
+                        body = self.prefix + str(self.shared.numbers).encode()
+                        key = chance.choice(KEYS)
+                        try:
+                            future = producer.send(TOPIC, body, key=key or None)
+                        except BufferFull:
+                            await self._wait_for_room(producer.room())
+                            continue
+                        self.shared.numbers += 1
+                        self.shared.sent.accept(body, f"{self.name}.{self.life}", key)
+                        future.add_done_callback(partial(self._on_settled, body))
+                        accepted.append(future)
+                    if chance.random() < 0.05:
+                        with suppress(SendsFailed):
+                            await producer.flush()
+                            self._check_flushed(accepted)
+                    await self.pause(0.05)
+        self._check_flushed(accepted)
+
+    async def _wait_for_room(self, room: object) -> None:
+        with suppress(ClientError):
+            await room  # type: ignore[misc]
+
+    def _check_flushed(self, accepted: list[asyncio.Future[SendResult]]) -> None:
+        waiting = [future for future in accepted if not future.done()]
+        if waiting:
+            raise Defect("flush", f"{self.name}: flushed, and {len(waiting)} sends aren't settled")
+        accepted.clear()
+
+    def _on_settled(self, body: bytes, future: asyncio.Future[SendResult]) -> None:
+        if future.cancelled():
+            raise Defect("library", f"the future of {body!r} was cancelled by nobody here")
+        error = future.exception()
+        self.shared.sent.settle(body, None if error else future.result(), error)
+
+
+class Working(Program):
+    """A push consumer: handlers that take their time, fail at some, and return."""
+
+    GROUP = "workers"
+    in_order = False
+
+    async def work(self, client: Client) -> None:
+        chance, book = self.chance, self.shared.books[self.GROUP]
+        options = PushOptions(
+            member=f"{self.name}.{self.life if chance.random() < 0.5 else 0}",
+            in_order=self.in_order,
+            handlers=chance.choice((1, 4, 16)),
+            queue_messages=chance.choice((3, 50, 1_000)),
+            queue_span=chance.choice((10, 2_000)),
+            hold_ms=chance.choice((100, 2_000, 20_000)),
+            commit_every_s=chance.choice((0.05, 0.25, 1.0)),
+            retry_delays_s=(0.1, 0.5),
+            suspend_s=0.2,
+            drain_s=2.0,
+            max_attempts=ATTEMPTS,
+        )
+        consumer = client.push_consumer(self.GROUP, options)
+        process = self.process
+        assert process is not None
+
+        @consumer.on(TOPIC)
+        async def handle(message: Message) -> None:
+            handling = book.begin(process, message)
+            is_done = False
+            try:
+                if chance.random() < 0.5:
+                    await self.pause(0.03)
+                if message.reconsume_times == 0 and chance.random() < 0.01:
+                    raise Boom
+                is_done = True
+            finally:
+                book.end(handling, is_done=is_done)
+
+        working = asyncio.ensure_future(consumer.run())
+        while not working.done() and not self.shared.closing:
+            await asyncio.wait([working], timeout=0.1)
+        consumer.stop()
+        await working
+
+
+class WorkingInOrder(Working):
+    """The same, one message of a queue after the other."""
+
+    GROUP = "in-order"
+    in_order = True
+
+
+class Popping(Program):
+    """A simple consumer: receives some, works on them, acknowledges most."""
+
+    GROUP = "poppers"
+
+    async def work(self, client: Client) -> None:
+        chance, book = self.chance, self.shared.books[self.GROUP]
+        invisible_s = chance.choice((1.0, 5.0))
+        async with client.simple_consumer(
+            TOPIC, self.GROUP, invisible_s=invisible_s, start=StartFrom.FIRST
+        ) as consumer:
+            while not self.shared.closing:
+                try:
+                    deliveries = await consumer.receive(chance.choice((1, 8, 32)), wait_s=0.5)
+                except TopicNotFound:
+                    await self.pause(0.2)
+                    continue
+                except ClientClosed:
+                    raise
+                except ClientError:
+                    continue
+                handled = [self._take(book, each) for each in deliveries]
+                if deliveries and chance.random() < 0.5:
+                    await self.pause(0.02)
+                await asyncio.gather(*handled)
+
+    async def _take(self, book: WorkBook, delivery: Delivery) -> None:
+        assert self.process is not None
+        handling = book.begin(self.process, delivery.message)
+        is_done = False
+        try:
+            if self.chance.random() < 0.05:
+                return  # its time runs out
+            is_done = True  # whatever becomes of the acknowledgement
+            await delivery.ack()
+            place = delivery.message.queue_id, delivery.message.queue_offset
+            finish = Finish(self.name, place, delivery.attempt, self.process.now_us)
+            book.finished[handling.body] = finish
+        except ReceiptExpired:
+            pass
+        except ClientError as error:
+            if not error.retriable and not isinstance(error, ClientClosed):
+                raise
+        finally:
+            book.end(handling, is_done=is_done)
+
+
+class Looping(Program):
+    """A pull consumer of a group: a loop over batches that commits what it has read."""
+
+    GROUP = "loopers"
+
+    async def work(self, client: Client) -> None:
+        while not self.shared.closing:
+            try:
+                await self._loop_until_idle(client)
+            except ClientClosed:
+                raise
+            except ClientError:
+                await self.pause(0.2)
+
+    async def _loop_until_idle(self, client: Client) -> None:
+        chance, book, process = self.chance, self.shared.books[self.GROUP], self.process
+        assert process is not None
+        options = ConsumerOptions(
+            member=f"{self.name}.{self.life}",
+            commit_every_s=chance.choice((None, 0.2)),
+            hold_ms=500,
+        )
+        async with client.pull_consumer(
+            TOPIC,
+            group=self.GROUP,
+            start=StartFrom.FIRST,
+            idle_timeout_s=1.0,
+            options=options,
+        ) as consumer:
+            async for batch in consumer.batches():
+                for message in batch:
+                    handling = book.begin(process, message)
+                    book.end(handling, is_done=True)
+                if chance.random() < 0.3:
+                    await self.pause(0.02)
+                if options.commit_every_s is None:
+                    await consumer.commit()
+                if self.shared.closing:
+                    return

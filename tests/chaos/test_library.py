@@ -1,0 +1,112 @@
+"""The client library under faults, in the simulator: what it promises its users is kept."""
+
+from __future__ import annotations
+
+import functools
+import os
+from random import Random
+
+import pytest
+
+from chaos.sim.defect import Defect
+from chaos.sim.library.books import SentBook
+from chaos.sim.library.process import ClientProcess
+from chaos.sim.library.run import Outcome, run_library
+from chaos.sim.timeline import Timeline
+from dledger.client import ClientError, SendResult
+from dledger.outcome import Outcome as Fate
+
+SEEDS = int(os.environ.get("LIBRARY_SEEDS", "12"))
+REACHED = 12  # seeds, which reach together what this is about
+SHORT_MS = 6_000
+
+
+@functools.cache
+def outcome_of(seed: int) -> Outcome:
+    """Of a run that several tests look at."""
+    return run_library(seed, SHORT_MS)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_the_library_promises_is_kept(seed: int) -> None:
+    """Each accepted send is settled as it is; groups forget nothing, and begin nothing again that
+    was finished; every program ends when it is told to."""
+    outcome = outcome_of(seed)
+    assert outcome.failure is None
+    assert outcome.accepted
+
+
+def test_the_schedule_reaches_what_it_is_about() -> None:
+    """Groups of every style; messages that come again; processes that die, and others after."""
+    outcomes = [outcome_of(seed) for seed in range(REACHED)]
+    groups = {group for each in outcomes for group in each.handled}
+    assert groups == {"workers", "in-order", "poppers", "loopers"}
+    assert any(any(each.again.values()) for each in outcomes)
+    assert any(each.accepted > each.stored for each in outcomes)
+    assert sum("killed" in line.what for each in outcomes for line in each.transcript) > REACHED
+
+
+def test_same_seed_same_run() -> None:
+    again = run_library(1, SHORT_MS)
+    assert (again.trace, again.handled) == (outcome_of(1).trace, outcome_of(1).handled)
+
+
+def book_of(*told: tuple[bytes, SendResult | None, Fate | None]) -> SentBook:
+    """What one sender was told of messages of one key."""
+    book = SentBook()
+    for body, result, fate in told:
+        book.accept(body, "s", "k")
+        if result is not None or fate is not None:
+            error = None if fate is None else ClientError("no", outcome=fate)
+            book.settle(body, result, error)
+    return book
+
+
+def at(offset: int) -> SendResult:
+    return SendResult("t", 0, offset, 0, 0, b"", duplicate=False)
+
+
+NO, PERHAPS = Fate.DID_NOT_HAPPEN, Fate.MAY_HAVE_HAPPENED
+
+
+@pytest.mark.parametrize(
+    ("book", "stored", "check"),
+    [
+        (book_of((b"a", None, None)), {}, "unsettled"),
+        (book_of((b"a", at(0), None)), {}, "lost"),
+        (book_of((b"a", at(0), None)), {(0, 1): b"a"}, "lost"),
+        (book_of((b"a", None, NO)), {(0, 0): b"a"}, "phantom"),
+        (book_of((b"a", None, PERHAPS)), {(0, 0): b"a", (0, 1): b"a"}, "duplicate"),
+        (book_of(), {(0, 0): b"a"}, "phantom"),
+        (book_of((b"a", at(1), None), (b"b", at(0), None)), {(0, 0): b"b", (0, 1): b"a"}, "out of"),
+    ],
+)
+def test_book_knows_a_broken_promise(
+    book: SentBook, stored: dict[tuple[int, int], bytes], check: str
+) -> None:
+    with pytest.raises(Defect, match=check):
+        book.check(stored)
+
+
+def test_a_doubt_is_neither_one_nor_the_other() -> None:
+    book = book_of((b"a", None, PERHAPS), (b"b", None, PERHAPS), (b"c", at(1), None))
+    book.check({(0, 0): b"b", (0, 1): b"c"})
+
+
+def test_a_killed_process_does_nothing_more() -> None:
+    """Not even what its coroutines would do as they are closed."""
+    timeline = Timeline()
+    process = ClientProcess(timeline, "p", 0, Random(0))
+    seen: list[str] = []
+
+    async def program() -> None:
+        try:
+            await process.create_future()
+        finally:
+            process.call_soon(seen.append, "after")
+
+    timeline.after(0, process, lambda: process.create_task(program()))
+    timeline.run(1_000)
+    process.die()
+    timeline.run(2_000)
+    assert not seen
