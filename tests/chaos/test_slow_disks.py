@@ -12,7 +12,7 @@ from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.node import SimNode
 from chaos.sim.plan import SMALL, Plan
 from chaos.sim.quiet import quiet_logs
-from chaos.sim.run import _Run
+from chaos.sim.run import Run
 from dledger.core.types import Role
 
 SLOW_SYNC_US = 100_000
@@ -33,7 +33,7 @@ def quiet(seed: int) -> Plan:
     return replace(plan, admin=False, upgraded=False, faults=(), weather=weather, tuning=tuning)
 
 
-def latencies_us(run: _Run, since_us: int) -> list[int]:
+def latencies_us(run: Run, since_us: int) -> list[int]:
     """Of the sends that began since then and were stored."""
     return [
         each.completed_us - each.invoked_us
@@ -55,7 +55,7 @@ def test_slow_disk_moves_no_leader_and_slows_no_majority(whose: Role, seed: int)
 
 
 def check(whose: Role, seed: int) -> None:
-    run = _Run(quiet(seed))
+    run = Run(quiet(seed))
     world = run.world
     world.start()
     run._spawn(run._create_topic())

@@ -90,9 +90,14 @@ def wire_address(address: NodeAddress | None) -> epb.NodeAddress | None:
 
 async def abort(context: Context, error: BrokerError) -> NoReturn:
     """Ends the call with `error`'s status; the error travels in the trailing metadata."""
-    wire = wire_error(error.failure).SerializeToString()
-    await context.abort(STATUS[error.code], error.message, ((ERROR_METADATA_KEY, wire),))
+    trailing = in_metadata(wire_error(error.failure))
+    await context.abort(STATUS[error.code], error.message, trailing)
     raise AssertionError("context.abort raises")
+
+
+def in_metadata(error: epb.Error) -> tuple[tuple[str, bytes]]:
+    """The error as it travels beside a status."""
+    return ((ERROR_METADATA_KEY, error.SerializeToString()),)
 
 
 def malformed_request() -> BrokerError:

@@ -21,7 +21,7 @@ import grpc
 from grpc.aio import AioRpcError, Metadata
 
 from broker.doors.grpc.cluster import ClusterDoor
-from broker.doors.grpc.errors import STATUS
+from broker.doors.grpc.errors import STATUS, in_metadata
 from broker.errors import BrokerError, ErrorCode
 from chaos.errors import CallFailed
 from chaos.sim.defect import Defect
@@ -31,7 +31,6 @@ from chaos.sim.streams import LOSS_SHARE
 from chaos.sim.timeline import ActorDied
 from chaos.sim.world import REFUSED_US, World
 from dledger.core.types import NodeId
-from dledger.limits import ERROR_METADATA_KEY
 from dledger.wire import errors_pb2 as epb
 
 KEEPALIVE_US: Final = 3_000_000  # after which a connection that has lost something ends
@@ -445,5 +444,5 @@ def _rpc_error(failure: CallFailed, answered: Any) -> AioRpcError:
     code = grpc.StatusCode.UNKNOWN
     with suppress(KeyError, ValueError):
         code = STATUS[ErrorCode[epb.ErrorCode.Name(failure.error.code)]]
-    trailing = ((ERROR_METADATA_KEY, failure.error.SerializeToString()), *answered)
+    trailing = (*in_metadata(failure.error), *answered)
     return _error(code, failure.error.message, trailing)

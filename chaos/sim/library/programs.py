@@ -34,10 +34,6 @@ TOPIC: Final = "parcels"
 KEYS: Final = ("", "", "a", "b", "c")  # of messages; empty: none
 
 
-class Boom(Exception):
-    """A handler's."""
-
-
 @dataclass(slots=True)
 class Shared:
     """What all programs know."""
@@ -180,7 +176,7 @@ class Working(Program):
                 if chance.random() < 0.5:
                     await self.pause(0.03)
                 if message.reconsume_times == 0 and chance.random() < 0.01:
-                    raise Boom
+                    raise ValueError("a handler of whoever uses the library")
                 is_done = True
             finally:
                 book.end(handling, is_done=is_done)
