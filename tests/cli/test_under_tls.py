@@ -239,6 +239,10 @@ def nobody_is_given_up(machines: Machines) -> None:
     """A member that is down finds the others, by its own log and under TLS."""
     leader = status_of(machines)["leader"]
     name = next(each for each in ("n3", "n2") if each != leader)
+    deadline = time.monotonic() + WAIT_S  # a disk that was taken in is noted as a member's later
+    while '"formed"' not in (machines.folder / name / "data" / "identity.json").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(PAUSE_S)
     machines.kill(name)
     code, _, error = invoked(*LAST_RESORT.split(), "--data", str(machines.folder / name / "data"))
     assert code == 1
@@ -271,6 +275,10 @@ def a_disk_is_lost(machines: Machines) -> str:
     """A follower runs on an empty disk."""
     leader = status_of(machines)["leader"]
     name = next(each for each in ("n3", "n2") if each != leader)
+    deadline = time.monotonic() + WAIT_S  # a disk that was taken in is noted as a member's later
+    while '"formed"' not in (machines.folder / name / "data" / "identity.json").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(PAUSE_S)
     machines.kill(name)
     rmtree(machines.folder / name / "data")
     machines.start(name)
@@ -282,6 +290,10 @@ def a_log_rots(machines: Machines) -> str:
     """A follower is dead, and one bit of its log's first entry is another."""
     leader = status_of(machines)["leader"]
     name = next(each for each in ("n3", "n2") if each != leader)
+    deadline = time.monotonic() + WAIT_S  # a disk that was taken in is noted as a member's later
+    while '"formed"' not in (machines.folder / name / "data" / "identity.json").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(PAUSE_S)
     machines.kill(name)
     segment = machines.folder / name / "data" / "commitlog" / f"{0:020d}"
     content = bytearray(segment.read_bytes())
