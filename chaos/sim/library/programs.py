@@ -95,10 +95,10 @@ class Sending(Program):
                 break
         options = ProducerOptions(
             linger_ms=chance.choice((0.0, 2.0, 20.0)),
-            batch_bytes=chance.choice((1 << 10, 4 << 10, 256 << 10)),
+            batch_bytes=chance.choice((1 << 10, 4 << 10, 32 << 10)),
             max_inflight_requests=chance.choice((1, 2, 4)),
             max_buffered_messages=chance.choice((20, 100_000)),
-            delivery_timeout_ms=chance.choice((1_500, 6_000, 120_000)),
+            delivery_timeout_ms=chance.choice((800, 1_500, 6_000, 120_000)),
             request_timeout_ms=chance.choice((700, 15_000)),
             close_timeout_ms=60_000,
             name=chance.choice(("", f"billing-{self.name}")),
@@ -164,6 +164,7 @@ class Working(Program):
             drain_s=2.0,
             max_attempts=ATTEMPTS,
         )
+        slowness_s = chance.choice((0.005, 0.03, 0.3))
         consumer = client.push_consumer(self.GROUP, options)
         process = self.process
         assert process is not None
@@ -173,8 +174,8 @@ class Working(Program):
             handling = book.begin(process, message)
             is_done = False
             try:
-                if chance.random() < 0.5:
-                    await self.pause(0.03)
+                if not self.shared.stopping and chance.random() < 0.5:
+                    await self.pause(slowness_s)  # what was fetched piles up behind it
                 if message.reconsume_times == 0 and chance.random() < 0.01:
                     raise ValueError("a handler of whoever uses the library")
                 is_done = True

@@ -178,7 +178,7 @@ class LibraryRun(Run):
         at, end = 0, self.plan.duration_ms * 1_000
         calm = chance.random() < 0.2
         while not calm:
-            at += int(chance.expovariate(1 / 4_000_000)) + 200_000
+            at += int(chance.expovariate(1 / 2_500_000)) + 200_000
             if at >= end:
                 return
             self._strike(program, chance, at)
