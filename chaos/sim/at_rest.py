@@ -87,6 +87,16 @@ def replicas_agree(world: World) -> bool:
     return len(ends) == 1 and len(set(ends.pop())) == 1
 
 
+def is_held_back(world: World, leader: Life) -> bool:
+    """Whether the level of formats and commands never rises: this leader hears a member no more
+    that holds it back. Who is only down or cut off comes, or another disk does in its place."""
+    configuration = leader.core.configuration
+    members = [node for node in world.nodes.values() if node.name in configuration.members()]
+    return not _is_changing(configuration) and any(
+        (node.is_ruined and not node.is_lost) or _holds_a_lie(leader, node) for node in members
+    )
+
+
 def _is_changing(configuration: Configuration) -> bool:
     """Whether more is to come by itself."""
     return bool(configuration.voters_outgoing or configuration.learners - configuration.observers)

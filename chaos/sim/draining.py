@@ -1,13 +1,16 @@
 """When consumers may end: everything has been stored, and their group is through with it.
 
 This owns that judgement, and who it is that stores: the tasks of all who aren't members of groups.
-What a group is through with is what the leader's state says.
+What a group is through with is what the leader's state says. A level that is too low for groups
+ends consumers only where it stays so: who went while it was about to rise would leave what nobody
+else takes to members that have just come.
 """
 
 from __future__ import annotations
 
 import asyncio
 
+from chaos.sim.at_rest import is_held_back
 from chaos.sim.clients import Shared
 from chaos.sim.failing import FailingCrew, has_moved_on
 from chaos.sim.keyed import is_through
@@ -38,7 +41,9 @@ class Draining:
             life = node.life
             if life is not None and life.replica.leadership.serving:
                 machine = life.replica.machine
-                return machine.level.current < GROUPS_LEVEL or is_through(machine)
+                if machine.level.current < GROUPS_LEVEL:
+                    return is_held_back(self._world, life)
+                return is_through(machine)
         return False
 
     def is_through(self, group: str, level: int) -> bool:
@@ -51,7 +56,7 @@ class Draining:
                 continue
             machine = life.replica.machine
             if machine.level.current < level:
-                return True  # somebody is away for good, who hasn't said that it knows groups
+                return is_held_back(self._world, life)
             own = retry_topic(group)
             if not has_moved_on(machine):
                 return False
