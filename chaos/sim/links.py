@@ -141,7 +141,7 @@ class SimulatedLinks:
         except PeerRefused:
             self.end(self._name, generation, Why.REFUSED)
             self._links.on_ended(generation, refused=True)
-        except InvalidMessage:
+        except (InvalidMessage, OSError):  # what a read fails by that a message asks for, too
             self.end(self._name, generation, Why.REFUSED)
             self._links.on_ended(generation)
 
