@@ -37,7 +37,7 @@ five for deduplication). Rules, each held by a test:
     A deadline is over before that: its messages are told at once, *may have been stored* if it is
     in flight or doubtful, else *was not stored* (and it is REFUSED). One that has a number keeps
     its place until it is settled or its limit is over, so that a short deadline fails nobody else
-    and what is behind is not stored ahead of it; one that has none is dropped.
+    and what is behind is not stored ahead of it; one that has none, or loses it, is dropped.
  7. An empty lane moves to the producer's newest epoch, so that lanes share requests again. Under a
     name numbers go on over epochs, and the former one is fenced: once every answer is in, a lane
     moves with its window, numbers and all, and PRODUCER_FENCED of a former epoch is only RETRY.
@@ -353,7 +353,7 @@ class Lane:
             else:
                 break
         if self._renumber and all(b.state is not BatchState.IN_FLIGHT for b in self.window):
-            self._take_numbers_back()
+            failures += self._take_numbers_back()
         return failures
 
     def expire(self, now: float) -> list[Failure]:
@@ -461,13 +461,19 @@ class Lane:
 
     # --- epochs -------------------------------------------------------------------------------
 
-    def _take_numbers_back(self) -> None:
-        """Rule 3: what is left goes again, under other numbers."""
+    def _take_numbers_back(self) -> list[Failure]:
+        """Rule 3: what is left goes again, under other numbers; but for what was refused and told
+        (rule 6), which only kept its place: nobody may find it stored after that."""
         freed = self._freed_sequence
+        failures: list[Failure] = []
         for batch in reversed(self.window):
             if batch.state is BatchState.STORED or batch.doubtful:
                 self._needs_epoch = True
             if batch.state is BatchState.STORED:
+                continue
+            if batch.is_told and batch.state is BatchState.REFUSED:
+                error = batch.error or DeadlineExceeded(_overdue(None))
+                failures.append(self._over(batch, error, Outcome.DID_NOT_HAPPEN))
                 continue
             batch.state = BatchState.GATHERED
             batch.base_sequence = -1
@@ -478,6 +484,7 @@ class Lane:
             self._begin_epoch()
         else:
             self._go_on_from(freed)
+        return failures[::-1]
 
     def _free(self, refused: Batch) -> None:
         """Rule 3: the number of a batch that was not stored was never used."""
@@ -492,8 +499,7 @@ class Lane:
         if any(b.doubtful or b.state is BatchState.IN_FLIGHT for b in self.window):
             return self.break_off(error)
         self._needs_epoch = True
-        self._take_numbers_back()
-        return []
+        return self._take_numbers_back()
 
     def _begin_epoch(self) -> None:
         self.epoch = self._epochs.after(self.epoch)

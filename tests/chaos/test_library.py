@@ -36,6 +36,12 @@ def test_what_the_library_promises_is_kept(seed: int) -> None:
     assert outcome.accepted
 
 
+def test_seed_that_found_a_lie_of_the_library() -> None:
+    """A message with a deadline of its own did not happen, its sender was told, and was stored ten
+    seconds later: what was before it had failed, and all behind was sent under other numbers."""
+    assert run_library(2).failure is None
+
+
 def test_the_schedule_reaches_what_it_is_about() -> None:
     """Groups of every style; messages that come again; processes that die, and others after."""
     outcomes = [outcome_of(seed) for seed in range(REACHED)]

@@ -519,6 +519,22 @@ def test_own_deadline_of_what_was_never_sent_drops_it(bench: Bench) -> None:
     assert [batch.records for batch in bench.lane.ready] == [b"f", b"h"]
 
 
+def test_what_was_told_is_not_sent_again_when_numbers_are_taken_back(bench: Bench) -> None:
+    """Rules 3 and 6: it only kept its place, behind one that then fails for good."""
+    first = bench.fly("a", "b")
+    bench.gather("c", deadline=5.0, limit=9.0)
+    for batch in (*first, *bench.take()):
+        bench.lane.on_error(batch, Busy("refused at the door"))
+    assert told(bench.lane.expire(5.0)) == [(b"c", DeadlineExceeded, NOT_STORED)]
+    again = bench.take()
+    assert [batch.records for batch in again] == [b"a", b"b"]
+    bench.lane.on_error(again[0], InvalidArgument("no"))
+    bench.lane.on_error(again[1], Busy("refused at the door"))
+    ended = bench.lane.settle()
+    assert [failure.batch.records for failure in ended] == [b"a", b"c"], "over at last"
+    assert [batch.records for batch in bench.take()] == [b"b"]
+
+
 def test_limit_of_a_batch_that_was_told_ends_it(bench: Bench) -> None:
     """Rules 6 and 4: its place isn't kept for ever."""
     bench.gather("a", deadline=5.0, limit=9.0)
@@ -614,6 +630,8 @@ class History:
         self.verdicts: dict[bytes, Outcome] = {}
         self.late: list[tuple[bytes, int, bytes]] = []
         self.poison: set[bytes] = set()
+        self.haste = rng.choice((0.05, 0.4))  # how often a step finds that deadlines are over
+        self.busy = rng.choice((0.15, 0.6))  # how often a request is refused at the door
 
     def note(self, failures: list[Failure]) -> None:
         for batch, _, outcome in failures:
@@ -630,7 +648,7 @@ class History:
         """One request ends in one of the ways that there are."""
         if batch.state is not BatchState.IN_FLIGHT:
             return
-        fate = self.rng.random()
+        fate = 0.0 if self.rng.random() < self.busy else self.rng.uniform(0.15, 1.0)
         copy = (producer, batch.base_sequence, batch.records)
         if fate < 0.15:
             self.bench.lane.on_error(batch, Busy("refused at the door"))
@@ -669,7 +687,7 @@ class History:
                 self.offer(copy)
         if rng.random() < 0.05:
             bench.epochs.after(bench.epochs.newest)  # another lane's failure
-        if rng.random() < 0.05:
+        if rng.random() < self.haste:
             self.expire(float(number + 1 - rng.randrange(6)))
 
     def expire(self, now: float) -> None:
@@ -694,7 +712,9 @@ class History:
 
 
 @settings(max_examples=300, deadline=None)
-@given(seed=st.integers(0, 1 << 32), refusals=st.integers(0, 3), name=st.sampled_from(["", "name"]))
+@given(
+    seed=st.integers(0, 1 << 32), refusals=st.integers(0, 12), name=st.sampled_from(["", "name"])
+)
 def test_no_history_stores_twice_or_out_of_order_or_lies(
     seed: int, refusals: int, name: str
 ) -> None:

@@ -42,6 +42,13 @@ SENDING: Final = (
         _LANE,
     ),
     _broken(
+        "told-not-stored-and-sent-under-another-number",
+        "dledger/client/lane.py",
+        "            if batch.is_told and batch.state is BatchState.REFUSED:\n",
+        "            if False:\n",
+        _LANE,
+    ),
+    _broken(
         "overdue-behind-others-waits-for-them",
         "dledger/client/lane.py",
         "        told = [self._told(batch) for batch in self.window if _is_overdue(batch, now)]\n",

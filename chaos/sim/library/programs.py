@@ -103,6 +103,7 @@ class Sending(Program):
             close_timeout_ms=60_000,
             name=chance.choice(("", f"billing-{self.name}")),
         )
+        deadlines_s = chance.choice(((None,), (None, None, None, 0.3, 1.0)))
         accepted: list[asyncio.Future[SendResult]] = []
         with suppress(SendsFailed):
             async with client.producer(options) as producer:
@@ -111,7 +112,9 @@ class Sending(Program):
                         body = self.prefix + str(self.shared.numbers).encode()
                         key = chance.choice(KEYS)
                         try:
-                            future = producer.send(TOPIC, body, key=key or None)
+                            future = producer.send(
+                                TOPIC, body, key=key or None, deadline_s=chance.choice(deadlines_s)
+                            )
                         except BufferFull:
                             await self._wait_for_room(producer.room())
                             continue
