@@ -8,9 +8,11 @@ thread has to do afterwards it can do.
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dis import opname
@@ -32,6 +34,17 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_to_others() -> Iterator[None]:
+    """What was interrupted is collected here, and not in the midst of another test."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
+
+
 STORED = SendResult("t", 0, 0, 0, 0, b"", duplicate=False)
 
 

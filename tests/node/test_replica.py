@@ -35,11 +35,11 @@ P = ParamSpec("P")
 
 
 def on_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """The test runs on an event loop of its own, for 20 seconds at most."""
+    """The test runs on an event loop of its own, for a minute at most."""
 
     @functools.wraps(test)
     def run(*arguments: P.args, **named: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*arguments, **named), 20))
+        asyncio.run(asyncio.wait_for(test(*arguments, **named), 60))
 
     return run
 
