@@ -18,7 +18,7 @@ import typer
 from chaos.flips import cli as flips
 from chaos.fuzz import cli as fuzz
 from chaos.real import cli as real
-from chaos.sim.library import cli as library
+from chaos.sim.applications import cli as library
 from chaos.sim.run import Report, run_plan
 from chaos.sim.shrink import Recipe, shrink
 from chaos.sim.tally import Tally

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
+from chaos.sim.applications.books import SentBook
+from chaos.sim.applications.process import ClientProcess
+from chaos.sim.applications.run import Outcome, run_library
 from chaos.sim.defect import Defect
-from chaos.sim.library.books import SentBook
-from chaos.sim.library.process import ClientProcess
-from chaos.sim.library.run import Outcome, run_library
 from chaos.sim.timeline import Timeline
 from dledger.client import ClientError, SendResult
 from dledger.outcome import Outcome as Fate

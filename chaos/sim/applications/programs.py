@@ -9,9 +9,9 @@ from functools import partial
 from random import Random
 from typing import Final
 
+from chaos.sim.applications.books import Finish, SentBook, WorkBook
+from chaos.sim.applications.process import ClientProcess
 from chaos.sim.defect import Defect
-from chaos.sim.library.books import Finish, SentBook, WorkBook
-from chaos.sim.library.process import ClientProcess
 from chaos.sim.retry_model import ATTEMPTS
 from dledger.client import (
     BufferFull,

@@ -24,8 +24,8 @@ from broker.doors.grpc.cluster import ClusterDoor
 from broker.doors.grpc.errors import STATUS, in_metadata
 from broker.errors import BrokerError, ErrorCode
 from chaos.errors import CallFailed
+from chaos.sim.applications.process import ClientProcess
 from chaos.sim.defect import Defect
-from chaos.sim.library.process import ClientProcess
 from chaos.sim.machine import Life, Told
 from chaos.sim.streams import LOSS_SHARE
 from chaos.sim.timeline import ActorDied

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from chaos.sim.applications.process import ClientProcess
 from chaos.sim.defect import Defect
-from chaos.sim.library.process import ClientProcess
 from dledger.client import ClientError, Message, Outcome, SendResult
 
 Stored = Mapping[tuple[int, int], bytes]  # by queue and offset: what the log holds

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from chaos.sim.library.run import Outcome, run_library
+from chaos.sim.applications.run import Outcome, run_library
 from dledger.terminal.options import JsonOption
 
 SHOWN_LINES = 60

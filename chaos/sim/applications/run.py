@@ -18,13 +18,10 @@ from random import Random
 from typing import Any, Final
 
 from broker.state.topics import TopicRef
-from chaos.sim.cast import AnyClient
-from chaos.sim.defect import Defect
-from chaos.sim.drawing.plans import draw_plan
-from chaos.sim.library.books import SentBook, WorkBook
-from chaos.sim.library.channel import Network
-from chaos.sim.library.process import ClientProcess, library_in
-from chaos.sim.library.programs import (
+from chaos.sim.applications.books import SentBook, WorkBook
+from chaos.sim.applications.channel import Network
+from chaos.sim.applications.process import ClientProcess, library_in
+from chaos.sim.applications.programs import (
     TOPIC,
     Looping,
     Popping,
@@ -34,6 +31,9 @@ from chaos.sim.library.programs import (
     Working,
     WorkingInOrder,
 )
+from chaos.sim.cast import AnyClient
+from chaos.sim.defect import Defect
+from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.machine import Life
 from chaos.sim.plan import Plan
 from chaos.sim.quiet import collecting_garbage_by_hand, quiet_logs
