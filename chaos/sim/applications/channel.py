@@ -37,7 +37,6 @@ KEEPALIVE_US: Final = 3_000_000  # after which a connection that has lost someth
 LOST: Final = CallFailed(None, may_have_happened=True)
 SILENT_S: Final = 0.5
 NEVER_SENT: Final = "failed to connect to all addresses"
-_EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 
 
 class Network:
@@ -228,14 +227,49 @@ class Call:
         world.timeline.after(KEEPALIVE_US, channel.process, self._fail, LOST)
 
 
+class Inbox:
+    """What has come on a stream, until it ends; one reader at a time."""
+
+    def __init__(self, process: ClientProcess) -> None:
+        self._process = process
+        self._messages: deque[Any] = deque()
+        self._changed: asyncio.Future[None] | None = None
+        self.end: BaseException | None = None  # why nothing more comes
+
+    def put(self, message: Any) -> None:
+        """One more; a copy, as bytes travel."""
+        if self.end is None:
+            self._messages.append(type(message).FromString(message.SerializeToString()))
+            self._wake()
+
+    def close(self, end: BaseException) -> bool:
+        """Nothing more comes; whether that is news."""
+        if self.end is not None:
+            return False
+        self.end = end
+        self._wake()
+        return True
+
+    async def next(self) -> Any:
+        """The next message; raises why there is none."""
+        while not self._messages:
+            if self.end is not None:
+                raise self.end
+            self._changed = self._process.create_future()
+            await self._changed
+        return self._messages.popleft()
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+
 class Watch:
     """A WatchLeader stream."""
 
     def __init__(self, channel: Channel, request: Any) -> None:
         self._channel = channel
-        self._views: deque[Any] = deque()
-        self._changed: asyncio.Future[None] | None = None
-        self._end: BaseException | None = None
+        self._inbox = Inbox(channel.process)
         self._task: asyncio.Task[None] | None = None
         self._arrives_us = 0
         self.is_mute = False
@@ -258,22 +292,15 @@ class Watch:
         return self
 
     async def __anext__(self) -> Any:
-        while not self._views:
-            if self._end is not None:
-                raise self._end
-            self._changed = self._channel.process.create_future()
-            try:
-                await self._changed
-            except asyncio.CancelledError:
-                self.cancel()
-                raise
-        return self._views.popleft()
+        try:
+            return await self._inbox.next()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
 
     def cancel(self) -> bool:
         """Its reader sees it cancelled."""
-        if self._end is None:
-            self._end = asyncio.CancelledError()
-            self._wake()
+        if self._inbox.close(asyncio.CancelledError()):
             self._hang_up()
         return True
 
@@ -286,20 +313,9 @@ class Watch:
             delay = world.network.delay()
             world.timeline.after(delay, self._life.loop, _cancel, self._task)
 
-    def _wake(self) -> None:
-        if self._changed is not None and not self._changed.done():
-            self._changed.set_result(None)
-
-    def _receive(self, view: Any) -> None:
-        if self._end is None:
-            self._views.append(view)
-            self._wake()
-
     def _break(self, why: str = "Socket closed") -> None:
-        if self._end is None:
-            self._end = _error(grpc.StatusCode.UNAVAILABLE, why)
+        if self._inbox.close(_error(grpc.StatusCode.UNAVAILABLE, why)):
             self._channel.forget(self)
-            self._wake()
 
     # --- at the node --------------------------------------------------------------------------
 
@@ -328,7 +344,7 @@ class Watch:
         if is_cut or (lost and network.chance.random() < lost):
             self._go_mute()
         if not self.is_mute:
-            self._later(self._receive, type(view).FromString(view.SerializeToString()))
+            self._later(self._inbox.put, view)
 
     def break_off(self) -> None:
         """The node's process is gone."""
@@ -352,15 +368,13 @@ class Attending:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._answers: deque[Any] = deque()
-        self._changed: asyncio.Future[None] | None = None
-        self._end: BaseException | object | None = None
+        self._inbox = Inbox(channel.process)
         channel.note(self)
         network, process, node = channel.network, channel.process, channel.node
         self._stream = network.world.open_stream(
             process.name,
             node.name,
-            self._receive,
+            self._inbox.put,
             self._on_end,
             is_cut=lambda: network.is_deaf(process, node.name),
             loop=process,
@@ -368,53 +382,32 @@ class Attending:
 
     async def write(self, request: Any) -> None:
         """Says it; nothing tells whether it arrives."""
-        if self._end is not None:
+        if self._inbox.end is not None:
             raise asyncio.InvalidStateError("RPC already finished.")
         self._stream.say(type(request).FromString(request.SerializeToString()))
 
     async def read(self) -> Any:
-        """The next answer, or EOF."""
-        while not self._answers:
-            if isinstance(self._end, BaseException):
-                raise self._end
-            if self._end is not None:
-                return self._end
-            self._changed = self._channel.process.create_future()
-            try:
-                await self._changed
-            except asyncio.CancelledError:
-                self.cancel()
-                raise
-        return self._answers.popleft()
+        """The next answer."""
+        try:
+            return await self._inbox.next()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
 
     def cancel(self) -> bool:
         """Hangs up; its reader sees it cancelled."""
-        if self._end is None:
-            self._end = asyncio.CancelledError()
+        if self._inbox.close(asyncio.CancelledError()):
             self._channel.forget(self)
             if self._channel.process.alive:
                 self._stream.hang_up()
-            self._wake()
         return True
 
-    def _receive(self, answer: Any) -> None:
-        if self._end is None:
-            self._answers.append(type(answer).FromString(answer.SerializeToString()))
-            self._wake()
-
     def _on_end(self, error: epb.Error | None) -> None:
-        if self._end is not None:
-            return
-        self._channel.forget(self)
-        if error is None:
-            self._end = _error(grpc.StatusCode.UNAVAILABLE, "Socket closed")
-        else:
-            self._end = _rpc_error(CallFailed(error, may_have_happened=False), ())
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._changed is not None and not self._changed.done():
-            self._changed.set_result(None)
+        end = _error(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        if error is not None:
+            end = _rpc_error(CallFailed(error, may_have_happened=False), ())
+        if self._inbox.close(end):
+            self._channel.forget(self)
 
 
 def _is_defect(done: asyncio.Task[object]) -> bool:
