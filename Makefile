@@ -66,8 +66,8 @@ spark-kills: setup extras  ## Spark's long tests: a cluster; streams to topics a
 	  $(BIN)/python -m pytest -q -s -m spark tests/spark/test_kills.py tests/spark/test_table_and_back.py \
 	  $(addprefix tests/audit/test_,cluster.py stream.py faults.py scope.py delivery.py)
 
-mutants: setup   ## break each rule once and show which seed and check noticed
-	$(BIN)/python -m chaos.mutants $(MUTANTS)
+mutants: setup   ## break each rule once and show which seed and check noticed (MUTANTS=names JOBS=1)
+	$(BIN)/python -m chaos.mutants --jobs $(or $(JOBS),1) $(MUTANTS)
 
 chaos: setup     ## faults on real processes (SCENARIO=everything SECONDS=90 NODES=… SEED=…)
 	$(BIN)/dledger chaos run $(or $(SCENARIO),everything) --seconds $(or $(SECONDS),90) $(if $(filter-out file default,$(origin NODES)),--nodes $(NODES)) $(if $(SEED),--seed $(SEED))

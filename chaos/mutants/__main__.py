@@ -6,44 +6,71 @@ isn't known, or has tests that can't be run.
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
 
 from chaos.errors import NothingTested, StaleMutant
 from chaos.mutants.catalogue import MUTANTS
-from chaos.mutants.hunt import Kill, hunt_one
+from chaos.mutants.hunt import Kill, copied, failing_when_sound, hunt_all
 from chaos.mutants.mutant import Mutant
 
 
-def main(names: list[str]) -> int:
-    """Hunts the mutants called `names`, or all; the exit code."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Hunts the mutants that are named, or all; the exit code."""
+    told = _parser().parse_args(arguments)
     console = Console()
-    unknown = sorted(set(names) - {mutant.name for mutant in MUTANTS})
-    if unknown:
+    if unknown := sorted(set(told.names) - {mutant.name for mutant in MUTANTS}):
         console.print(f"unknown mutants: {', '.join(unknown)}")
         return 2
-    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
-    kills: list[Kill] = []
-    for number, mutant in enumerate(chosen, start=1):
-        console.print(f"[{number}/{len(chosen)}] {mutant.name}", end=" ", markup=False)
-        try:
-            kills.append(hunt_one(mutant))
-        except (StaleMutant, NothingTested) as stale:
-            console.print(str(stale), markup=False)
-            return 2
-        console.print(_verdict(kills[-1]), markup=False)
-    console.print(_table(kills))
+    chosen = [mutant for mutant in MUTANTS if not told.names or mutant.name in told.names]
+    try:
+        kills = _hunted(console, chosen, told.jobs)
+        with copied() as tree:
+            void = failing_when_sound(kills, tree)
+    except (StaleMutant, NothingTested) as stale:
+        console.print(str(stale), markup=False)
+        return 2
+    for test in sorted(void):
+        console.print(f"no verdict, it fails without a defect too: {test}", markup=False)
+    kills = [replace(kill, by="") if kill.test in void else kill for kill in kills]
+    console.print(_table(sorted(kills, key=lambda kill: chosen.index(kill.mutant))))
     survivors = [kill for kill in kills if not kill.is_killed]
     console.print(f"{len(kills) - len(survivors)} of {len(kills)} killed")
     return 1 if survivors else 0
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m chaos.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which mutants; default: all")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        choices=range(1, 65),
+        default=1,
+        metavar="N",
+        help="hunts at a time, 1 to 64; default: 1",
+    )
+    return parser
+
+
+def _hunted(console: Console, chosen: Sequence[Mutant], jobs: int) -> list[Kill]:
+    kills: list[Kill] = []
+    for kill in hunt_all(chosen, jobs):
+        kills.append(kill)
+        line = f"[{len(kills)}/{len(chosen)}] {kill.mutant.name} {_verdict(kill)}"
+        console.print(line, markup=False, soft_wrap=True)
+    return kills
+
+
 def _verdict(kill: Kill) -> str:
     if not kill.is_killed:
         return "SURVIVED"
-    where = "unit tests" if kill.seed is None else f"seed {kill.seed}"
+    where = kill.test or f"seed {kill.seed}"
     return f"killed by {kill.by}, {where}, {kill.seconds:.0f} s"
 
 
@@ -51,7 +78,7 @@ def _area(mutant: Mutant) -> str:
     return "/".join(mutant.file.split("/")[:2]).removesuffix(".py")
 
 
-def _table(kills: list[Kill]) -> Table:
+def _table(kills: Sequence[Kill]) -> Table:
     table = Table("mutant", "in", "killed by", "seed", title="Mutants")
     for kill in kills:
         seed = "unit tests" if kill.is_killed and kill.seed is None else str(kill.seed or 0)
@@ -61,4 +88,4 @@ def _table(kills: list[Kill]) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,13 +1,14 @@
 """Hunts mutants: a copy of the tree, one defect in it, and the simulator until it notices.
 
 Each mutant gets a process of its own that runs seeds in the copy and says which one found it and
-which check. The working tree is never touched, and the copy is gone when the hunt is over. What no
-seed finds within the limit is a gap in the simulator; then the unit tests get a try, and the table
-says so.
+which check. The working tree is never touched. A copy takes one mutant after the other, is compiled
+once, and is gone when the last of its hunts is over. What no seed finds within the limit is a gap
+in the simulator; then the unit tests get a try, and the table says so.
 """
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import shutil
@@ -15,10 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.util import cache_from_source
 from pathlib import Path
+from queue import Queue
 
 from chaos.errors import NothingTested, StaleMutant
 from chaos.mutants.mutant import Mutant
@@ -36,6 +40,8 @@ MAX_SEEDS = 400
 TIME_LIMIT_S = 90.0  # of processor time
 HANG_FACTOR = 8  # real time by processor time: beyond it a run hangs, however busy the machine
 UNIT_TESTS_S = 900.0
+UNIT_TEST_S = 5.0  # more for each that is run for a second time
+UNIT_TEST = "unit test"  # what `Kill.by` says of one
 PYTEST_RAN = (0, 1)  # its exit codes when all passed, and when some failed
 
 _HUNTER = """
@@ -64,6 +70,11 @@ class Kill:
     def is_killed(self) -> bool:
         return bool(self.by)
 
+    @property
+    def test(self) -> str:
+        """The test that killed it, without its parameters, as pytest takes it; empty if none."""
+        return _test_of(self.detail) if self.by == UNIT_TEST else ""
+
 
 def mutated(mutant: Mutant, text: str) -> str:
     """`text` with the defect in it.
@@ -77,13 +88,65 @@ def mutated(mutant: Mutant, text: str) -> str:
     return text.replace(mutant.old, mutant.new)
 
 
-def hunt_one(mutant: Mutant, *, limit_s: float = TIME_LIMIT_S, last_resort: bool = True) -> Kill:
-    """Runs seeds from the mutant's own on, until one notices; `last_resort`: then unit tests."""
+def hunt_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Kill]:
+    """The end of each, as they come, `jobs` hunts at a time, each in a copy of its own.
+
+    Raises:
+        StaleMutant, NothingTested: as soon as one is; no further hunt begins.
+    """
+    with ExitStack() as copies, ThreadPoolExecutor(jobs) as pool:
+        free: Queue[Path] = Queue()
+        for _ in range(min(jobs, len(mutants))):
+            free.put(copies.enter_context(copied()))
+
+        def hunted(mutant: Mutant) -> Kill:
+            tree = free.get()
+            try:
+                return hunt_one(mutant, tree)
+            finally:
+                free.put(tree)
+
+        hunts = [pool.submit(hunted, mutant) for mutant in mutants]
+        try:
+            for each in as_completed(hunts):
+                yield each.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def failing_when_sound(kills: Sequence[Kill], tree: Path) -> frozenset[str]:
+    """Of the tests that killed, those that fail in `tree`, a sound copy, too: what they said of a
+    mutant is no verdict.
+
+    Raises:
+        NothingTested: they don't end, or can't be collected.
+    """
+    tests = sorted({kill.test for kill in kills} - {""})
+    if not tests:
+        return frozenset()
+    arguments = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    done = _python(tree, *arguments, timeout_s=UNIT_TESTS_S + UNIT_TEST_S * len(tests))
+    if done is None or done.returncode not in PYTEST_RAN:
+        told = [] if done is None else (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise NothingTested("(none: a sound copy)", told[-1:])
+    return frozenset(_test_of(name) for name in _failures(done.stdout))
+
+
+def hunt_one(
+    mutant: Mutant, tree: Path, *, limit_s: float = TIME_LIMIT_S, last_resort: bool = True
+) -> Kill:
+    """Runs seeds from the mutant's own on in `tree`, a copy, until one notices; `last_resort`: then
+    unit tests. The copy is as it was before, afterwards.
+
+    Raises:
+        StaleMutant: its text isn't there once.
+        NothingTested: its tests can't be run.
+    """
     started = time.perf_counter()
-    with _copy_with(mutant) as tree:
+    with _broken(tree, mutant):
         if mutant.masked:
             name = _failing_test(tree, mutant) if last_resort else ""
-            return Kill(mutant, "unit test" if name else "", None, name, _since(started))
+            return Kill(mutant, UNIT_TEST if name else "", None, name, _since(started))
         numbers = (mutant.seed, MAX_SEEDS, DURATION_MS, limit_s)
         arguments = [*map(str, numbers), mutant.under]
         done = _python(tree, "-c", _HUNTER, *arguments, timeout_s=HANG_FACTOR * limit_s)
@@ -97,7 +160,7 @@ def hunt_one(mutant: Mutant, *, limit_s: float = TIME_LIMIT_S, last_resort: bool
             seed, check, detail = found
             return Kill(mutant, check, seed, detail, _since(started))
         name = _failing_test(tree, mutant) if last_resort else ""
-    return Kill(mutant, "unit test" if name else "", None, name, _since(started))
+    return Kill(mutant, UNIT_TEST if name else "", None, name, _since(started))
 
 
 def _failing_test(tree: Path, mutant: Mutant) -> str:
@@ -115,8 +178,17 @@ def _failing_test(tree: Path, mutant: Mutant) -> str:
     if done.returncode not in PYTEST_RAN:
         told = done.stderr.strip() or done.stdout.strip()
         raise NothingTested(mutant.name, told.splitlines()[-1:])
-    failed = [line for line in done.stdout.splitlines() if line.startswith(_WORSE)]
-    return failed[0].partition(" ")[2].split(" - ")[0] if failed else ""
+    return next(iter(_failures(done.stdout)), "")
+
+
+def _failures(output: str) -> list[str]:
+    """The tests that a summary of pytest's names as failed."""
+    lines = [line for line in output.splitlines() if line.startswith(_WORSE)]
+    return [line.partition(" ")[2].split(" - ")[0] for line in lines]
+
+
+def _test_of(name: str) -> str:
+    return name.partition("[")[0].strip()
 
 
 def _python(
@@ -138,9 +210,9 @@ def _python(
 
 
 @contextmanager
-def _copy_with(mutant: Mutant) -> Iterator[Path]:
-    """A copy of what has to run, with the defect in it; gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+def copied() -> Iterator[Path]:
+    """A copy of what has to run, compiled; gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder)
         for name in COPIED:
             source = ROOT / name
@@ -148,9 +220,29 @@ def _copy_with(mutant: Mutant) -> Iterator[Path]:
                 shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
             elif source.exists():
                 shutil.copy2(source, tree / name)
-        victim = tree / mutant.file
-        victim.write_text(mutated(mutant, victim.read_text(encoding="utf-8")), encoding="utf-8")
+        compileall.compile_dir(tree, quiet=2)
         yield tree
+
+
+@contextmanager
+def _broken(tree: Path, mutant: Mutant) -> Iterator[None]:
+    """`tree` with the defect in it.
+
+    Raises:
+        StaleMutant: its text isn't there once.
+    """
+    victim = tree / mutant.file
+    sound, was = victim.read_bytes(), victim.stat()
+    broken = mutated(mutant, sound.decode())
+    compiled = Path(cache_from_source(str(victim)))
+    compiled.unlink(missing_ok=True)  # else a defect of as many letters might not be noticed
+    victim.write_text(broken, encoding="utf-8")
+    try:
+        yield
+    finally:
+        victim.write_bytes(sound)
+        os.utime(victim, ns=(was.st_atime_ns, was.st_mtime_ns))
+        compileall.compile_file(victim, quiet=2)
 
 
 def _since(started: float) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from chaos.errors import NothingTested, StaleMutant
 from chaos.mutants.catalogue import MUTANTS
-from chaos.mutants.hunt import COPIED, ROOT, hunt_one, mutated
+from chaos.mutants.hunt import COPIED, ROOT, Kill, copied, failing_when_sound, hunt_one, mutated
 from chaos.mutants.mutant import Mutant
 from chaos.sim.plan import Fault
 
@@ -35,8 +35,23 @@ def test_what_they_need_is_a_fault_that_there_is() -> None:
 def test_tests_that_cannot_be_run_are_no_verdict() -> None:
     """Else a mutant whose tests have moved would survive for ever, or a broken import kill all."""
     mutant = replace(MUTANTS[0], masked="so that no seed is tried", tests=("nowhere",))
-    with pytest.raises(NothingTested, match="nowhere"):
-        hunt_one(mutant)
+    with copied() as tree, pytest.raises(NothingTested, match="nowhere"):
+        hunt_one(mutant, tree)
+
+
+def test_a_test_that_fails_without_a_defect_kills_nothing() -> None:
+    """Else one that can't pass where the copy is would hide what nobody notices."""
+    with copied() as tree:
+        (tree / "tests" / "test_it.py").write_text(
+            "import pytest\ndef test_sound(): pass\n"
+            "@pytest.mark.parametrize('x', ['a b', 'c - d'])\ndef test_not(x): assert x == 'a b'\n"
+        )
+        kills = [
+            Kill(MUTANTS[0], "unit test", None, f"tests/test_it.py::{name}", 1.0)
+            for name in ("test_sound", "test_not[c - d]")
+        ]
+        kills.append(Kill(MUTANTS[0], "vote before fsync", 3, "n1 voted", 1.0))
+        assert failing_when_sound(kills, tree) == {"tests/test_it.py::test_not"}
 
 
 def test_moved_text_is_noticed() -> None:
@@ -47,9 +62,11 @@ def test_moved_text_is_noticed() -> None:
 
 @pytest.mark.slow
 def test_a_mutant_is_killed() -> None:
-    """The whole way: copy, defect, simulator, verdict."""
+    """The whole way: copy, defect, simulator, verdict; and the copy is sound again."""
     mutant = next(each for each in MUTANTS if each.name == "vote-before-fsync")
-    kill = hunt_one(mutant, limit_s=30, last_resort=False)
+    with copied() as tree:
+        kill = hunt_one(mutant, tree, limit_s=30, last_resort=False)
+        assert (tree / mutant.file).read_bytes() == (ROOT / mutant.file).read_bytes()
     assert kill.by == "vote before fsync"
 
 
