@@ -11,7 +11,7 @@ what the log holds. It must never take a doubt for one or the other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -35,11 +35,14 @@ class SentBook:
 
     told: dict[bytes, Told | None] = field(default_factory=dict)  # None: nothing yet
     order: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)  # by sender and key
+    of: dict[bytes, tuple[tuple[str, str], int]] = field(default_factory=dict)  # and place there
 
     def accept(self, body: bytes, sender: str, key: str) -> None:
         """The library has taken it."""
         self.told[body] = None
-        self.order.setdefault((sender, key), []).append(body)
+        order = self.order.setdefault((sender, key), [])
+        self.of[body] = (sender, key), len(order)
+        order.append(body)
 
     def settle(self, body: bytes, result: SendResult | None, error: BaseException | None) -> None:
         """Its future tells.
@@ -54,14 +57,26 @@ class SentBook:
         else:
             self.told[body] = Told(is_refused=error.outcome is Outcome.DID_NOT_HAPPEN)
 
+    def doubt(self, body: bytes) -> None:
+        """Nobody will say what became of it."""
+        self.told[body] = Told()
+
+    def before(self, body: bytes) -> list[bytes]:
+        """What its sender has sent of its key before; nothing if it has none."""
+        (_, key), at = self.of[body]
+        return self.order[self.of[body][0]][:at] if key else []
+
     def lose(self, prefix: bytes) -> None:
         """The process of which these were is gone."""
         for body, told in self.told.items():
             if told is None and body.startswith(prefix):
                 self.told[body] = Told()
 
-    def check(self, stored: Stored) -> None:
+    def check(self, stored: Stored, *, has_moved: bool = False) -> None:
         """What was promised is so.
+
+        Args:
+            has_moved: the topic's queues were changed: a key's messages may be in several.
 
         Raises:
             Defect: it isn't.
@@ -88,7 +103,9 @@ class SentBook:
             raise Defect("phantom", f"nobody has sent {unsent[:3]}")
         for (sender, key), bodies in self.order.items():
             places = [where[body] for body in bodies if body in where]
-            if key and (places != sorted(places) or len({queue for queue, _ in places}) > 1):
+            queues = [[at for at in places if at[0] == q] for q in {queue for queue, _ in places}]
+            is_apart = len(queues) > 1 and not has_moved
+            if key and (is_apart or any(each != sorted(each) for each in queues)):
                 raise Defect("out of order", f"{sender}, key {key!r}: {places}")
 
 
@@ -117,15 +134,18 @@ class WorkBook:
 
     Args:
         is_exclusive: a queue is one member's: nobody else works on the same message.
+        before: what has to be finished before a message is begun for the first time; None: nothing.
     """
 
     group: str
     frontier: Callable[[int], int]
     is_exclusive: bool
+    before: Callable[[bytes], list[bytes]] | None = None
     done: Counter[bytes] = field(default_factory=Counter)  # finished so often
     finished: dict[bytes, Finish] = field(default_factory=dict)  # the brokers have said so
     begun: Counter[bytes] = field(default_factory=Counter)
     hands: dict[bytes, list[Handling]] = field(default_factory=dict)
+    ahead: dict[bytes, list[bytes]] = field(default_factory=dict)  # begun, and what wasn't by then
 
     def begin(self, process: ClientProcess, message: Message) -> Handling:
         """It is handed out.
@@ -159,6 +179,8 @@ class WorkBook:
                 raise Defect(
                     "two at work", f"{self.group}: {body!r}, {other.process.name}, {process.name}"
                 )
+        if self.before is not None and not self.begun[body]:
+            self.ahead[body] = [each for each in self.before(body) if not self.done[each]]
         handling = Handling(process, body, process.now_us)
         self.hands.setdefault(body, []).append(handling)
         self.begun[body] += 1
@@ -168,6 +190,17 @@ class WorkBook:
         """The application is through with it, or has failed."""
         self.hands[handling.body].remove(handling)
         self.done[handling.body] += is_done
+
+    def check_order(self, stored: Set[bytes], dead: Set[bytes]) -> None:
+        """Nothing of a key was begun ahead of what was before it, but for dead letters.
+
+        Raises:
+            Defect: something was.
+        """
+        for body in stored:
+            passed = [each for each in self.ahead.get(body, []) if each in stored]
+            if not dead >= set(passed):
+                raise Defect("out of order", f"{self.group}: {body!r} was begun before {passed}")
 
     def missing(self, stored: Iterable[bytes]) -> list[bytes]:
         """What nobody has finished yet."""

@@ -23,6 +23,7 @@ from typing import Any, NoReturn, Protocol
 import tenacity
 import tenacity.wait
 
+from chaos.sim.applications.slips import RULES, Slip, slipping
 from chaos.sim.loop import ProcessLoop, Timer
 from chaos.sim.timeline import Timeline
 from dledger.client import broker_group, client, connection
@@ -52,6 +53,7 @@ class ClientProcess(ProcessLoop):
         super().__init__(timeline, name, FIRST_NUMBER + number)
         self.chance = chance
         self.paused_at_us = -1  # when it was last stopped, or went on again
+        self.slip_share = 0.0  # of the library's rules that fail as they are called
         self._clock_timeline = timeline
 
     def call_soon(self, callback: Callable[..., object], *args: object, context: Any = None) -> Any:
@@ -65,6 +67,15 @@ class ClientProcess(ProcessLoop):
     def add_signal_handler(self, *_: object) -> NoReturn:
         """There are no signals here: processes are killed."""
         raise NotImplementedError
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """As every loop's; what was let slip is told, as it has to be."""
+        if not isinstance(context.get("exception"), Slip):
+            super().call_exception_handler(context)
+
+    def slips(self) -> bool:
+        """Whether what the library does next fails in a way that nobody foresaw."""
+        return self.slip_share > 0 and self.chance.random() < self.slip_share
 
     def die(self) -> None:
         """SIGKILL. What coroutines do as they are closed reaches nobody: it never happened."""
@@ -149,6 +160,11 @@ def _ignore(_: object) -> None:
     """Nobody is told."""
 
 
+def _slips() -> bool:
+    process: object = events._get_running_loop()
+    return isinstance(process, ClientProcess) and process.slips()
+
+
 def _now() -> float:
     loop = events._get_running_loop()
     return 0.0 if loop is None else loop.time()
@@ -187,6 +203,9 @@ def library_in(wires: Wires) -> Iterator[None]:
     put(tenacity, "time", SimpleNamespace(monotonic=_now, sleep=time.sleep))
     put(tenacity.wait, "random", chance)
     put(sys, "unraisablehook", _ignore)  # of coroutines of killed processes
+    for owner, rules in RULES:
+        for rule in rules:
+            put(owner, rule, slipping(getattr(owner, rule), _slips))
     log = getLogger("dledger.client")
     level = log.level
     log.setLevel(CRITICAL + 1)

@@ -11,6 +11,7 @@ from typing import Final
 
 from chaos.sim.applications.books import Finish, SentBook, WorkBook
 from chaos.sim.applications.process import ClientProcess
+from chaos.sim.applications.slips import Slip
 from chaos.sim.defect import Defect
 from chaos.sim.retry_model import ATTEMPTS
 from dledger.client import (
@@ -21,14 +22,17 @@ from dledger.client import (
     ClientOptions,
     ConsumerOptions,
     Message,
+    Permission,
+    ProducerFenced,
     ProducerOptions,
     PushOptions,
     SendResult,
     SendsFailed,
+    SimpleConsumer,
     StartFrom,
 )
 from dledger.client.delivery import Delivery
-from dledger.client.errors import ReceiptExpired, TopicNotFound
+from dledger.client.errors import ClientFault, ReceiptExpired, TopicExists, TopicNotFound
 
 TOPIC: Final = "parcels"
 KEYS: Final = ("", "", "a", "b", "c")  # of messages; empty: none
@@ -44,6 +48,7 @@ class Shared:
     books: dict[str, WorkBook]
     stopping: bool = False  # senders
     closing: bool = False  # those that work
+    has_moved: bool = False  # messages of one key: the topic's queues were changed
     numbers: int = 0
     ended: list[str] = field(default_factory=list)  # whose programs ended, as they should
 
@@ -78,7 +83,11 @@ class Program:
 
 
 class Sending(Program):
-    """Sends messages with keys and without, some in bursts, flushes now and then, and closes."""
+    """Sends messages with keys and without, some in bursts, flushes now and then, and closes; once
+    another producer has taken its name, goes on with a new one."""
+
+    producers = 0  # that it has had before
+    is_fenced = False
 
     @property
     def prefix(self) -> bytes:
@@ -88,11 +97,24 @@ class Sending(Program):
         self.shared.sent.lose(self.prefix)
 
     async def work(self, client: Client) -> None:
-        chance = self.chance
         while True:
-            with suppress(ClientError):
+            with suppress(TopicExists, ClientError):
                 await client.create_topic(TOPIC, queues=self.shared.queues, if_not_exists=True)
                 break
+            if TOPIC in await self._topics(client):
+                break
+        while not self.shared.stopping:
+            await self._produce(client)
+            self.producers += 1
+
+    async def _topics(self, client: Client) -> list[str]:
+        with suppress(ClientError):
+            return [each.name for each in await client.topics()]
+        return []
+
+    async def _produce(self, client: Client) -> None:
+        """With one producer, until all stop or another one has taken its name."""
+        chance = self.chance
         options = ProducerOptions(
             linger_ms=chance.choice((0.0, 2.0, 20.0)),
             batch_bytes=chance.choice((1 << 10, 4 << 10, 32 << 10)),
@@ -101,13 +123,15 @@ class Sending(Program):
             delivery_timeout_ms=chance.choice((800, 1_500, 6_000, 120_000)),
             request_timeout_ms=chance.choice((700, 15_000)),
             close_timeout_ms=60_000,
-            name=chance.choice(("", f"billing-{self.name}")),
+            name=chance.choice(("", f"billing-{self.name}", "billing")),
         )
+        self.is_fenced = False
+        sender = f"{self.name}.{self.life}.{self.producers}"
         deadlines_s = chance.choice(((None,), (None, None, None, 0.3, 1.0)))
         accepted: list[asyncio.Future[SendResult]] = []
         with suppress(SendsFailed):
             async with client.producer(options) as producer:
-                while not self.shared.stopping:
+                while not self.shared.stopping and not self.is_fenced:
                     for _ in range(chance.choice((1, 1, 1, 5, 30))):
                         body = self.prefix + str(self.shared.numbers).encode()
                         key = chance.choice(KEYS)
@@ -118,8 +142,13 @@ class Sending(Program):
                         except BufferFull:
                             await self._wait_for_room(producer.room())
                             continue
+                        except Slip:
+                            self.shared.numbers += 1
+                            self.shared.sent.accept(body, sender, key)
+                            self.shared.sent.doubt(body)
+                            continue
                         self.shared.numbers += 1
-                        self.shared.sent.accept(body, f"{self.name}.{self.life}", key)
+                        self.shared.sent.accept(body, sender, key)
                         future.add_done_callback(partial(self._on_settled, body))
                         accepted.append(future)
                     if chance.random() < 0.05:
@@ -143,6 +172,7 @@ class Sending(Program):
         if future.cancelled():
             raise Defect("library", f"the future of {body!r} was cancelled by nobody here")
         error = future.exception()
+        self.is_fenced |= isinstance(error, ProducerFenced)
         self.shared.sent.settle(body, None if error else future.result(), error)
 
 
@@ -153,6 +183,11 @@ class Working(Program):
     in_order = False
 
     async def work(self, client: Client) -> None:
+        while not self.shared.closing:
+            with suppress(ClientFault):  # what nobody foresaw: once more
+                await self._consume(client)
+
+    async def _consume(self, client: Client) -> None:
         chance, book = self.chance, self.shared.books[self.GROUP]
         options = PushOptions(
             member=f"{self.name}.{self.life if chance.random() < 0.5 else 0}",
@@ -167,7 +202,8 @@ class Working(Program):
             drain_s=2.0,
             max_attempts=ATTEMPTS,
         )
-        slowness_s = chance.choice((0.005, 0.03, 0.3))
+        slowness_s = chance.choice((0.005, 0.03, 0.3, 1.0))
+        failing = chance.choice((0.01, 0.1, 0.3))
         consumer = client.push_consumer(self.GROUP, options)
         process = self.process
         assert process is not None
@@ -179,7 +215,7 @@ class Working(Program):
             try:
                 if not self.shared.stopping and chance.random() < 0.5:
                     await self.pause(slowness_s)  # what was fetched piles up behind it
-                if message.reconsume_times == 0 and chance.random() < 0.01:
+                if message.reconsume_times == 0 and chance.random() < failing:
                     raise ValueError("a handler of whoever uses the library")
                 is_done = True
             finally:
@@ -207,43 +243,111 @@ class Popping(Program):
     async def work(self, client: Client) -> None:
         chance, book = self.chance, self.shared.books[self.GROUP]
         invisible_s = chance.choice((1.0, 5.0))
+        late: list[Delivery] = []  # finished; their acknowledgements go with the next receive
         async with client.simple_consumer(
             TOPIC, self.GROUP, invisible_s=invisible_s, start=StartFrom.FIRST
         ) as consumer:
             while not self.shared.closing:
+                done, late[:] = tuple(late), []
                 try:
-                    deliveries = await consumer.receive(chance.choice((1, 8, 32)), wait_s=0.5)
+                    count = chance.choice((1, 8, 32))
+                    deliveries = await self._receive(consumer, count, done)
                 except TopicNotFound:
                     await self.pause(0.2)
                     continue
+                except ReceiptExpired:
+                    continue  # of one of those: which, nobody says
                 except ClientClosed:
                     raise
                 except ClientError:
                     continue
-                handled = [self._take(book, each) for each in deliveries]
+                for each in done:
+                    self._finished(book, each)
+                handled = [self._take(book, each, late) for each in deliveries]
                 if deliveries and chance.random() < 0.5:
                     await self.pause(0.02)
                 await asyncio.gather(*handled)
 
-    async def _take(self, book: WorkBook, delivery: Delivery) -> None:
+    async def _receive(
+        self, consumer: SimpleConsumer, count: int, done: tuple[Delivery, ...]
+    ) -> list[Delivery]:
+        """Some; a caller that loses its patience now and then gives the call up."""
+        if done or self.chance.random() < 0.8:
+            return await consumer.receive(count, wait_s=0.5, done=done)
+        try:
+            async with asyncio.timeout(self.chance.uniform(0, 0.1)):
+                return await consumer.receive(count, wait_s=0.5)
+        except TimeoutError:
+            return []
+
+    async def _take(self, book: WorkBook, delivery: Delivery, late: list[Delivery]) -> None:
         assert self.process is not None
         handling = book.begin(self.process, delivery.message)
         is_done = False
         try:
-            if self.chance.random() < 0.05:
+            fate = self.chance.random()
+            if fate < 0.05:
                 return  # its time runs out
+            if fate < 0.1:
+                await delivery.retry(self.chance.choice((0, 0.5)))
+                return
+            if fate < 0.2:
+                await delivery.extend(2.0)
+                await self.pause(0.3)
             is_done = True  # whatever becomes of the acknowledgement
+            if self.chance.random() < 0.3:
+                late.append(delivery)
+                return
             await delivery.ack()
-            place = delivery.message.queue_id, delivery.message.queue_offset
-            finish = Finish(self.name, place, delivery.attempt, self.process.now_us)
-            book.finished[handling.body] = finish
+            self._finished(book, delivery)
         except ReceiptExpired:
             pass
         except ClientError as error:
-            if not error.retriable and not isinstance(error, ClientClosed):
+            if not error.retriable and not isinstance(error, ClientClosed | ClientFault):
                 raise
         finally:
             book.end(handling, is_done=is_done)
+
+    def _finished(self, book: WorkBook, delivery: Delivery) -> None:
+        """The brokers have said so."""
+        assert self.process is not None
+        message = delivery.message
+        place = message.queue_id, message.queue_offset
+        finish = Finish(self.name, place, delivery.attempt, self.process.now_us)
+        book.finished[message.body] = finish
+
+
+class Operating(Program):
+    """An operator's: the topic takes no messages or gives none for a moment, gets more queues and
+    loses them again."""
+
+    async def work(self, client: Client) -> None:
+        while not self.shared.stopping:
+            await self.pause(3.0)
+            with suppress(ClientError):
+                await self._change(client)
+        while True:  # what is kept from anybody is not for ever
+            try:
+                await client.permit_topic(TOPIC, Permission.READ_WRITE)
+            except TopicNotFound:
+                return
+            except ClientError:
+                continue
+            return
+
+    async def _change(self, client: Client) -> None:
+        chance = self.chance
+        if chance.random() < 0.5:
+            for what in (chance.choice((Permission.READ, Permission.WRITE)), Permission.READ_WRITE):
+                await client.permit_topic(TOPIC, what)
+                await self.pause(0.5)
+            return
+        self.shared.has_moved = True
+        number = self.shared.queues + chance.choice((0, 1, 3))
+        read = number  # refused, if a queue would go that somebody hasn't read
+        if chance.random() < 0.7:
+            read = max(number, (await client.describe_topic(TOPIC)).topic.queue_count)
+        await client.update_topic(TOPIC, read_queues=read, write_queues=number)
 
 
 class Looping(Program):
@@ -257,7 +361,7 @@ class Looping(Program):
                 await self._loop_until_idle(client)
             except ClientClosed:
                 raise
-            except ClientError:
+            except (ClientError, Slip):
                 await self.pause(0.2)
 
     async def _loop_until_idle(self, client: Client) -> None:

@@ -24,6 +24,7 @@ from chaos.sim.applications.process import ClientProcess, library_in
 from chaos.sim.applications.programs import (
     TOPIC,
     Looping,
+    Operating,
     Popping,
     Program,
     Sending,
@@ -48,6 +49,8 @@ LEAST_SEGMENT_BYTES: Final = 64 << 10  # batches aren't cut to the least that th
 DEFAULT_DURATION_MS: Final = 20_000
 THROUGH_US: Final = 120_000_000  # from peace on, within which everything is worked off
 PAUSES_US: Final = (50_000, 800_000, 4_000_000, 9_000_000, 12_000_000, 14_000_000)
+CUTS_US: Final = (100_000, 1_000_000, 5_000_000, 12_000_000, 15_000_000)
+SLIP_SHARES: Final = (1e-4, 1e-3, 1e-2)
 LOOK_US: Final = 250_000  # between looks at whether it is so
 END_US: Final = 90_000_000  # within which programs end that are told to
 KINDS: Final[Sequence[type[Program]]] = (Working, WorkingInOrder, Popping, Looping)
@@ -104,19 +107,23 @@ class LibraryRun(Run):
         self.programs: list[Program] = []
         self.processes: list[ClientProcess] = []
         groups = chance.sample(KINDS, chance.randint(1, 2))
+        self._has_slips = chance.random() < 0.4
         self.sent = SentBook()
         self.books = {
             kind.GROUP: WorkBook(  # type: ignore[attr-defined]
                 kind.GROUP,  # type: ignore[attr-defined]
                 partial(self._frontier, kind.GROUP),  # type: ignore[attr-defined]
                 is_exclusive=kind is not Popping,
+                before=self.sent.before if kind is WorkingInOrder else None,
             )
             for kind in groups
         }
         self.told = Shared(self.network.addresses, plan.queues, self.sent, self.books)
         kinds: list[type[Program]] = [Sending] * chance.randint(1, 3)
         for kind in groups:
-            kinds += [kind] * chance.randint(1, 3)
+            kinds += [kind] * chance.choice((1, 2, 2, 3))
+        if chance.random() < 0.4:
+            kinds.append(Operating)
         for number, kind in enumerate(kinds):
             name = f"{kind.__name__.lower()}-{number}"
             self.programs.append(kind(self.told, name, plan.random(name)))
@@ -136,6 +143,8 @@ class LibraryRun(Run):
         name, timeline = f"{program.name}.{program.life}", self.world.timeline
         chance = Random(f"{self.plan.seed}/{name}")
         process = ClientProcess(timeline, program.name, len(self.processes), chance)
+        if self._has_slips and chance.random() < 0.5 and not self.told.stopping:
+            process.slip_share = chance.choice(SLIP_SHARES)
         self.processes.append(process)
         program.process = process
         self.world.log(program.name, "starts")
@@ -192,9 +201,7 @@ class LibraryRun(Run):
             timeline.at(again, clients, self._start, program)
         elif what < 0.55:
             timeline.at(at, clients, self._pause, program)
-            until = at + chance.choice(
-                (50_000, 800_000, 4_000_000, 9_000_000, 12_000_000, 14_000_000)
-            )
+            until = at + chance.choice(PAUSES_US)
             timeline.at(until, clients, self._resume, program)
         else:
             nodes = list(self.world.nodes)
@@ -202,7 +209,7 @@ class LibraryRun(Run):
             links = {(program.name, node) for node in some}
             cuts = chance.choice((self.network.cuts, self.network.deaf))
             timeline.at(at, clients, cuts.update, links)
-            until = at + chance.choice((100_000, 1_000_000, 5_000_000))
+            until = at + chance.choice(CUTS_US)
             timeline.at(until, clients, cuts.difference_update, links)
 
     def _pause(self, program: Program) -> None:
@@ -229,6 +236,8 @@ class LibraryRun(Run):
         for program in self.programs:
             self._resume(program)
             self._start(program)
+        for process in self.processes:
+            process.slip_share = 0.0
         self.told.stopping = True
         senders = [each.name for each in self.programs if isinstance(each, Sending)]
         self._until(lambda: set(senders) <= set(self.told.ended), END_US, "senders don't end")
@@ -268,7 +277,10 @@ class LibraryRun(Run):
 
     def _look(self) -> None:
         super()._look()
-        self.sent.check(self._stored())
+        stored = self._stored()
+        self.sent.check(stored, has_moved=self.told.has_moved)
+        for group, book in self.books.items():
+            book.check_order(set(stored.values()), self._dead(group))
 
     def _dead(self, group: str) -> set[bytes]:
         """The group's dead letters."""
