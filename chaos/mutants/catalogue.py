@@ -8,6 +8,7 @@ a change of the code that moves it is noticed. `rules` holds them, a module a ro
 from __future__ import annotations
 
 from chaos.mutants.rules.administration import ADMINISTRATION
+from chaos.mutants.rules.applications import seen_by_applications
 from chaos.mutants.rules.attempts import ATTEMPTS
 from chaos.mutants.rules.audits import AUDITS
 from chaos.mutants.rules.backups import BACKUPS
@@ -55,7 +56,7 @@ from chaos.mutants.rules.topic_tables import TOPIC_TABLES
 from chaos.mutants.rules.units import UNITS
 from chaos.mutants.rules.upkeep import UPKEEP
 
-MUTANTS = (
+_RULES = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
     *MEMBERS,
@@ -90,3 +91,5 @@ MUTANTS = (
     *DELIVERIES,
     *FILTERS,
 )
+
+MUTANTS = tuple(seen_by_applications(_RULES))

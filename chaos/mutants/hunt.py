@@ -36,6 +36,7 @@ UNIT_TESTS = tuple(
     f"tests/{folder}" for folder in ("core", "links", "node", "store", "broker", "client")
 )
 DURATION_MS = 6_000
+APPLICATIONS_MS = 12_000
 MAX_SEEDS = 400
 TIME_LIMIT_S = 90.0  # of processor time
 HANG_FACTOR = 8  # real time by processor time: beyond it a run hangs, however busy the machine
@@ -46,9 +47,14 @@ PYTEST_RAN = (0, 1)  # its exit codes when all passed, and when some failed
 
 _HUNTER = """
 import json, sys
-from chaos.mutants.prey import hunt
+from chaos.mutants.prey import hunt, hunt_applications
 first, seeds, duration_ms = map(int, sys.argv[1:4])
-print(json.dumps(hunt(first, seeds, duration_ms, float(sys.argv[4]), sys.argv[5])))
+limit_s, under, of_applications = float(sys.argv[4]), sys.argv[5], sys.argv[6]
+if of_applications:
+    found = hunt_applications(first, seeds, duration_ms, limit_s)
+else:
+    found = hunt(first, seeds, duration_ms, limit_s, under)
+print(json.dumps(found))
 """
 
 
@@ -147,8 +153,9 @@ def hunt_one(
         if mutant.masked:
             name = _failing_test(tree, mutant) if last_resort else ""
             return Kill(mutant, UNIT_TEST if name else "", None, name, _since(started))
-        numbers = (mutant.seed, MAX_SEEDS, DURATION_MS, limit_s)
-        arguments = [*map(str, numbers), mutant.under]
+        lasts_ms = APPLICATIONS_MS if mutant.applications else DURATION_MS
+        numbers = (mutant.seed, MAX_SEEDS, lasts_ms, limit_s)
+        arguments = [*map(str, numbers), mutant.under, "yes" if mutant.applications else ""]
         done = _python(tree, "-c", _HUNTER, *arguments, timeout_s=HANG_FACTOR * limit_s)
         if done is None:
             return Kill(mutant, "hang", mutant.seed, "a run doesn't end", _since(started))

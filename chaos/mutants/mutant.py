@@ -11,7 +11,7 @@ class Mutant:
     run shows it: something behind it holds, or it costs time and no truth. Then the unit tests
     have to find it; `tests` names those that are its own. `under` is the kind of fault without
     which it can't show (a value of `chaos.sim.plan.Fault`): seeds that have none of it are passed
-    over."""
+    over. `applications`: the seeds are of the schedule in which applications use the library."""
 
     name: str
     file: str
@@ -21,3 +21,4 @@ class Mutant:
     masked: str = ""
     under: str = ""
     tests: tuple[str, ...] = ()
+    applications: bool = False

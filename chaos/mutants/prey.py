@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator
 
+from chaos.sim.applications.run import run_library
 from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.plan import Plan
 from chaos.sim.run import run_plan
@@ -27,6 +28,20 @@ def hunt(
     give_up_at = time.process_time() + limit_s
     for seed, plan in itertools.islice(_plans(first_seed, duration_ms, under), seeds):
         failure = run_plan(plan).failure
+        if failure is not None:
+            return seed, failure.check, failure.detail[:300]
+        if time.process_time() > give_up_at:
+            return None
+    return None
+
+
+def hunt_applications(
+    first_seed: int, seeds: int, duration_ms: int, limit_s: float
+) -> tuple[int, str, str] | None:
+    """The same with seeds of the library's schedule."""
+    give_up_at = time.process_time() + limit_s
+    for seed in range(first_seed, first_seed + seeds):
+        failure = run_library(seed, duration_ms).failure
         if failure is not None:
             return seed, failure.check, failure.detail[:300]
         if time.process_time() > give_up_at:

@@ -10,6 +10,7 @@ from chaos.errors import NothingTested, StaleMutant
 from chaos.mutants.catalogue import MUTANTS
 from chaos.mutants.hunt import COPIED, ROOT, Kill, copied, failing_when_sound, hunt_one, mutated
 from chaos.mutants.mutant import Mutant
+from chaos.mutants.rules.applications import SEEDS
 from chaos.sim.plan import Fault
 
 
@@ -52,6 +53,11 @@ def test_a_test_that_fails_without_a_defect_kills_nothing() -> None:
         ]
         kills.append(Kill(MUTANTS[0], "vote before fsync", 3, "n1 voted", 1.0))
         assert failing_when_sound(kills, tree) == {"tests/test_it.py::test_not"}
+
+
+def test_seeds_of_applications_are_of_mutants_that_there_are() -> None:
+    """Else a name that has changed would leave its mutant to the unit tests, unnoticed."""
+    assert set(SEEDS) == {mutant.name for mutant in MUTANTS if mutant.applications}
 
 
 def test_moved_text_is_noticed() -> None:
