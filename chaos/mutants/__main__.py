@@ -7,6 +7,7 @@ isn't known, or has tests that can't be run.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from chaos.mutants.mutant import Mutant
 def main(arguments: Sequence[str] | None = None) -> int:
     """Hunts the mutants that are named, or all; the exit code."""
     told = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # copies go with it
     console = Console()
     if unknown := sorted(set(told.names) - {mutant.name for mutant in MUTANTS}):
         console.print(f"unknown mutants: {', '.join(unknown)}")

@@ -58,6 +58,7 @@ print(json.dumps(found))
 """
 
 
+_running: set[subprocess.Popen[str]] = set()
 _WORSE = ("FAILED", "ERROR")  # of a line of pytest's summary
 
 
@@ -116,8 +117,10 @@ def hunt_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Kill]:
         try:
             for each in as_completed(hunts):
                 yield each.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        finally:  # also of who is interrupted: nobody wants the others' ends any more
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(_running):
+                process.kill()
 
 
 def failing_when_sound(kills: Sequence[Kill], tree: Path) -> frozenset[str]:
@@ -201,19 +204,26 @@ def _test_of(name: str) -> str:
 def _python(
     tree: Path, *arguments: str, timeout_s: float
 ) -> subprocess.CompletedProcess[str] | None:
+    """What Python did in `tree`, in a process of its own; None if it didn't end."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tree,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return None
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(
+        command,
+        cwd=tree,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        _running.add(process)
+        try:
+            told, complained = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            process.kill()  # if it still runs
+            _running.discard(process)
+    return subprocess.CompletedProcess(command, process.returncode, told, complained)
 
 
 @contextmanager
