@@ -21,6 +21,7 @@ from dledger.records.layout import file_name
 from dledger.records.record import decode_records
 from dledger.wire.commands_pb2 import Command, DeleteTopicCommand
 from store.errors import CorruptionFound
+from store.voiding import void_unit
 from tests.broker.leader import Bench, batch
 from tests.node.world import World
 
@@ -76,6 +77,30 @@ def test_a_unit_that_has_rotted_gives_no_message(byte: int) -> None:
     bench.world.tick()
     assert mender.statistics() == MendStatistics(queues_wrong=0, queues_found=1, units_mended=1)
     assert bench.reader.pull(TopicRef("t"), 0, 3, 5, 1 << 20).count == 5
+
+
+@pytest.mark.parametrize("bit", range(8))
+@pytest.mark.parametrize("start", [5, 4])
+def test_nothing_is_read_of_a_size_that_no_message_has(
+    bit: int, start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may say four gibibytes, and the first message of a pull is given however long it is."""
+    bench = filled()
+    asked: list[int] = []
+    read_at = bench.log.read_at
+
+    def reading(position: int, size: int) -> bytes:
+        asked.append(size)
+        return read_at(position, size)
+
+    monkeypatch.setattr(bench.log, "read_at", reading)
+    bench.disk.flip(bench.queue_file(), 20 * 5 + 8, bit)
+    bench.disk.spoil(bench.queue_file(), 20 * 4, void_unit(4, places(bench.units())[4][0]))
+    with pytest.raises(BrokerError, match="has rotted"):
+        bench.reader.pull(TopicRef("t"), 0, start, 3, 1 << 20)
+    assert bench.reader.pull(TopicRef("t"), 0, 3, 5, 1 << 20).count == 1
+    assert asked, "or this isn't how the log is read"
+    assert max(asked) <= proof.MAX_RECORD_SIZE
 
 
 @pytest.mark.parametrize("other", ["offset", "queue", "topic", "incarnation"])

@@ -74,9 +74,17 @@ READING = (
     Mutant(
         "implausible-sizes-are-read",
         "broker/reading/queues.py",
-        "        count = plausible(units)\n",
-        "        count = len(units) // UNIT.size\n",
-        masked="what is read for nothing is thrown away",
+        "        count, voids = plausible(units), 0\n",
+        "        count, voids = len(units) // UNIT.size, 0\n",
+        masked="what is read for nothing is thrown away; it may be gibibytes",
+        tests=("tests/broker/test_reads.py",),
+    ),
+    Mutant(
+        "implausible-sizes-are-read-behind-void-units",
+        "broker/reading/queues.py",
+        "            count = plausible(units)\n",
+        "            count = len(units) // UNIT.size\n",
+        masked="what is read for nothing is thrown away; it may be gibibytes",
         tests=("tests/broker/test_reads.py",),
     ),
     Mutant(
