@@ -42,17 +42,18 @@ def test_tests_that_cannot_be_run_are_no_verdict() -> None:
 
 def test_a_test_that_fails_without_a_defect_kills_nothing() -> None:
     """Else one that can't pass where the copy is would hide what nobody notices."""
+    name = "test_nothing_of_ours.py"
     with copied() as tree:
-        (tree / "tests" / "test_it.py").write_text(
+        (tree / name).write_text(
             "import pytest\ndef test_sound(): pass\n"
             "@pytest.mark.parametrize('x', ['a b', 'c - d'])\ndef test_not(x): assert x == 'a b'\n"
         )
         kills = [
-            Kill(MUTANTS[0], "unit test", None, f"tests/test_it.py::{name}", 1.0)
-            for name in ("test_sound", "test_not[c - d]")
+            Kill(MUTANTS[0], "unit test", None, f"{name}::{test}", 1.0)
+            for test in ("test_sound", "test_not[c - d]")
         ]
         kills.append(Kill(MUTANTS[0], "vote before fsync", 3, "n1 voted", 1.0))
-        assert failing_when_sound(kills, tree) == {"tests/test_it.py::test_not"}
+        assert failing_when_sound(kills, tree) == {f"{name}::test_not"}
 
 
 def test_seeds_of_applications_are_of_mutants_that_there_are() -> None:

@@ -263,10 +263,9 @@ class Popping(Program):
                     continue
                 for each in done:
                     self._finished(book, each)
-                handled = [self._take(book, each, late) for each in deliveries]
                 if deliveries and chance.random() < 0.5:
                     await self.pause(0.02)
-                await asyncio.gather(*handled)
+                await asyncio.gather(*(self._take(book, each, late) for each in deliveries))
 
     async def _receive(
         self, consumer: SimpleConsumer, count: int, done: tuple[Delivery, ...]
