@@ -12,6 +12,14 @@ _DIRECTORY = ("tests/store/test_directory.py",)
 
 DISKS = (
     Mutant(
+        "lock-that-cannot-be-looked-at-is-nobodys",
+        "store/holding.py",
+        "        if error.errno in _ABSENT:\n            return None\n",
+        "        if error:\n            return None\n",
+        masked="nodes ask the lock itself",
+        tests=("tests/audit/test_log.py",),
+    ),
+    Mutant(
         "unknown-disk-answers",
         "dledger/greeting.py",
         "if named == NO_DISK or speaker.disk == named or not self.is_known:",
