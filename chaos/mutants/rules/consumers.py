@@ -14,6 +14,7 @@ _BROADCAST = ("tests/client/members/test_broadcast.py",)
 _LEAVING = ("tests/client/members/test_leaving.py",)
 _REVOKING = ("tests/client/members/test_revoking.py",)
 _SPELLS = ("tests/client/members/test_spells.py",)
+_SIGNALS = ("tests/client/members/test_signals.py",)
 _MEMBER = "dledger/client/members/member.py"
 _QUEUE = "dledger/client/members/process_queue.py"
 _FINISHED_FILE = "dledger/client/members/finished.py"
@@ -434,6 +435,20 @@ CONSUMERS = (
         "self._gone.items() if _committed(each[0]) < each[1]}",
         "self._gone.items()}",
         _READING,
+    ),
+    _mutant(
+        "own-handler-of-a-signal-is-lost",
+        "dledger/client/members/signals.py",
+        "            if signal.getsignal(number) is own:\n",
+        "            if own:\n",
+        _SIGNALS,
+    ),
+    _mutant(
+        "blocking-run-loses-the-programs-handler",
+        "dledger/client/blocking_push.py",
+        "                if signal.getsignal(number) == self._on_signal:\n",
+        "                if number:\n",
+        _SIGNALS,
     ),
     _mutant(
         "refusal-of-a-queue-is-told-every-time",
