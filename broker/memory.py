@@ -2,9 +2,10 @@
 
 This owns `<data>/raft/promises.json`. What peers have promised (`dledger.promises`) is written in
 a round of housekeeping if something is new, so at most a second of it is lost with a process. It is
-a witness and no promise of this node's own: a file that is missing, old or can't be read means that
+a witness and no promise of this node's own: a file that is missing, old or has rotted means that
 less is noticed (docs/adr/0030-what-disks-have-promised.md), so it must never keep a node from
-starting.
+starting. One that the node may not read, or a disk that fails, does, as with any file of its own:
+what it was a witness of is still there.
 
 Bound: one record for each member.
 """

@@ -113,7 +113,7 @@ def node(
 
     \b
     Example:
-      dledger certs node certs n1 --broker-group orders --host n1.example --host 10.0.0.1
+      dledger certs node certs n1 --broker-group g1 --host n1.lan --host 10.0.0.1
     """
     with errors_told():
         _tell(sign_node(folder, node_id, broker_group, hosts, days))

@@ -18,7 +18,7 @@ from broker.local_group import (
     group_status,
 )
 from broker.local_group.status import OUT_OF_SERVICE_ROLE
-from dledger.client import ServerError
+from dledger.client import InvalidArgument, ServerError
 from dledger.outcome import Outcome
 from dledger.terminal.options import JsonOption, parse_size
 from dledger.terminal.outcome import (
@@ -42,6 +42,7 @@ from dledger_cli.group_options import (
     bootstrap_addresses,
     connect,
 )
+from dledger_cli.names import check_node
 
 if TYPE_CHECKING:
     # What forms groups knows the log's files, and numpy with them: imported by who needs it.
@@ -265,6 +266,7 @@ def transfer(
       dledger group transfer n2 --bootstrap 10.0.0.1:7001
     """
     with errors_told():
+        check_node(target)
         addresses = bootstrap_addresses(bootstrap, directory)
     leader = run(_transfer(addresses, target))
     if as_json:
@@ -410,15 +412,19 @@ async def _replace(addresses: list[str], node_id: str, wait_s: float) -> Replace
 
 
 async def _transfer(addresses: list[str], target: str) -> str:
+    from broker.forming.calls import GrpcCalls
+    from broker.forming.errors import FormationRefused
+
     async with connect(addresses) as client:
         try:
             return (await client.transfer_leadership(target or None)).node_id
+        except InvalidArgument as error:
+            # Typed rightly: it is the group in which that node doesn't vote.
+            raise FormationRefused(error.message) from error
         except ServerError as error:
             if error.outcome is not Outcome.DID_NOT_HAPPEN:
                 raise
     # Clients are told *unimplemented* where administration has an address of its own.
-    from broker.forming.calls import GrpcCalls
-
     tls = chosen_material()
     leader = (await group_status(addresses, tls)).leading()
     return await GrpcCalls(tls).transfer_leadership(leader.admin_address, target)

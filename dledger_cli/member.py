@@ -49,7 +49,7 @@ def list_members(
     \b
     Examples:
       dledger member list
-      dledger member list --json | jq -r '.members[] | select(.role == "voter") | .id'
+      dledger member list --json | jq -r '.members[] | .id + " " + .role'
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)

@@ -12,8 +12,10 @@ from typing import Annotated, Final
 import typer
 
 from dledger.records.record import TOPIC_PATTERN
+from dledger_cli.errors import CommandError
 
 GROUP_PATTERN: Final = re.compile(r"[A-Za-z0-9_%-]{1,255}")
+NODE_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def checked_topic(name: str) -> str:
@@ -36,6 +38,16 @@ def checked_consumer_group(name: str) -> str:
     if not GROUP_PATTERN.fullmatch(name):
         raise typer.BadParameter(f"{name[:80]!r} isn't 1 to 255 characters of A-Z a-z 0-9 _ % -")
     return name
+
+
+def check_node(name: str) -> None:
+    """Returns if a node can be called so, or none is named.
+
+    Raises:
+        CommandError: it can't.
+    """
+    if name and not NODE_PATTERN.fullmatch(name):
+        raise CommandError(f"{name[:80]!r} isn't 1 to 64 characters of A-Z a-z 0-9 _ -")
 
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", callback=checked_topic)]

@@ -141,7 +141,8 @@ def update(
 
     To grow: both numbers of queues at once. To shrink: first --write-queues, and when every group
     has read the queues that are closed by that, --read-queues. Of a topic that no group reads yet
-    only empty queues go, unless with --drop.
+    only empty queues go, unless with --drop; nor of one that members of a broadcast group read, as
+    nobody else knows how far they are.
 
     Only read, nothing that is sent is stored: producers are refused. Only written, consumers get no
     more, and go on from where they are when it is read again. What was stored stays.

@@ -10,6 +10,7 @@ come from, is in `dledger.records.errors`.
     ├── BeyondRepair        they can't be got back, or not in part: stop
     ├── DivergenceFound     derived bytes contradict the log: stop
     ├── DirectoryInUse      another process holds the data directory
+    ├── HolderUnknown       whether one holds it can't be told
     ├── WrongIdentity       the data directory belongs to another broker group, node or segment size
     ├── IdentityMissing     the data directory holds a log, and nothing says whose
     ├── NotARegularFile     a link, a pipe, a device or a directory has a file's name
@@ -132,6 +133,17 @@ class DirectoryInUse(StoreError):
         super().__init__(f"data directory {directory} is in use by {holder}")
         self.directory = directory
         self.holder = holder
+
+
+class HolderUnknown(StoreError):
+    """The file that tells whether a process holds the data directory can't be looked at."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(f"{file}: {why}: so nobody can tell whether a node holds the directory")
+        self.file = file
+        self.why = why
 
 
 class WrongIdentity(StoreError):

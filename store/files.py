@@ -285,10 +285,11 @@ class OsFiles:
     def fsync_directory(self, path: Path) -> None:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         descriptor = self._reserve.obtain(lambda: os.open(path, flags))
+        handle = Handle(descriptor)
         try:
-            os.fsync(descriptor)
+            self.fsync(handle)  # which names it
         finally:
-            self.close(Handle(descriptor))
+            self.close(handle)
 
     def listdir(self, path: Path) -> list[str]:
         return sorted(self._reserve.obtain(lambda: os.listdir(path)))
@@ -314,7 +315,7 @@ class OsFiles:
     def lock(self, path: Path) -> Handle | None:
         descriptor = self._opened(path, os.O_RDWR | os.O_CREAT)
         try:
-            is_ours = _flock(descriptor) and self._lock_directory(descriptor, path.parent)
+            is_ours = self._flock(descriptor) and self._lock_directory(descriptor, path.parent)
         except BaseException:
             self.close(descriptor)
             raise
@@ -322,6 +323,10 @@ class OsFiles:
             self.close(descriptor)
             return None
         return descriptor
+
+    @_naming_its_file
+    def _flock(self, handle: Handle) -> bool:
+        return _flock(handle)
 
     def _lock_directory(self, handle: Handle, path: Path) -> bool:
         """The directory is locked as well, as long as `handle` is open: whoever takes the file for

@@ -2,17 +2,22 @@
 
 A tool that tried the lock could keep a node from starting at that moment, and could not try on a
 disk that is mounted read-only. The kernel lists the locks that are held; what this asks of it
-changes nothing. It must never be taken for the lock: a node may start a moment later.
+changes nothing. It must never be taken for the lock: a node may start a moment later. Nor does a
+lock count as nobody's that can't be looked at.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Final
 
+from store.errors import HolderUnknown
+
 LOCKS: Final = Path("/proc/locks")
 _MAX_HOLDER_BYTES: Final = 64
+_ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 def holder_of(directory: Path, locks: Path = LOCKS) -> str | None:
@@ -24,16 +29,28 @@ def holder_of(directory: Path, locks: Path = LOCKS) -> str | None:
     tells it from a node that died: a lock held in another pid namespace (beside or around this
     one) or on another host of a shared file system. Whoever says None where `abort` is has to say
     that, too.
+
+    Raises:
+        HolderUnknown: the lock, or the mark that decides in its place, can't be looked at.
     """
-    try:
-        inode = os.stat(directory / "LOCK").st_ino
-    except OSError:
+    lock = _looked_at(directory / "LOCK")
+    if lock is None:
         return None  # no node was ever started on it
     try:
-        is_held = inode in _locked_inodes(locks.read_text(errors="replace"))
+        is_held = lock.st_ino in _locked_inodes(locks.read_text(errors="replace"))
     except OSError:
-        is_held = (directory / "abort").exists()
+        is_held = _looked_at(directory / "abort") is not None
     return _name_in(directory / "LOCK") if is_held else None
+
+
+def _looked_at(path: Path) -> os.stat_result | None:
+    """None if nothing is there."""
+    try:
+        return os.stat(path)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return None
+        raise HolderUnknown(str(path), error.strerror or str(error)) from error
 
 
 def _locked_inodes(text: str) -> set[int]:

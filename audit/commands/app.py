@@ -135,10 +135,10 @@ def replicas(
     \b
     Examples:
       dledger audit replicas --dir run
-      dledger audit replicas --bootstrap 10.0.0.1:7001,10.0.0.2:7001 --engine spark --master yarn
+      dledger audit replicas --bootstrap host:7001 --engine spark --master yarn
       dledger audit replicas --bootstrap 10.0.0.1:7001 --over grpc --rate 50MB
       dledger audit replicas --replica n1=run/n1/data --replica n2=run/n2/data
-      dledger audit replicas --replica n1=/backup/n1 --replica n2=/backup/n2 --html a.html
+      dledger audit replicas --replica n1=old/n1 --replica n2=old/n2 --html a.html
     """
     with errors_told():
         options = Options(

@@ -64,7 +64,7 @@ def delivery(
     \b
     Examples:
       dledger audit delivery --history run/history.jsonl --dir run
-      dledger audit delivery --history p.jsonl --history c.jsonl --replica n1=/backup/n1
+      dledger audit delivery --history p.jsonl --history c.jsonl --replica n1=data
     """
     with errors_told():
         replicas = wanted_replicas(replica, directory, bootstrap, engine, Over.FILES)

@@ -90,8 +90,8 @@ def watch(
 
     \b
     Examples:
-      dledger audit watch --every 10m --bootstrap 10.0.0.1:7001 --metrics-port 9109
-      dledger audit watch --dir run --rounds 1 --metrics-file /var/lib/node/audit.prom
+      dledger audit watch --every 10m --bootstrap host:7001 --metrics-port 9109
+      dledger audit watch --dir run --rounds 1 --metrics-file /srv/audit.prom
     """
     with errors_told():
         every_s = parse_duration(every)

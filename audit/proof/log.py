@@ -175,6 +175,7 @@ def open_log(path: Path, *, is_ours: bool = False) -> OpenedLog:
     Raises:
         NotALog: there is none, or it can't be read.
         LogDamaged: its files can't be the log that its checkpoint says they are.
+        HolderUnknown: whether a node holds it can't be told, and with it what is settled.
     """
     commitlog = commitlog_of(os.fspath(path))
     # First who holds it: what was settled when it was held stays so if it is let go.

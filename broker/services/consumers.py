@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.commands import Commands, GroupMove
 from broker.leader.groups.keeper import GroupKeeper
+from broker.leader.groups.unread import topics_of, unfinished
 from broker.reading.queues import QueueReader
 from broker.services.gate import Gate
 from broker.services.refused import group_not_found, refused
@@ -240,8 +241,8 @@ class Consumers:
     # --- progress -----------------------------------------------------------------------------
 
     async def progress(self, group: str, start: QueueAt | None = None) -> ProgressPage:
-        """How far the group is in the queues of its topics, and of those in which it has committed,
-        from `start` on: `PAGE_QUEUES` at most.
+        """How far the group is in the queues of its topics, of those in which it has committed, and
+        of its failed messages, from `start` on: `PAGE_QUEUES` at most.
 
         Raises:
             BrokerError: GROUP_NOT_FOUND, NOT_LEADER, NOT_READY.
@@ -262,12 +263,8 @@ class Consumers:
 
     def _queues(self, group: Group, start: QueueAt) -> Iterator[tuple[TopicState, int]]:
         """The group's, in order."""
-        offsets = self._state.offsets
-        names = {topic for topic in offsets.topics() if group.name in offsets.groups(topic)}
-        if group.created:
-            names |= set(group.settings.topics)
-        for name in sorted(name for name in names if name >= start.topic):
-            topic = self._state.topics.get(name)
+        for name in topics_of(self._state, group):
+            topic = self._state.topics.get(name) if name >= start.topic else None
             if topic is not None:
                 first = start.queue_id if name == start.topic else 0
                 for queue_id in range(first, self._read_queues(topic)):
@@ -293,7 +290,7 @@ class Consumers:
             frontier,
             sum(end - begin for begin, end in lease.finished),
             len(lease.finished),
-            high - first - sum(end - max(b, first) for b, end in lease.finished if end > first),
+            unfinished(first, high, lease.finished),
             lease.session,
             lease.epoch,
             bool(lease.epoch) and self._keeper.is_asked(place, lease.epoch),

@@ -17,7 +17,7 @@ from broker.services.gate import Gate
 from broker.services.refused import refused
 from broker.state.machine import StateMachine
 from broker.state.refusals import PermissionUnknown, RetentionOutOfRange, TopicExists
-from broker.state.resizing import unclaimed
+from broker.state.resizing import broadcasting, unclaimed
 from broker.state.topic_permissions import KNOWN, USUAL
 from broker.state.topic_retention import MAX_RETENTION_MS
 from broker.state.topics import TopicRef, TopicState
@@ -259,15 +259,26 @@ class Topics:
 
     def _check_claimed(self, state: TopicState, wish: QueueWish) -> None:
         """Messages that no group is known to want are more likely wanted by one that is still to
-        come, or by loops without a group, than by nobody."""
-        queue = unclaimed(self._state, state, wish.read_queues, wish.write_queues)
-        if queue is None:
-            return
-        text = (
-            f"{state.name}/{queue} holds messages, and no consumer group has begun to read "
-            f"{state.name}: one that begins later is never given them; they go if told to drop them"
-        )
-        raise BrokerError(ErrorCode.QUEUES_UNREAD, text)
+        come, or by loops without a group, than by nobody; and what members of a broadcast group
+        have read is in no log."""
+        wanted = wish.read_queues, wish.write_queues
+        found = broadcasting(self._state, state, *wanted)
+        if found is not None:
+            group, queue = found
+            text = (
+                f"{state.name}/{queue} holds messages, and group {group!r} broadcasts: only its "
+                f"members know whether they have read them. They go when none of these is at work, "
+                f"or if told to drop them"
+            )
+            raise BrokerError(ErrorCode.QUEUES_UNREAD, text)
+        queue_id = unclaimed(self._state, state, *wanted)
+        if queue_id is not None:
+            text = (
+                f"{state.name}/{queue_id} holds messages, and no consumer group has begun to read "
+                f"{state.name}: one that begins later is never given them; they go if told to drop "
+                f"them"
+            )
+            raise BrokerError(ErrorCode.QUEUES_UNREAD, text)
 
     async def delete(self, topic: TopicRef) -> None:
         """The topic, its queues and what consumer groups committed in it are gone.

@@ -111,15 +111,34 @@ def _waiting(owners: Owners, topic: TopicState) -> Iterator[str]:
 def unclaimed(owners: Owners, topic: TopicState, read_queues: int, write_queues: int) -> int | None:
     """A queue that would go and holds messages, of a topic that no group is known to read. When it
     is applied an update takes it (a rule of level 9): this is for who proposes one."""
-    count, numbers = len(topic.next_offsets), owners.queue_numbers
-    wanted = numbers.wanted(topic.incarnation, count, read_queues, write_queues)
-    if isinstance(wanted, QueueNumbersWrong):
-        return None  # it is refused for that
-    now = numbers.of(topic.incarnation, count)
-    held = _held(owners, topic, range(wanted.read_queues, now.read_queues))
+    held = _held_of_those_that_go(owners, topic, read_queues, write_queues)
     if not held or owners.offsets.groups(topic.name) or any(_waiting(owners, topic)):
         return None
     return held[0]
+
+
+def broadcasting(
+    owners: Owners, topic: TopicState, read_queues: int, write_queues: int
+) -> tuple[str, int] | None:
+    """A group that broadcasts and has members for the topic, and a queue that would go and holds
+    messages: how far they are is in no log. As `unclaimed`, for who proposes an update."""
+    held = _held_of_those_that_go(owners, topic, read_queues, write_queues)
+    for group in owners.groups if held else ():
+        is_at_work = group.members and group.settings.is_broadcast
+        if is_at_work and any(topic.name in each.topics for each in group.versions.values()):
+            return group.name, held[0]
+    return None
+
+
+def _held_of_those_that_go(
+    owners: Owners, topic: TopicState, read_queues: int, write_queues: int
+) -> list[int]:
+    count, numbers = len(topic.next_offsets), owners.queue_numbers
+    wanted = numbers.wanted(topic.incarnation, count, read_queues, write_queues)
+    if isinstance(wanted, QueueNumbersWrong):
+        return []  # it is refused for that
+    now = numbers.of(topic.incarnation, count)
+    return _held(owners, topic, range(wanted.read_queues, now.read_queues))
 
 
 def _grow(owners: Owners, topic: TopicState, wanted: Numbers) -> None:

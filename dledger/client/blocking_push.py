@@ -120,7 +120,8 @@ class BlockingPushConsumer:
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """SIGINT and SIGTERM stop; a second one aborts. Where somebody else handles them already,
-        or in another thread than the main one, they are left alone."""
+        or in another thread than the main one, they are left alone; and so is a handler that the
+        program has installed meanwhile."""
         former: dict[signal.Signals, Any] = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -130,7 +131,8 @@ class BlockingPushConsumer:
             yield
         finally:
             for number, known in former.items():
-                signal.signal(number, known)
+                if signal.getsignal(number) == self._on_signal:
+                    signal.signal(number, known)
 
     def _on_signal(self, number: int, frame: object) -> None:
         del number, frame

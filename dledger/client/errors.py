@@ -219,7 +219,8 @@ class QueuesChanged(ClientError):
 
 
 class QueuesUnread(ClientError):
-    """A consumer group hasn't read a queue that would go to its end, or nobody is known to have."""
+    """A consumer group hasn't read a queue that would go to its end, or nobody is known to have: no
+    group has begun, or members of one that broadcasts are at work."""
 
     code = "QUEUES_UNREAD"
 

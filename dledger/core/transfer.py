@@ -62,7 +62,8 @@ def _choose(state: RaftState, target: NodeId | None) -> NodeId:
     if target == state.node:
         raise ProposalRefused(f"{target} already leads")
     if target not in state.other_voters():
-        raise ProposalRefused(f"{target} is not a voter: it can't lead")
+        names = ", ".join(sorted(state.log.configuration.voters))
+        raise ProposalRefused(f"{target} doesn't vote, and only who votes can lead: {names}")
     return target
 
 

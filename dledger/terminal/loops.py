@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Coroutine, Iterator
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -45,7 +45,7 @@ def _default_ctrl_c() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        _put_back(signal.SIGINT, before, signal.default_int_handler)
 
 
 @contextlib.contextmanager
@@ -65,8 +65,8 @@ def sigterm_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
-        signal.signal(signal.SIGINT, ctrl_c_before)
+        _put_back(signal.SIGTERM, before, interrupt)
+        _put_back(signal.SIGINT, ctrl_c_before, signal.default_int_handler)
 
 
 @contextlib.contextmanager
@@ -78,4 +78,10 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+            _put_back(number, handler, signal.SIG_IGN)
+
+
+def _put_back(number: signal.Signals, before: Any, own: object) -> None:
+    """What there was before is there again, unless what ran has installed a handler meanwhile."""
+    if signal.getsignal(number) == own:
+        signal.signal(number, before)

@@ -170,7 +170,7 @@ def survivor_of(site: Site, opened: Opened) -> Survivor:
         index, configuration = summary.base.place.at, summary.base.configuration
     if summary.configurations:
         index, configuration = summary.configurations[-1]
-    _check_able(site, disk.state, disk.disk_id, configuration)
+    _check_able(site, opened, configuration, index)
     return Survivor(
         path=site.path,
         broker_group=site.identity.broker_group,
@@ -188,23 +188,22 @@ def survivor_of(site: Site, opened: Opened) -> Survivor:
     )
 
 
-def _check_able(
-    site: Site, state: DirectoryState, disk_id: bytes, configuration: Configuration
-) -> None:
+def _check_able(site: Site, opened: Opened, configuration: Configuration, index: int) -> None:
     """Raises:
     RecoveryRefused: as a voter it would lack what it has to have.
     """
-    path, node = str(site.path), NodeId(site.identity.node_id)
-    if state is not DirectoryState.FORMED:
-        raise RecoveryRefused(
-            path, f"it is {state.value}: it was taking a lost disk's place and isn't a member yet"
-        )
-    if configuration.disk_of(node) != disk_id:
-        raise RecoveryRefused(path, f"its log names {node} as a member no more")
+    path, node, disk = str(site.path), NodeId(site.identity.node_id), opened.directory.disk
+    is_joining = disk.state is not DirectoryState.FORMED
+    if configuration.disk_of(node) != disk.disk_id:
+        unnamed = "it is joining: it was being taken in, and its log doesn't name its disk yet"
+        gone = f"its log names {node} as a member no more"
+        raise RecoveryRefused(path, unnamed if is_joining else gone)
     if not configuration.is_voter(node):
         raise RecoveryRefused(
             path, f"{node} learns and doesn't vote: it may lack what voters had acknowledged"
         )
+    if is_joining:
+        raise RecoveryRefused(path, _why_joining(node, index, trusted_index(opened.log)))
     if places := DoubtNote(site.files, site.path).read():
         raise RecoveryRefused(
             path,
@@ -216,6 +215,20 @@ def _check_able(
         raise RecoveryRefused(
             path, f"the group was recovered {MAX_RECOVERIES} times, and can't be any more"
         )
+
+
+def _why_joining(node: NodeId, index: int, trusted: int) -> str:
+    """Of a directory whose log says that it votes: what the directory itself doesn't say, and what
+    can be done about it."""
+    by = f"it is joining: entry {index} of its log says that {node} votes on this disk"
+    if index <= trusted:
+        return (
+            f"{by}, which it hadn't noted when it ended: start it, so that it does, and ask again"
+        )
+    return (
+        f"{by}, which it doesn't know to be committed: it may have become a member just before, or "
+        "not, and then it lacks what voters had acknowledged"
+    )
 
 
 # --- writing ------------------------------------------------------------------------------------

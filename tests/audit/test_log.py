@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -19,11 +20,12 @@ from typer.testing import CliRunner
 
 from audit.commands.log import app
 from audit.proof.log import SCHEMA
+from dledger.outcome import ExitCode
 from dledger.reading.checkpoint import CheckpointState, decode_checkpoint, encode_checkpoint
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, build_frame, parse_header
 from dledger.reading.survey import walk_headers
 from dledger.records.layout import UNITS_PER_FILE
-from store.holding import holder_of
+from store.holding import LOCKS, holder_of
 from tests.audit.replicas import copy_sparse, flip_bit, listed
 from tests.starting.members import SEGMENT, Lived, lived, segment
 
@@ -300,6 +302,28 @@ def test_holder_where_the_kernel_doesnt_tell(path: Path, tmp_path: Path) -> None
     assert holder_of(path, nowhere) is None
     (path / "abort").touch()
     assert holder_of(path, nowhere) is not None
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("name", ["LOCK", "abort"])
+def test_lock_that_cannot_be_looked_at_is_not_nobodys(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
+) -> None:
+    """The file is named, and nothing is read or repaired: what isn't settled may be changing."""
+    stat = os.stat
+
+    def refuse(file: Any, *words: Any, **more: Any) -> os.stat_result:
+        if Path(os.fsdecode(file)) == path / name:
+            raise OSError(number, os.strerror(number), os.fspath(file))
+        return stat(file, *words, **more)
+
+    monkeypatch.setattr("store.holding.os.stat", refuse)
+    locks = tmp_path / "no locks" if name == "abort" else LOCKS
+    monkeypatch.setattr("audit.proof.log.holder_of", lambda of: holder_of(of, locks))
+    for command in (["verify", "--json"], ["dump", "--json"], ["repair", "--from", path]):
+        result = CliRunner().invoke(app, [*map(str, command), "--data", str(path)])
+        assert (result.exit_code, result.stdout) == (ExitCode.INCOMPLETE, "")
+        assert f"dledger: {path / name}: {os.strerror(number)}: so nobody" in result.stderr
 
 
 def test_mark_of_a_node_that_died_or_runs_elsewhere_is_told(path: Path) -> None:

@@ -245,6 +245,38 @@ def test_queues_that_go_are_nobodys_and_read_no_more() -> None:
     assert shop.pull((3, 1)) == {3: [b"two"]}
 
 
+@pytest.mark.parametrize("how", ["left", "drop"])
+def test_queues_do_not_go_while_members_of_a_broadcast_group_are_at_work(how: str) -> None:
+    """Though every group whose offsets are in the log has read them: how far these are only they
+    know. Empty queues go, and so do others once nobody is there, or if that is said."""
+    shop = Shop(settings=ORDERLY)
+    shop.send(2, b"one")
+    shop.room.commit(shop.member, 2, 1)
+    seat, everybody = shop.room.seat(), Settings(topics=("t",), is_broadcast=True)
+    seat.join("b", group="everybody", settings=everybody)
+    shop.room.pass_ms(300, shop.seat, seat)
+    shop.update(0, 2)
+    assert shop.update(3).queue_count == 3, "the fourth is empty"
+    with pytest.raises(BrokerError) as refused:
+        shop.update(2)
+    assert refused.value.code is ErrorCode.QUEUES_UNREAD
+    assert "t/2 holds messages, and group 'everybody' broadcasts" in refused.value.message
+    if how == "left":
+        seat.leave()
+        shop.room.pass_ms(300, shop.seat, seat)
+    assert shop.update(2, drop=how == "drop").queue_count == 2
+
+
+def test_a_broadcast_group_that_reads_other_topics_keeps_nobody_waiting() -> None:
+    shop = Shop(settings=ORDERLY)
+    shop.send(3, b"one")
+    shop.room.commit(shop.member, 3, 1)
+    seat, everybody = shop.room.seat(), Settings(topics=("u",), is_broadcast=True)
+    seat.join("b", group="everybody", settings=everybody)
+    shop.room.pass_ms(300, shop.seat, seat)
+    assert shop.update(3, 3).queue_count == 3
+
+
 def test_brokers_own_topics_are_changed_by_nobody() -> None:
     shop = Shop()
     node = shop.room.leader

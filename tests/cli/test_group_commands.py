@@ -232,6 +232,13 @@ def test_leadership_goes_to_the_named_node(group: LocalGroup) -> None:
     assert facts(group, "group", "status")["leader"] == target
 
 
+def test_leadership_for_a_node_that_does_not_vote_ends_with_1(group: LocalGroup) -> None:
+    """The command is right and the group is another one, as `group priority` says of it."""
+    code, out, error = invoked(group, "group", "transfer", "n9")
+    assert (code, out) == (ExitCode.FAILED, "")
+    assert error == "dledger: n9 doesn't vote, and only who votes can lead: n1, n2, n3\n"
+
+
 def test_node_that_is_not_there_ends_with_2(group: LocalGroup) -> None:
     """For every command that names one."""
     for command in (["group", "kill", "n9"], ["group", "start", "n9"]):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dledger.terminal.loops import run
+from dledger.terminal.loops import run, sigterm_interrupts, uninterrupted
 
 
 def deaf(_number: int, _frame: object) -> None:
@@ -39,3 +39,24 @@ def test_ctrl_c_cancels_what_runs(handler: object) -> None:
         run(work())
     assert tidied
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_handler_that_was_installed_meanwhile_stays(handler: object) -> None:
+    """Whoever ran has a use for it; what was there before has gone by that one's will."""
+
+    def own(_number: int, _frame: object) -> None:
+        """The program's."""
+
+    async def work() -> None:
+        signal.signal(signal.SIGINT, own)
+
+    run(work())
+    assert signal.getsignal(signal.SIGINT) is own
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.getsignal(signal.SIGTERM)
+    for meanwhile in (sigterm_interrupts, uninterrupted):
+        with meanwhile():
+            signal.signal(signal.SIGTERM, own)
+        assert signal.getsignal(signal.SIGTERM) is own
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGTERM, before)

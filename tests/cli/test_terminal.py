@@ -16,8 +16,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from dledger_cli.app import PROGRAMS, app
 
 WIDTH = 80
 PATIENCE_S = 120.0
@@ -122,3 +127,30 @@ def test_what_it_shows_fits_the_terminal(arguments: tuple[str, ...], tmp_path: P
     if arguments[-1] == "--help":
         assert [line for line in opened.lines if len(line) > WIDTH] == []
     assert "…" not in "".join(opened.lines)
+
+
+def test_no_commands_help_is_wider_than_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples are printed as they stand, so nothing else keeps them within eighty columns."""
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    wide, count = [], 0
+    for words in every_command():
+        result = CliRunner().invoke(app, [*words, "--help"])
+        assert result.exit_code == 0, words
+        count += 1
+        wide += [(words, line) for line in result.stdout.splitlines() if len(line) > WIDTH]
+    assert wide == []
+    assert count > 80  # no word was passed over
+
+
+def every_command() -> Iterator[list[str]]:
+    """The words of each, those that only lead to others too."""
+    yield []
+    yield ["version"]
+    for word, program in PROGRAMS.items():
+        yield from _within(get_command(program.load()), [word])
+
+
+def _within(command: Any, words: list[str]) -> Iterator[list[str]]:
+    yield words
+    for name, each in getattr(command, "commands", {}).items():
+        yield from _within(each, [*words, name])

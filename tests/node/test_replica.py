@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -26,6 +27,7 @@ from dledger.core.types import NodeId, Role
 from dledger.errors import ApplyPaused
 from dledger.level import MEMBERS_CHANGE_LEVEL
 from dledger.wire import commands_pb2 as kpb
+from store.directory import DataDirectory, DirectoryState, Identity
 from store.files import Handle, OsFiles
 from tests.broker.leader import batch
 from tests.node.members import Members, make_configs, members, nothing_to_shut
@@ -283,3 +285,26 @@ async def test_rounds_of_housekeeping_move_the_checkpoint(tmp_path: Path) -> Non
         applied, began = replica.machine.applied_index, time.monotonic()
         await group.until(lambda: replica.log.checkpoint.state.consume_queue_index >= applied)
         assert time.monotonic() - began < 10
+
+
+@on_a_loop
+async def test_disk_that_was_taken_in_notes_it_at_its_next_start_though_it_is_alone(
+    tmp_path: Path,
+) -> None:
+    """What its checkpoint knows to be committed is enough: nobody else has to run."""
+    async with members(tmp_path, 3, Rhythm(housekeeping_s=0.02)) as group:
+        leader = await group.leader()
+        await leader.appender.submit(topic("t"))
+        name = next(each for each in group.configs if each != leader.config.node_id)
+        noted = group.replicas[name].log.checkpoint
+        await group.until(lambda: noted.state.consume_queue_index > 1)
+        for each in list(group.replicas):
+            await group.stop(each)
+        config = group.configs[name]
+        identity = Identity("g1", name, config.store.segment_size_bytes)
+        with closing(DataDirectory.open(config.data_directory, identity)) as directory:
+            directory.mark(DirectoryState.JOINING)
+        stated = config.data_directory / "identity.json"
+        assert '"formed"' not in stated.read_text()
+        group.start(name)
+        await group.until(lambda: '"formed"' in stated.read_text())

@@ -310,8 +310,45 @@ def test_a_disk_that_was_joining_is_refused(tmp_path: Path) -> None:
     site = formed(tmp_path, OsFiles())
     with contextlib.closing(DataDirectory.open(site.path, site.identity)) as directory:
         directory.mark(DirectoryState.JOINING)
-    with pytest.raises(RecoveryRefused, match="it is joining"):
+    assert refusal(site) == (
+        "it is joining: entry 1 of its log says that n3 votes on this disk, which it doesn't know "
+        "to be committed: it may have become a member just before, or not, and then it lacks what "
+        "voters had acknowledged"
+    )
+
+
+def refusal(site: Site) -> str:
+    """Why it is none to recover from; what is said of it first, aside."""
+    with pytest.raises(RecoveryRefused) as refused:
         examine(site.path, site.identity, site.files)
+    return str(refused.value).partition(": ")[2]
+
+
+def test_a_disk_that_was_taken_in_and_had_not_noted_it_is_told_so(tmp_path: Path) -> None:
+    """It votes, and its log knows so: it isn't said to be no member."""
+    site = formed(tmp_path, OsFiles())
+    with contextlib.closing(DataDirectory.open(site.path, site.identity)) as directory:
+        directory.mark(DirectoryState.JOINING)
+    with opened_at(site) as opened:
+        opened.log.checkpoint.note_consume_queue(ENTRIES, 0)
+    assert refusal(site) == (
+        "it is joining: entry 1 of its log says that n3 votes on this disk, which it hadn't noted "
+        "when it ended: start it, so that it does, and ask again"
+    )
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_a_disk_that_its_log_does_not_let_vote_is_told_that(tmp_path: Path, *, knows: bool) -> None:
+    """Whether or not it is joining: a learner's log, and one of somebody else's disk."""
+    site = formed(tmp_path, OsFiles())
+    with contextlib.closing(DataDirectory.open(site.path, site.identity)) as directory:
+        directory.mark(DirectoryState.JOINING)
+        disk = directory.disk.disk_id if knows else bytes(16)
+    voters = frozenset({NodeId("n1"), NodeId("n2")})
+    disks = ((NodeId("n3"), DiskId(disk)),)
+    append(site, Configuration(voters=voters, learners=frozenset({NodeId("n3")}), disks=disks))
+    said = "n3 learns and doesn't vote" if knows else "its log doesn't name its disk yet"
+    assert said in refusal(site)
 
 
 def test_one_out_of_service_is_refused(tmp_path: Path) -> None:

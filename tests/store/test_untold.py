@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -82,3 +83,29 @@ def test_error_of_a_descriptor_names_its_file(
     files.close(handle)
     assert found.value.filename == str(tmp_path / "made")
     assert str(tmp_path / "made") in str(StorageFailed("flush", found.value))
+
+
+def test_error_of_a_directorys_sync_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue's folder, say: there are thousands."""
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="Input/output error") as found:
+        OsFiles().fsync_directory(tmp_path)
+    assert found.value.filename == str(tmp_path)
+
+
+def test_error_of_a_lock_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system without locks, or one that has gone."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="No locks available") as found:
+        OsFiles().lock(tmp_path / "LOCK")
+    assert found.value.filename == str(tmp_path / "LOCK")

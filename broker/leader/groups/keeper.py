@@ -29,9 +29,11 @@ from broker.leader.groups.planning import State, all_topics
 from broker.leader.groups.presence import Presence
 from broker.leader.groups.starting import Queues
 from broker.leader.groups.strategies import StrategyUnknown, strategy_of
+from broker.leader.groups.unread import left_unread
 from broker.state.leases import Place
 from broker.state.level import Level
 from broker.state.lived_time import LivedTime
+from broker.state.offsets import Offsets
 from broker.state.refusals import Refusal
 from dledger.ports import Turns
 from dledger.records.reserved import LEVEL_DELAYS_MS, retry_topic
@@ -52,6 +54,8 @@ class GroupState(State, Protocol):
     def lived_time(self) -> LivedTime: ...
     @property
     def level(self) -> Level: ...
+    @property
+    def offsets(self) -> Offsets: ...
 
 
 class Attendee(Protocol):
@@ -451,8 +455,14 @@ class GroupKeeper:
         except BrokerError:
             return  # there is time
         self._forgotten += len(names)
-        log.info("groups_forgotten", groups=names)
+        log.info("groups_forgotten", groups=names, unread=self._unread(names))
         asyncio.ensure_future(answer).add_done_callback(_look_away)
+
+    def _unread(self, names: Sequence[str]) -> dict[str, int]:
+        """By group, how many messages it leaves behind; those that leave none aren't there."""
+        groups = [group for name in names if (group := self._state.groups.get(name)) is not None]
+        counts = {each.name: left_unread(self._state, self._reader, each) for each in groups}
+        return {name: count for name, count in counts.items() if count}
 
     def _may_wait(self, name: str, lived_ms: int) -> bool:
         """Whether messages of the group may wait to be tried again: it was used when they failed,

@@ -13,9 +13,12 @@ _READING = ("tests/client/members/test_reading.py",)
 _BROADCAST = ("tests/client/members/test_broadcast.py",)
 _LEAVING = ("tests/client/members/test_leaving.py",)
 _REVOKING = ("tests/client/members/test_revoking.py",)
+_SPELLS = ("tests/client/members/test_spells.py",)
+_SIGNALS = ("tests/client/members/test_signals.py",)
 _MEMBER = "dledger/client/members/member.py"
 _QUEUE = "dledger/client/members/process_queue.py"
 _FINISHED_FILE = "dledger/client/members/finished.py"
+_SPELLS_FILE = "dledger/client/members/spells.py"
 _WORKERS = "dledger/client/members/workers.py"
 _MEMBERSHIP = "dledger/client/members/membership.py"
 _ATTENDANCE = "dledger/client/members/attendance.py"
@@ -432,5 +435,40 @@ CONSUMERS = (
         "self._gone.items() if _committed(each[0]) < each[1]}",
         "self._gone.items()}",
         _READING,
+    ),
+    _mutant(
+        "own-handler-of-a-signal-is-lost",
+        "dledger/client/members/signals.py",
+        "            if signal.getsignal(number) is own:\n",
+        "            if own:\n",
+        _SIGNALS,
+    ),
+    _mutant(
+        "blocking-run-loses-the-programs-handler",
+        "dledger/client/blocking_push.py",
+        "                if signal.getsignal(number) == self._on_signal:\n",
+        "                if number:\n",
+        _SIGNALS,
+    ),
+    _mutant(
+        "refusal-of-a-queue-is-told-every-time",
+        _SPELLS_FILE,
+        "        if self._told.get(queue.place) == spell:\n            return False\n",
+        "",
+        _SPELLS,
+    ),
+    _mutant(
+        "refusal-that-is-back-is-told-of-no-more",
+        _SPELLS_FILE,
+        "        self._told.pop(queue.place, None)\n",
+        "",
+        _SPELLS,
+    ),
+    _mutant(
+        "spell-ends-with-any-message-of-a-call",
+        "dledger/client/members/sending_back.py",
+        "            if returned.work.queue not in refusing:\n",
+        "            if refusing is not None:\n",
+        _SPELLS,
     ),
 )

@@ -1,4 +1,5 @@
-"""Defects in which disk is a member's: forming, unknown disks, replacing (ADR 22)."""
+"""Defects in which disk is a member's, who holds it, and what is told of one that fails: forming,
+unknown disks, replacing (ADR 22)."""
 
 from __future__ import annotations
 
@@ -11,6 +12,30 @@ _DISKS = ("tests/links/test_disks.py",)
 _DIRECTORY = ("tests/store/test_directory.py",)
 
 DISKS = (
+    Mutant(
+        "lock-that-cannot-be-looked-at-is-nobodys",
+        "store/holding.py",
+        "        if error.errno in _ABSENT:\n            return None\n",
+        "        if error:\n            return None\n",
+        masked="nodes ask the lock itself",
+        tests=("tests/audit/test_log.py",),
+    ),
+    Mutant(
+        "memory-of-promises-hides-a-failed-disk",
+        "broker/memory.py",
+        "                raise\n            return\n",
+        "                return\n            return\n",
+        masked="what comes next meets the disk as well",
+        tests=("tests/node/test_ends_of_a_process.py",),
+    ),
+    Mutant(
+        "failed-sync-of-a-folder-names-none",
+        "store/files.py",
+        "            self.fsync(handle)  # which names it\n",
+        "            os.fsync(handle)\n",
+        masked="simulated disks name every file",
+        tests=("tests/store/test_untold.py",),
+    ),
     Mutant(
         "unknown-disk-answers",
         "dledger/greeting.py",

@@ -113,6 +113,22 @@ LAST_RESORT = (
         masked=_OWN,
         tests=("tests/core/test_joint.py",),
     ),
+    Mutant(
+        "joining-disk-that-votes-is-told-that-it-is-none",
+        "store/starting/recovering.py",
+        "    if index <= trusted:\n",
+        "    if index < 0:\n",
+        masked=_OWN,
+        tests=_DIRECTORY,
+    ),
+    Mutant(
+        "goes-on-from-a-disk-that-may-not-be-a-members",
+        "store/starting/recovering.py",
+        "    if is_joining:\n",
+        "    if False:\n",
+        masked=_OWN,
+        tests=_DIRECTORY,
+    ),
     # --- what is written ---
     Mutant(
         "forced-before-its-term",

@@ -319,6 +319,22 @@ RESIZING = (
         tests=("tests/broker/test_queue_numbers.py",),
     ),
     Mutant(
+        "queues-go-under-members-of-a-broadcast-group",
+        "broker/state/resizing.py",
+        "        is_at_work = group.members and group.settings.is_broadcast\n",
+        "        is_at_work = False\n",
+        masked="no simulated group broadcasts",
+        tests=_HELD,
+    ),
+    Mutant(
+        "broadcast-group-of-other-topics-keeps-queues",
+        "broker/state/resizing.py",
+        "is_at_work and any(topic.name in each.topics",
+        "is_at_work and any(True or each.topics",
+        masked="no simulated group broadcasts",
+        tests=_HELD,
+    ),
+    Mutant(
         "moved-and-failed",
         "dledger/client/holding.py",
         "                moved.update(each[1].futures)\n",

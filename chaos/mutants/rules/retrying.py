@@ -8,8 +8,25 @@ _STATE = ("tests/broker/test_retrying.py",)
 _NODES = ("tests/integration/test_retries.py",)
 _ASKED_FIRST = "a leader that is right proposes no such unit"
 _RARE = "no simulated dead letter is sent again, no such topic deleted, no level as low"
+_UNREAD = ("tests/broker/test_unread.py",)
 
 RETRYING = (
+    Mutant(
+        "progress-leaves-out-what-failed",
+        "broker/leader/groups/unread.py",
+        "    if retry_topic(group.name) in state.topics:\n",
+        "    if False:\n",
+        masked="it is shown, and nothing is decided by it",
+        tests=_UNREAD,
+    ),
+    Mutant(
+        "forgotten-group-leaves-what-failed-untold",
+        "broker/leader/groups/unread.py",
+        "    if topic.name != retry_topic(group):\n",
+        "    if topic:\n",
+        masked="it is told, and nothing is decided by it",
+        tests=_UNREAD,
+    ),
     Mutant(
         "sent-back-again-copied-again",
         "broker/state/retrying.py",

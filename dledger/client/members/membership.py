@@ -43,6 +43,7 @@ from dledger.client.members.process_queue import Held, Place, ProcessQueue, Work
 from dledger.client.members.pulling import CALL_S, GONE, REST_S, Counts, Pace, Pulling
 from dledger.client.members.retried import is_rejection
 from dledger.client.members.sending_back import SendingBack
+from dledger.client.members.spells import Spells
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import groups_pb2 as gpb
 
@@ -138,6 +139,7 @@ class Membership:
             on_gone=self._on_gone,
         )
         self._committing = asyncio.Lock()
+        self._spells = Spells()
 
     def begin(self) -> None:
         """It joins, pulls and commits from now on."""
@@ -451,6 +453,7 @@ class Membership:
         for each in progress:
             why = refused.get(each.queue.place)
             if why is None:
+                self._spells.ends(each.queue)
                 self.member.on_committed(each)
             else:
                 self._on_refused(each, why)
@@ -494,7 +497,8 @@ class Membership:
     def _on_refused(self, progress: Progress, error: ClientError) -> None:
         self.counts.refused += 1
         queue = progress.queue
-        _log.warning("group %s: %s: %s", self.identity.group, queue.place, error.message)
+        if self._spells.begins(queue, error):
+            _log.warning("group %s: %s: %s", self.identity.group, queue.place, error.message)
         if isinstance(error, GONE):
             lost = self.member.on_lost(queue.place, queue.epoch)
             self._owner.on_withdrawn()

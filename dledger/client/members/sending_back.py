@@ -21,6 +21,7 @@ from dledger.client.errors import ClientError, LeaseLost, OffsetOutOfRange, from
 from dledger.client.members.clock import clock
 from dledger.client.members.member import Member, Returned
 from dledger.client.members.process_queue import ProcessQueue, Work
+from dledger.client.members.spells import Spells
 from dledger.records.reserved import DEFAULT_ATTEMPTS
 from dledger.wire import groups_pb2 as gpb
 
@@ -55,6 +56,7 @@ class SendingBack:
         self._on_settled = on_settled
         self._on_gone = on_gone
         self._waiting: deque[Returned] = deque()
+        self._spells = Spells()
         self._wakes = asyncio.Event()
         self.sent = 0
 
@@ -105,24 +107,35 @@ class SendingBack:
             for returned in messages:
                 self._keep(returned)
             return
+        refusing: set[ProcessQueue] = set()
         for returned, sent in zip(messages, answer.messages, strict=True):
-            if not sent.HasField("error"):
-                if sent.failures:
-                    self._member.on_counted(returned.work, sent.failures, clock())
-                else:
-                    self.sent += 1
-                    self._member.on_sent_back(returned.work)
-                self._on_settled(returned.work.queue)
-                continue
-            failure = from_wire(sent.error)
-            if isinstance(failure, LeaseLost):
-                self._on_gone(returned.work.queue)
-            elif isinstance(failure, OffsetOutOfRange) and self._is_last(returned):
-                self._give_up(returned)
+            if sent.HasField("error"):
+                refusing.add(returned.work.queue)
+                self._on_refused(returned, from_wire(sent.error))
             else:
-                place = returned.work.queue.place
-                _log.warning("group %s: %s: %s", self._group, place, failure.message)
-                self._keep(returned)
+                self._on_taken(returned, sent.failures)
+        for returned in messages:  # the lowest one may be taken while others aren't
+            if returned.work.queue not in refusing:
+                self._spells.ends(returned.work.queue)
+
+    def _on_taken(self, returned: Returned, failures: int) -> None:
+        if failures:
+            self._member.on_counted(returned.work, failures, clock())
+        else:
+            self.sent += 1
+            self._member.on_sent_back(returned.work)
+        self._on_settled(returned.work.queue)
+
+    def _on_refused(self, returned: Returned, failure: ClientError) -> None:
+        queue = returned.work.queue
+        if isinstance(failure, LeaseLost):
+            self._on_gone(queue)
+        elif isinstance(failure, OffsetOutOfRange) and self._is_last(returned):
+            self._give_up(returned)
+        else:
+            if self._spells.begins(queue, failure):
+                _log.warning("group %s: %s: %s", self._group, queue.place, failure.message)
+            self._keep(returned)
 
     def _is_last(self, returned: Returned) -> bool:
         attempts = self._member.rules.max_attempts or DEFAULT_ATTEMPTS

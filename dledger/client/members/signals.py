@@ -1,7 +1,8 @@
 """SIGINT and SIGTERM for whoever works on an event loop: the first one is for all of them.
 
 Where somebody else handles a signal already, or in another thread than the main one, it is left
-alone. What there was before is there again afterwards.
+alone. What there was before is there again afterwards, unless the program has installed a handler
+of its own meanwhile: that stays, and hears of what comes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -22,27 +24,41 @@ class _Listeners:
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
-        self.former: dict[signal.Signals, Any] = {}
+        self.former: dict[signal.Signals, tuple[Any, Any]] = {}  # and what is in its place
 
-    def on_signal(self) -> None:
+    def _on_signal(self) -> None:
         for call in list(self.calls):
             call()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
+        own = partial(_tell, loop, self._on_signal)
         for number in HEEDED:
             known = signal.getsignal(number)
             if is_free(known):
                 with suppress(NotImplementedError, RuntimeError, ValueError):
-                    loop.add_signal_handler(number, self.on_signal)
-                    self.former[number] = known
+                    # A loop that has no signals says so. But it isn't left with this one: nobody
+                    # could tell whose handler it has by the end.
+                    loop.add_signal_handler(number, self._on_signal)
+                    loop.remove_signal_handler(number)
+                    signal.signal(number, own)
+                    self.former[number] = known, own
 
-    def end(self, loop: asyncio.AbstractEventLoop) -> None:
+    def end(self) -> None:
         former, self.former = self.former, {}
-        for number, known in former.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, known)
+        for number, (known, own) in former.items():
+            if signal.getsignal(number) is own:
+                signal.signal(number, known)
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop, call: Callable[[], None], number: int, frame: object
+) -> None:
+    """Python calls it between any two of its steps; the loop does at its own time."""
+    del number, frame
+    with suppress(RuntimeError):  # it is closed: nobody is left to be told
+        loop.call_soon_threadsafe(call)
 
 
 _BY_LOOP: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Listeners]] = WeakKeyDictionary()
@@ -61,7 +77,7 @@ def heeding_signals(call: Callable[[], None]) -> Iterator[None]:
     finally:
         listeners.calls.remove(call)
         if not listeners.calls:
-            listeners.end(loop)
+            listeners.end()
 
 
 def is_free(handler: Any) -> bool:

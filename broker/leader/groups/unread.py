@@ -1,0 +1,73 @@
+"""What a group hasn't finished, by the log alone: for who looks at it, and for who forgets it.
+
+Messages that failed lie in `%RETRY%group` (ADR 58), of which nobody has committed anything before
+they are first handed out: they are as unread as those of the topics that the group has named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from broker.leader.groups.starting import Queues
+from broker.state.groups import Group
+from broker.state.leases import Leases, Place, Ranges
+from broker.state.offsets import Offsets
+from broker.state.topics import TopicRef, Topics, TopicState
+from dledger.records.reserved import retry_topic
+
+
+class State(Protocol):
+    """`broker.state.machine.StateMachine`, as far as it is looked at here."""
+
+    @property
+    def topics(self) -> Topics: ...
+    @property
+    def offsets(self) -> Offsets: ...
+    @property
+    def leases(self) -> Leases: ...
+
+
+def topics_of(state: State, group: Group) -> list[str]:
+    """Those in which it has committed, that it wants, and that of its failed messages; by name.
+    Looks at all topics."""
+    offsets = state.offsets
+    names = {topic for topic in offsets.topics() if group.name in offsets.groups(topic)}
+    if group.created:
+        names |= set(group.settings.topics)
+    if retry_topic(group.name) in state.topics:
+        names.add(retry_topic(group.name))
+    return sorted(names)
+
+
+def unfinished(first: int, end: int, finished: Ranges) -> int:
+    """How many of `[first, end)` aren't in `finished`."""
+    return end - first - sum(last - max(at, first) for at, last in finished if last > first)
+
+
+def left_unread(state: State, reader: Queues, group: Group) -> int:
+    """How many messages nobody finishes if it is forgotten now: what lies behind its commits, and
+    what failed. Where it hasn't committed it had nothing to go on from."""
+    names = topics_of(state, group)
+    topics = [topic for name in names if (topic := state.topics.get(name)) is not None]
+    return sum(_left(state, reader, group.name, topic) for topic in topics)
+
+
+def _left(state: State, reader: Queues, group: str, topic: TopicState) -> int:
+    ref = TopicRef(topic.name, topic.incarnation)
+    count = 0
+    for queue_id, frontier in _frontiers(state, group, topic):
+        low, high = reader.bounds(ref, queue_id)
+        finished = state.leases.of(Place(group, topic.incarnation, queue_id)).finished
+        count += unfinished(max(frontier, low), high, finished)
+    return count
+
+
+def _frontiers(state: State, group: str, topic: TopicState) -> Iterator[tuple[int, int]]:
+    """What failed begins with its first message, wherever the group starts elsewhere."""
+    committed = state.offsets.of(group, topic.name)
+    if topic.name != retry_topic(group):
+        yield from committed.items()
+        return
+    for queue_id in range(len(topic.next_offsets)):
+        yield queue_id, committed.get(queue_id, 0)

@@ -1,0 +1,127 @@
+"""What the brokers refuse of a queue again and again is told once, and again when it is back."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from dledger.client import Message
+from dledger.testing.refusals import Refusal, wire_error
+from dledger.wire import errors_pb2 as epb
+from tests.client.loops import async_test
+from tests.client.members.test_push import PUSH, fill, running, stocked, until
+
+FULL = "more than 128 finished ranges: commit the lowest first"
+
+
+class Judge:
+    """Refuses what is said of some queues, and lets the rest through to who judged before."""
+
+    def __init__(self) -> None:
+        self.full: set[int] = set()  # queues
+        self.refused: Counter[int] = Counter()
+        self.taken: Counter[int] = Counter()
+
+    def refuses(self, queue_id: int) -> bool:
+        is_full = queue_id in self.full
+        (self.refused if is_full else self.taken)[queue_id] += 1
+        return is_full
+
+    async def refused_more(self, queue_id: int) -> None:
+        """Five times at least from now on."""
+        before = self.refused[queue_id]
+        await until(lambda: self.refused[queue_id] >= before + 5)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> Counter[int]:
+    """How often that was told, by queue."""
+    texts = [each.getMessage() for each in caplog.records if FULL in each.getMessage()]
+    return Counter(int(text.partition("queue_id=")[2][0]) for text in texts)
+
+
+@async_test
+async def test_refused_commits_are_told_once_a_queue_and_spell(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They come again with every round; each queue is told of by itself."""
+    caplog.set_level(logging.WARNING, "dledger.client")
+    judge = Judge()
+    async with stocked(2, 2) as (group, client):
+        commit = group.members._commit_queue
+
+        def judged(record: Any, request: Any, place: Any, queue: Any) -> epb.Error | None:
+            if judge.refuses(place.queue_id):
+                return wire_error(epb.LIMIT_REACHED, FULL)
+            return commit(record, request, place, queue)
+
+        group.members._commit_queue = judged  # type: ignore[method-assign]
+        service = client.push_consumer("g", PUSH)
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            """Nothing fails."""
+
+        judge.full = {0}
+        async with running(service):
+            await judge.refused_more(0)
+            assert told(caplog) == {0: 1}
+            judge.full = {0, 1}
+            await fill(client, 2, 1)
+            await judge.refused_more(1)
+            assert told(caplog) == {0: 1, 1: 1}
+            judge.full = set()
+            await until(lambda: group.members.frontier("g", "t") == 3)
+            judge.full = {0}
+            await fill(client, 2, 1)
+            await judge.refused_more(0)
+            assert told(caplog) == {0: 2, 1: 1}
+            judge.full = set()
+        assert service.statistics().refused >= 15
+
+
+@async_test
+async def test_what_is_not_taken_back_is_told_once_a_queue_and_spell(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A spell lasts while the first message of a call is taken and the others aren't."""
+    caplog.set_level(logging.WARNING, "dledger.client")
+    judge = Judge()
+    async with stocked(1, 3) as (group, client):
+        group.retries.takes_failed = True
+        send_back = group.retries._send_back
+
+        is_first_taken = False
+
+        def judged(record: Any, request: Any, failed: Any) -> int:
+            in_company = len(request.messages) > 1
+            if failed.topic != "t" or (is_first_taken and in_company and failed.offset == 0):
+                return send_back(record, request, failed)
+            if judge.refuses(failed.queue_id):
+                raise Refusal(wire_error(epb.LIMIT_REACHED, FULL))
+            return send_back(record, request, failed)
+
+        group.retries._send_back = judged  # type: ignore[method-assign]
+        service = client.push_consumer("g", PUSH)
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            if not message.reconsume_times or message.topic == "t":
+                raise ValueError
+
+        judge.full = {0}
+        async with running(service):
+            await judge.refused_more(0)
+            is_first_taken = True
+            await until(lambda: group.members.frontier("g", "t") == 1)
+            await judge.refused_more(0)
+            assert told(caplog) == {0: 1}
+            judge.full = set()
+            await until(lambda: group.members.frontier("g", "t") == 3)
+            judge.full = {0}
+            await fill(client, 1, 1)
+            await judge.refused_more(0)
+            assert told(caplog) == {0: 2}
+            judge.full = set()
