@@ -11,6 +11,7 @@ from __future__ import annotations
 import compileall
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from importlib.util import cache_from_source
 from pathlib import Path
 from queue import Queue
+from typing import Final
 
 from chaos.errors import NothingTested, StaleMutant
 from chaos.mutants.mutant import Mutant
@@ -59,7 +61,7 @@ print(json.dumps(found))
 
 
 _running: set[subprocess.Popen[str]] = set()
-_WORSE = ("FAILED", "ERROR")  # of a line of pytest's summary
+_FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+\.py\b.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +194,8 @@ def _failing_test(tree: Path, mutant: Mutant) -> str:
 
 
 def _failures(output: str) -> list[str]:
-    """The tests that a summary of pytest's names as failed."""
-    lines = [line for line in output.splitlines() if line.startswith(_WORSE)]
-    return [line.partition(" ")[2].split(" - ")[0] for line in lines]
+    """The tests that a summary of pytest's names as failed; lines of a log begin alike."""
+    return [name.split(" - ")[0] for name in _FAILED.findall(output)]
 
 
 def _test_of(name: str) -> str:

@@ -46,7 +46,8 @@ def test_a_test_that_fails_without_a_defect_kills_nothing() -> None:
     with copied() as tree:
         (tree / name).write_text(
             "import pytest\ndef test_sound(): pass\n"
-            "@pytest.mark.parametrize('x', ['a b', 'c - d'])\ndef test_not(x): assert x == 'a b'\n"
+            "@pytest.mark.parametrize('x', ['a b', 'c - d'])\n"
+            "def test_not(x): print('ERROR    a:b.py:3 told'); assert x == 'a b'\n"
         )
         kills = [
             Kill(MUTANTS[0], "unit test", None, f"{name}::{test}", 1.0)
