@@ -195,14 +195,19 @@ def _furthest(replicas: Sequence[Replica]) -> tuple[Replica, Survey]:
 
     Raises:
         UsageMistake: none of them holds a log.
+        LogDamaged: none that can be read to its end.
     """
     found: list[tuple[Replica, Survey]] = []
-    reasons = []
+    reasons, damaged = [], None
     for replica in replicas:
         try:
             found.append((replica, committed_log(replica)))
         except UsageMistake as error:
             reasons.append(str(error))
+        except LogDamaged as error:
+            damaged = error
+    if not found and damaged is not None:
+        raise damaged
     if not found:
         raise UsageMistake("; ".join(reasons) or "no replica is given")
     return max(found, key=lambda each: (each[1].settled, each[0].position is not None))

@@ -185,7 +185,9 @@ def open_log(path: Path, *, is_ours: bool = False) -> OpenedLog:
         raise LogDamaged(survey.problem)
     checked_log(survey)
     if holder is not None:
-        return OpenedLog(survey, holder, survey.settled, survey.settled)
+        # Where the settled end is hidden by damage, what was durable is read, to meet it.
+        end = survey.settled if survey.astray is None else survey.end
+        return OpenedLog(survey, holder, end, end)
     return OpenedLog(survey, None, survey.end, max(survey.end, _tail_end(survey)))
 
 

@@ -15,7 +15,7 @@ from dledger.reading.checkpoint import CheckpointState
 from dledger.reading.errors import NotALog
 from dledger.reading.files import printable
 from dledger.reading.log_start import FROM_THE_FIRST, LogStart, decode_start
-from dledger.reading.ranges import checked_log
+from dledger.reading.ranges import readable_log
 from dledger.reading.survey import (
     Position,
     SegmentFile,
@@ -66,9 +66,10 @@ def committed_log(replica: Replica) -> Survey:
 
     Raises:
         UsageMistake: it doesn't.
+        LogDamaged: where its committed end is, damage hides.
     """
     try:
-        return checked_log(survey(SurveyTask(replica)))
+        return readable_log(survey(SurveyTask(replica)))
     except NotALog as error:
         raise UsageMistake(str(error)) from error
 

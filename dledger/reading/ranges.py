@@ -34,6 +34,24 @@ def checked_log(found: Survey) -> Survey:
     return found
 
 
+def readable_log(found: Survey) -> Survey:
+    """The survey, of a replica whose committed log can be read to its end.
+
+    Raises:
+        NotALog, NoAnswer: see `checked_log`.
+        LogDamaged: where it ends isn't known, as damage hides it.
+    """
+    log = checked_log(found)
+    if log.astray is not None:
+        size = log.segment_size or 0
+        file = os.path.join(log.commitlog, file_name(log.astray - log.astray % size))
+        raise LogDamaged(
+            f"{file}: byte {log.astray % size}: the log of {log.replica} goes on to entry "
+            f"{log.derived_index} by its checkpoint, and no intact entry leads there"
+        )
+    return log
+
+
 def log_ranges(log: Survey, start: int, end: int) -> list[LogRange]:
     """`[start, end)` of the log as far as retention left it, a range for each segment.
 

@@ -25,8 +25,11 @@ from dledger.reading.entry import (
     FILLER_HEADER_SIZE,
     FILLER_MAGIC,
     HEADER_SIZE,
+    OPENING_SIZE,
     EntryHeader,
     parse_header,
+    possible_starts,
+    verify_frame,
 )
 from dledger.reading.errors import ObjectsUnreadable
 from dledger.reading.files import is_folder, names_in, opened, printable, read_at
@@ -38,6 +41,7 @@ from dledger.records.layout import DELETED_FOLDER, FILE_NAME, UNFINISHED_NAME, f
 _IDENTITY_BYTES: Final = 4096
 _WINDOW_BYTES: Final = 64 << 10
 _LARGE_BYTES: Final = 16 << 10
+_SEARCHED_BYTES: Final = 1 << 20
 # What a log can have; beyond it, names and pages are damage and lead whoever counts astray.
 MAX_OFFSET: Final = (1 << 63) - 1
 SEGMENT_SIZES: Final = range(4096, (2 << 30) + 1)
@@ -74,7 +78,8 @@ class Survey:
     `retained_from`: where the log rightly begins, retention having deleted what was before; files
     that lie before it are none of `segments`. `start`: what is known of the entry before the first;
     None where nothing tells that.
-    `settled_index`: the last entry below `settled`; 0 if that isn't known.
+    `settled_index`: the last entry below `settled`; 0 if that isn't known. `astray`: where headers
+    stop leading to what the checkpoint calls settled, and nothing intact leads on; None: they do.
     `derived_index`: the ConsumeQueues hold the units of every entry up to it.
     `is_running`: a node runs on the directory, or died on it without closing it; `answered`: it
     runs, and said its position.
@@ -90,6 +95,7 @@ class Survey:
     start: LogStart | None = FROM_THE_FIRST
     settled: int = 0
     settled_index: int = 0
+    astray: int | None = None
     end: int = 0
     derived_index: int = 0
     segments: tuple[SegmentFile, ...] = ()
@@ -131,7 +137,7 @@ def _surveyed(name: str, commitlog: str, position: Position | None) -> Survey:
     found = behind(found, segment_size, retained)
     begin = retained, start.index if start else 0
     committed, end = _positions(position, commitlog, (found, segment_size), checkpoint, begin)
-    settled, settled_index = committed
+    settled, settled_index, astray = committed
     if problem := impossible_claim(commitlog, found, segment_size, (retained, end)):
         return Survey(name, commitlog, problem=problem, broker_group=broker_group)
     return Survey(
@@ -144,6 +150,7 @@ def _surveyed(name: str, commitlog: str, position: Position | None) -> Survey:
         start=start,
         settled=settled,
         settled_index=settled_index,
+        astray=astray,
         end=end,
         derived_index=checkpoint.consume_queue_index if checkpoint else 0,
         segments=found,
@@ -174,9 +181,9 @@ def commitlog_of(path: str) -> str:
 
 
 def walk_headers(
-    descriptor: int, base: int, size: int, stop_index: int | None = None
+    descriptor: int, base: int, size: int, stop_index: int | None = None, start: int = 0
 ) -> tuple[int, EntryHeader | None, str]:
-    """Follows entry sizes from the segment's start, trusting headers that look right.
+    """Follows entry sizes from byte `start` of the segment, trusting headers that look right.
 
     Args:
         stop_index: stop behind this entry.
@@ -185,7 +192,7 @@ def walk_headers(
         The offset in the file where it ended, the last entry's header, and why it ended there:
         `"index"`, `"filler"`, `"zeros"`, `"end"` of the file, or `"invalid"`.
     """
-    at, last = 0, None
+    at, last = start, None
     window, window_at = b"", 0
     while True:
         if at + HEADER_SIZE > window_at + len(window):
@@ -322,8 +329,8 @@ def _positions(
     files: tuple[tuple[SegmentFile, ...], int | None],
     checkpoint: CheckpointState | None,
     begin: tuple[int, int],
-) -> tuple[tuple[int, int], int]:
-    """`(settled, settled_index), end`.
+) -> tuple[tuple[int, int, int | None], int]:
+    """`(settled, settled_index, astray), end`.
 
     Args:
         files: the segments, and their size.
@@ -331,35 +338,106 @@ def _positions(
     """
     segments, segment_size = files
     if position is not None:
-        return (position.committed, position.index), position.committed
+        return (position.committed, position.index, None), position.committed
     if checkpoint is None:
         end = max(begin[0], _walked_end(commitlog, segments, segment_size))
-        return (segments[0].base if segments else 0, 0), end
-    settled = begin
+        return (segments[0].base if segments else 0, 0, None), end
+    settled, astray = begin, None
     if checkpoint.consume_queue_index > begin[1]:
-        settled = _place_behind(commitlog, segments, checkpoint.consume_queue_index, begin)
+        index = checkpoint.consume_queue_index
+        settled, is_there = _place_behind(commitlog, segments, segment_size, index, begin)
+        astray = None if is_there else settled[0]
     if settled[0] > checkpoint.watermark:
         settled = checkpoint.watermark, 0
-    return settled, checkpoint.watermark
+    return (*settled, astray), checkpoint.watermark
 
 
 def _place_behind(
-    commitlog: str, segments: tuple[SegmentFile, ...], index: int, begin: tuple[int, int]
-) -> tuple[int, int]:
-    """Physical offset behind entry `index`, and that; or those of an earlier entry if the headers
-    don't lead there, `begin` if they lead nowhere."""
-    for segment in reversed(segments):
+    commitlog: str,
+    segments: tuple[SegmentFile, ...],
+    segment_size: int | None,
+    index: int,
+    begin: tuple[int, int],
+) -> tuple[tuple[int, int], bool]:
+    """Physical offset behind entry `index`, and that; and whether anything leads there.
+
+    A header that has rotten leads nowhere: the next intact entry is searched for, and leads on.
+    Else damage would end what is settled, and whoever reads up to there would never meet it. Where
+    nothing does, it is the place where headers stop, and the entry before it; `begin` if none leads
+    anywhere.
+    """
+    first = _last_that_begins(commitlog, segments, index)
+    stopped = begin if first is None else None
+    for segment in segments[first or 0 :]:
         try:
             with opened(os.path.join(commitlog, file_name(segment.base))) as descriptor:
-                header = parse_header(read_at(descriptor, HEADER_SIZE, 0), 0)
-                if header.index <= index:
-                    at, last, _ = walk_headers(descriptor, segment.base, segment.size, index)
-                    return segment.base + at, last.index if last else 0
+                size = segment_size or segment.size
+                place, here = _place_within(descriptor, segment.base, size, index)
+        except ObjectsUnreadable:
+            raise
+        except OSError:
+            place, here = None, (segment.base, 0)
+        if place is not None:
+            return (place, index), True
+        stopped = stopped or here
+    return stopped or begin, False
+
+
+def _last_that_begins(commitlog: str, segments: tuple[SegmentFile, ...], index: int) -> int | None:
+    """The number of the last segment that says that it begins with entry `index` or before."""
+    for number in reversed(range(len(segments))):
+        try:
+            path = os.path.join(commitlog, file_name(segments[number].base))
+            with opened(path) as descriptor:
+                if parse_header(read_at(descriptor, HEADER_SIZE, 0), 0).index <= index:
+                    return number
         except ObjectsUnreadable:
             raise
         except (InvalidFrame, OSError):
             continue
-    return begin
+    return None
+
+
+def _place_within(
+    descriptor: int, base: int, size: int, index: int
+) -> tuple[int | None, tuple[int, int]]:
+    """The physical offset behind entry `index`, None if it isn't in the segment; and where headers
+    stop leading from the segment's start, with the entry before."""
+    at, last, reason = walk_headers(descriptor, base, size, index)
+    stopped = base + at, last.index if last else 0
+    while last is None or (reason, last.index) != ("index", index):
+        if reason == "filler":
+            return None, stopped
+        if last is not None and reason == "index":  # It calls itself a later one than can be here.
+            at -= last.total_size
+        found = _next_intact(descriptor, base, size, at + 1)
+        if found is None:
+            return None, stopped
+        at = found.physical_offset - base
+        if found.index > index:
+            break
+        at, last, reason = walk_headers(descriptor, base, size, index, at)
+    return base + at, stopped
+
+
+def _next_intact(descriptor: int, base: int, size: int, start: int) -> EntryHeader | None:
+    """The first intact entry that begins at byte `start` of the segment or behind it, and says that
+    it lies there."""
+    at = start
+    while len(content := read_at(descriptor, min(_SEARCHED_BYTES, size - at), at)) >= OPENING_SIZE:
+        for near in possible_starts(content):
+            try:
+                header = parse_header(read_at(descriptor, HEADER_SIZE, at + near), 0)
+                if header.physical_offset != base + at + near:
+                    continue
+                frame = read_at(descriptor, min(header.total_size, size - at - near), at + near)
+                return verify_frame(frame, 0, None)
+            except InvalidFrame:
+                continue
+        if at + len(content) >= size:
+            return None
+        at += len(content) - (OPENING_SIZE - 1)  # so that no size and magic are cut in two
+    return None
 
 
 def _walked_end(commitlog: str, segments: tuple[SegmentFile, ...], segment_size: int | None) -> int:

@@ -42,7 +42,7 @@ from dledger.reading.arrow import to_arrow
 from dledger.reading.chunks import LogRange
 from dledger.reading.decode import LeftOut, Wanted, read_records
 from dledger.reading.errors import LogDamaged
-from dledger.reading.ranges import checked_log, entry_end_after, log_ranges
+from dledger.reading.ranges import entry_end_after, log_ranges, readable_log
 from dledger.reading.survey import Survey, survey_folder
 from dledger.spark import options as opt
 from dledger.spark.catalog import schema_of, with_remembered
@@ -249,8 +249,9 @@ def _survey(path: str) -> Survey:
 
     Raises:
         NotALog: there is no log.
+        LogDamaged: where it ends isn't known, as damage hides it.
     """
-    return checked_log(survey_folder("log", path))
+    return readable_log(survey_folder("log", path))
 
 
 def _path(options: Mapping[str, str]) -> str:

@@ -17,6 +17,7 @@ from audit.engines.engine import Engine, LocalEngine
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
 from dledger.reading.errors import EntryDamaged
+from dledger.reading.survey import survey_folder
 from tests.audit.replicas import SEGMENT, LogBuilder, ReplicaSet, dropping, start_of, usual_entries
 from tests.audit.test_table import expected_rows
 
@@ -75,6 +76,25 @@ def test_export_is_of_the_topics_it_was_begun_with(three: ReplicaSet, tmp_path: 
     again = export_messages(replica, target, engine, orders)
     assert (again.start, again.files) == (first.end, 0)
     assert exported_offsets(target) == expected
+
+
+@pytest.mark.parametrize("number", [45, -1])
+def test_damage_is_no_silent_end(three: ReplicaSet, tmp_path: Path, number: int) -> None:
+    """What is behind a header that has rotten, or in the last entry, is committed, and not
+    exported: so nothing of the run counts as done, and the place is told."""
+    entry = three.headers[number]
+    three.flip("n1", entry.physical_offset + 5)
+    settled = survey_folder("n1", str(three.paths["n1"])).settled
+    assert settled == (three.end if number >= 0 else entry.physical_offset)
+    for command in (["export", str(tmp_path / "out")], ["stats"]):
+        result = CliRunner().invoke(app, [*command, "--replica", f"n1={three.paths['n1']}"])
+        assert result.exit_code == 1, command
+        assert str(entry.physical_offset % SEGMENT) in result.stderr
+    state = read_state(tmp_path / "out") if (tmp_path / "out").exists() else None
+    assert state is None or state.done == 0
+    three.flip("n1", entry.physical_offset + 5)
+    exported = export_messages(three.replicas[0], tmp_path / "out", LocalEngine())
+    assert exported.messages == len(expected_rows(three))
 
 
 @pytest.mark.parametrize("broken_off", [False, True])

@@ -296,6 +296,28 @@ def test_held_directory_is_read_up_to_what_was_settled(path: Path) -> None:
     assert holder_of(path) is None
 
 
+@pytest.mark.parametrize("is_last", [False, True])
+def test_damage_hides_nothing_that_a_node_had_settled(path: Path, is_last: bool) -> None:
+    """Where headers stop leading, as one has rotten, isn't the end of what is settled: whichever
+    of its bytes it is, of an entry in between and of the very last one."""
+    last = max(int(each.name) for each in (path / "commitlog").iterdir()) // SEGMENT
+    while not (known := list(headers(path, last))):
+        last -= 1
+    with_checkpoint(path, consume_queue_index=known[-1].index)
+    wanted = known[-1] if is_last else known[0]
+    place = wanted.physical_offset - last * SEGMENT
+    with (path / "LOCK").open("r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert (verified(path).code, dumped(path)[-1]["index"]) == (0, known[-1].index)
+        for byte in range(HEADER_SIZE):
+            flip_bit(segment(path, last), place + byte, 6)
+            result = verified(path)
+            assert result.code == 1, byte
+            assert result.lines[-1]["first"]["offset"] == place
+            assert said("dump", "--data", path).code == 1
+            flip_bit(segment(path, last), place + byte, 6)
+
+
 def test_holder_where_the_kernel_doesnt_tell(path: Path, tmp_path: Path) -> None:
     """Then `abort` decides: a node that runs or died."""
     nowhere = tmp_path / "no locks"

@@ -6,6 +6,7 @@ from chaos.mutants.mutant import Mutant
 
 _READS_ONLY = "nothing audits while a group is simulated"
 _SCOPE = ("tests/audit/test_scope.py",)
+_EXPORT = ("tests/audit/test_export.py",)
 _LOG = ("tests/audit/test_log.py",)
 _RANGES = ("tests/audit/test_ranges.py",)
 
@@ -197,5 +198,29 @@ AUDITS = (
         "        pass\n",
         masked=_READS_ONLY,
         tests=_LOG,
+    ),
+    Mutant(
+        "damage-ends-what-is-settled",
+        "dledger/reading/survey.py",
+        "        found = _next_intact(descriptor, base, size, at + 1)\n",
+        "        found = None\n",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
+        "settled-end-that-damage-hides-is-believed",
+        "audit/proof/log.py",
+        "        end = survey.settled if survey.astray is None else survey.end\n",
+        "        end = survey.settled\n",
+        masked=_READS_ONLY,
+        tests=_LOG,
+    ),
+    Mutant(
+        "readers-end-where-headers-stop",
+        "dledger/reading/ranges.py",
+        "    if log.astray is not None:\n",
+        "    if False:\n",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
     ),
 )
