@@ -123,6 +123,29 @@ def file_findings(plan: Plan, parts: Iterable[PartDigests]) -> list[Finding]:
     return merged(found.values())
 
 
+def shared_findings(plan: Plan, parts: Iterable[PartDigests]) -> list[Finding]:
+    """Segments of several replicas that are one file, whichever paths lead there: it was compared
+    with itself. A task of one replica may have read another's, on a machine where that lies."""
+    owners: dict[str, tuple[int, set[str]]] = {}
+    for survey in plan.surveys:
+        for each in survey.segments:
+            owners.setdefault(each.file, (each.base, set()))[1].add(survey.replica)
+    for part in parts:
+        owners.setdefault(part.file, (part.base, set()))[1].add(part.replica)
+    owners.pop("", None)
+    shared: dict[tuple[str, ...], list[int]] = {}
+    for base, whose in owners.values():
+        if len(whose) > 1:
+            shared.setdefault(tuple(sorted(whose)), []).append(base)
+    found = []
+    for replicas, bases in sorted(shared.items()):
+        more = f" and {len(bases) - 1} more" if len(bases) > 1 else ""
+        detail = f"{file_name(min(bases))}{more}: one file of the disk, under several names"
+        count = len(bases)
+        found.append(Finding(Cause.SHARED_FILE, replicas, 0, 0, detail=detail, count=count))
+    return found
+
+
 def survey_findings(plan: Plan) -> list[Finding]:
     """What the surveys alone show: replicas that can't be read, hold nothing, or end too early."""
     found: list[Finding] = []

@@ -21,7 +21,8 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from audit.proof.plan import DigestPart, DigestTask
 from audit.reading.file_state import FileState, state_of
 from audit.reading.pace import Pace
-from dledger.reading.files import BLOCK_READ_BYTES, opened, read_into
+from dledger.reading.files import BLOCK_READ_BYTES, name_of_file, opened, read_into
+from dledger.reading.objects import is_object
 from dledger.records.layout import file_name
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class FileProblem(StrEnum):
 class PartDigests:
     """Digests of a part's first blocks, 8 bytes each, little-endian; all of them if `problem` is
     None. `readable` is where reading ended, a physical offset. `state`: the file's before it was
-    read; None where it tells nothing."""
+    read; None where it tells nothing. `file`: which one was read; empty where nobody can say."""
 
     replica: str
     base: int
@@ -53,6 +54,7 @@ class PartDigests:
     problem: FileProblem | None = None
     detail: str = ""
     state: FileState | None = None
+    file: str = ""
 
     def values(self) -> npt.NDArray[np.uint64]:
         """The digests as an array."""
@@ -115,11 +117,12 @@ def _digest_part(task: DigestTask, part: DigestPart, buffer: memoryview, pace: P
     path = os.path.join(task.commitlog, file_name(part.base))
     digests: list[int] = []
     problem: FileProblem | None = None
-    detail, readable = "", part.edges[0]
+    detail, readable, file = "", part.edges[0], ""
     state: FileState | None = None
     try:
         with opened(path) as descriptor:
             state = state_of(descriptor)
+            file = "" if is_object(path) else name_of_file(os.fstat(descriptor))
             for start, end in pairwise(part.edges):
                 digest, readable = _digest_block(descriptor, part.base, (start, end), buffer, pace)
                 if digest is None:
@@ -132,7 +135,7 @@ def _digest_part(task: DigestTask, part: DigestPart, buffer: memoryview, pace: P
         problem, detail = FileProblem.UNREADABLE, error.strerror or str(error)
     raw = np.array(digests, dtype=DIGEST_DTYPE).tobytes()
     return PartDigests(
-        task.replica, part.base, part.first_block, raw, readable, problem, detail, state
+        task.replica, part.base, part.first_block, raw, readable, problem, detail, state, file
     )
 
 

@@ -16,7 +16,13 @@ from audit.engines.engine import Engine, PassStarted, Progress, no_progress
 from audit.errors import UsageMistake
 from audit.proof.beginnings import Beginnings, as_of_now, compare_beginnings, scope_start
 from audit.proof.chain import Chain
-from audit.proof.compare import Comparison, compare, file_findings, survey_findings
+from audit.proof.compare import (
+    Comparison,
+    compare,
+    file_findings,
+    shared_findings,
+    survey_findings,
+)
 from audit.proof.derived import check_derived, read_logs
 from audit.proof.findings import Cause, Finding, Verdict, by_gravity
 from audit.proof.intact import read_runs
@@ -192,6 +198,7 @@ class _Course:
             *([] if self._options.is_copy else scope_findings(plan, self._scope)),
             *_position_findings(replicas),
             *file_findings(plan, self._parts),
+            *shared_findings(self._plan, self._parts),
             *self._located.findings,
             *not_located(plan, self._comparison, self._skipped),
         ]
@@ -234,8 +241,21 @@ class _Course:
             *self._beginnings.notes,
             *self._start_notes,
         )
-        found = tuple(sorted(self._found, key=by_gravity))
+        found = tuple(sorted(self._found or self._uncompared(), key=by_gravity))
         return Audit(self._report(found, notes), self._plan, self._comparison)
+
+    def _uncompared(self) -> list[Finding]:
+        """Where nothing was found, who was compared with nobody: a node that knows nothing to be
+        committed yet, say, or all of them. A log that begins later may share nothing, if told."""
+        if self._options.is_copy or len(self._replicas) == 1:
+            return []
+        compared, lets_be = self._comparison.compared_bytes(), self._options.accept_retention
+        detail = "not a byte of it was compared with another's"
+        return [
+            Finding(Cause.ALONE, (each.replica,), 0, 0, detail=detail)
+            for each in self._plan.surveys
+            if not compared[each.replica] and not (lets_be and each.end > each.retained_from)
+        ]
 
     def _report(self, findings: tuple[Finding, ...], notes: tuple[str, ...]) -> Report:
         plan, comparison = self._plan, self._comparison

@@ -98,8 +98,9 @@ def start_findings(judged: Sequence[StartJudged], known: Sequence[Finding]) -> l
     """What keeps a replica from starting, but for what is `known` of its log; and files that
     several replicas have in common, which makes one copy of them."""
     found = [finding for each in judged for finding in _refusals(each, known)]
+    told = {each.replicas for each in known if each.cause is Cause.SHARED_FILE}
     for _, here in groupby(sorted(judged, key=_host), key=_host):
-        found += _shared(list(here))
+        found += [each for each in _shared(list(here)) if each.replicas not in told]
     return found
 
 

@@ -11,10 +11,12 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Final
 
 from dledger.reading.objects import fetched, is_object, sizes_in
 
+_BOOT: Final = "/proc/sys/kernel/random/boot_id"
 _ESCAPED_BYTES: Final = 0xDC00
 BLOCK_READ_BYTES: Final = 256 << 10  # Fits the second-level cache: hashing reads it from there.
 
@@ -59,6 +61,21 @@ def open_to_read(path: str) -> int:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, "not a file", path)
+
+
+def name_of_file(found: os.stat_result) -> str:
+    """Which file it is, of all those on machines that run: the same under every path that leads to
+    it, and on no other machine, though disks that were copied have equal numbers."""
+    return f"{_machine()}:{found.st_dev}:{found.st_ino}"
+
+
+@cache
+def _machine() -> str:
+    try:
+        with opened(_BOOT) as descriptor:
+            return read_at(descriptor, 64, 0).decode("ascii", errors="replace").strip()
+    except OSError:
+        return os.uname().nodename
 
 
 def names_in(folder: str) -> list[str]:

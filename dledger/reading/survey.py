@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -32,7 +32,14 @@ from dledger.reading.entry import (
     verify_frame,
 )
 from dledger.reading.errors import ObjectsUnreadable
-from dledger.reading.files import is_folder, names_in, opened, printable, read_at
+from dledger.reading.files import (
+    is_folder,
+    name_of_file,
+    names_in,
+    opened,
+    printable,
+    read_at,
+)
 from dledger.reading.log_start import FROM_THE_FIRST, LogStart, start_noted
 from dledger.reading.objects import is_object, plain, sizes_in
 from dledger.records.errors import InvalidFrame
@@ -63,10 +70,12 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """A file of the log: physical offset of its first byte, and its size in bytes."""
+    """A file of the log: physical offset of its first byte, and its size in bytes. `file`: which
+    one it is (`dledger.reading.files.name_of_file`); empty where nobody can say."""
 
     base: int
     size: int
+    file: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,17 +234,19 @@ def _stat_segments(commitlog: str, names: list[str]) -> tuple[SegmentFile, ...]:
     found = []
     for name in names:
         if FILE_NAME.fullmatch(name) and not is_foreign(name):
-            size = _size_here(os.path.join(commitlog, name)) if stored is None else stored.get(name)
-            if size is not None:
+            if stored is None:
+                found += _segment_here(os.path.join(commitlog, name), int(name))
+            elif (size := stored.get(name)) is not None:
                 found.append(SegmentFile(int(name), size))
     return tuple(found)
 
 
-def _size_here(path: str) -> int | None:
+def _segment_here(path: str, base: int) -> list[SegmentFile]:
     try:
-        return os.stat(path).st_size
+        state = os.stat(path)
     except OSError:
-        return None
+        return []
+    return [SegmentFile(base, state.st_size, name_of_file(state))]
 
 
 def _identity(path: str) -> tuple[str | None, int | None]:

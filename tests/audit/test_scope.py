@@ -11,6 +11,7 @@ import pytest
 
 from audit.engines.engine import Engine, LocalEngine
 from audit.proof.derived import MAX_QUEUES
+from audit.proof.digest import digest_blocks
 from audit.proof.findings import Cause, Verdict
 from audit.proof.reading import MAX_FAULTS
 from audit.proof.replicas import Options, audit_replicas
@@ -362,6 +363,26 @@ def test_running_node_that_is_behind_moves_the_end(three: ReplicaSet, engine: En
     assert any(note.startswith("n2: runs ") for note in report.notes)
 
 
+@pytest.mark.parametrize("names", [("n3",), NAMES])
+def test_node_that_knows_of_nothing_committed_is_compared_with_nobody(
+    three: ReplicaSet, engine: Engine, names: Sequence[str]
+) -> None:
+    """As it was started just now, and hears no leader: whatever is in its files, nothing of it was
+    compared. That is no proof, be it one of them or all."""
+    last = three.headers[-1]
+    whole = Position(three.end, last.digest, last.index, 1)
+    nothing = Position(0, 0, 0, 1)
+    replicas = [
+        replace(each, position=nothing if each.id in names else whole) for each in three.replicas
+    ]
+    three.segment(names[0], 0).write_bytes(bytes(SEGMENT))
+    report = audit(replicas, engine)
+    assert found(report) == {(Cause.ALONE, (name,)) for name in names}
+    assert report.exit_code == ExitCode.INCOMPLETE
+    pair = [each for each in replicas if each.id in ("n1", "n3")]
+    assert (Cause.ALONE, ("n1",)) in found(audit(pair, engine))
+
+
 def test_copy_that_is_behind_is_incomplete(three: ReplicaSet, engine: Engine) -> None:
     """Its ConsumeQueues end below what others know committed; nobody makes them while it lies."""
     lower_queue_index(three.paths["n2"], 40)
@@ -420,3 +441,58 @@ def test_log_only_says_what_it_leaves_out(three: ReplicaSet, engine: Engine) -> 
     assert report.verdict is Verdict.IDENTICAL
     assert (report.scope.files, report.scope.starts) == (Files.LOG, False)
     assert any("no readable checkpoint" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("derived", [False, True])
+def test_one_directory_under_several_names_is_not_compared_with_itself(
+    three: ReplicaSet, tmp_path: Path, engine: Engine, derived: bool
+) -> None:
+    """By its log's folder, by a link, and as if it lay on two hosts, one of which reads the
+    other's: a member's directory or a bare log, with or without what is derived."""
+    path, link, bare = three.paths["n1"], tmp_path / "link", tmp_path / "bare"
+    link.symlink_to(path)
+    shutil.copytree(path / "commitlog", bare)
+    (tmp_path / "other").symlink_to(bare)
+    pairs = [
+        (path, path / "commitlog"),
+        (path, link),
+        (bare, tmp_path / "other"),
+    ]
+    for one, other in pairs:
+        replicas = [Replica("n1", str(one)), Replica("n2", str(other))]
+        report = audit(replicas, engine, derived=derived)
+        assert (Cause.SHARED_FILE, ("n1", "n2")) in found(report), (one, other)
+        assert report.exit_code == ExitCode.INCOMPLETE
+    replicas = [Replica(f"n{n}", str(path), host=f"10.0.0.{n}") for n in (1, 2)]
+    assert (Cause.SHARED_FILE, ("n1", "n2")) in found(audit(replicas, engine, derived=derived))
+
+
+def test_sealed_segment_of_two_replicas_is_one_copy(three: ReplicaSet, engine: Engine) -> None:
+    """A hard link, as cheap backups have them; the log is otherwise each one's own."""
+    linked = three.segment("n2", 0)
+    linked.unlink()
+    linked.hardlink_to(three.segment("n3", 0))
+    report = audit(three.replicas, engine, derived=False)
+    assert found(report) == {(Cause.SHARED_FILE, ("n2", "n3"))}
+    assert report.verdict is Verdict.INCOMPLETE
+
+
+def test_task_that_reads_another_replicas_file_proves_nothing(three: ReplicaSet) -> None:
+    """Replicas of several hosts lie at one path: where a host has no executor, its tasks run on
+    another one, and what lies there is that one's."""
+    there = {name: str(path / "commitlog") for name, path in three.paths.items()}
+
+    class Elsewhere(LocalEngine):
+        """Hashes for n3 what is n1's."""
+
+        def run(self, work, tasks, progress=lambda weight: None):  # type: ignore[no-untyped-def]
+            if work is digest_blocks:
+                astray = {there["n3"]: there["n1"]}
+                tasks = [
+                    replace(task, commitlog=astray.get(task.commitlog, task.commitlog))
+                    for task in tasks
+                ]
+            return super().run(work, tasks, progress)
+
+    report = audit(three.replicas, Elsewhere(processes=1), derived=False)
+    assert found(report) == {(Cause.SHARED_FILE, ("n1", "n3"))}

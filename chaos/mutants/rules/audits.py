@@ -223,4 +223,28 @@ AUDITS = (
         masked=_READS_ONLY,
         tests=_EXPORT,
     ),
+    Mutant(
+        "segment-compared-with-itself",
+        "audit/proof/compare.py",
+        "        if len(whose) > 1:\n",
+        "        if False:\n",
+        masked=_READS_ONLY,
+        tests=_SCOPE,
+    ),
+    Mutant(
+        "file-read-by-another-replicas-task-not-told",
+        "audit/proof/compare.py",
+        "        owners.setdefault(part.file, (part.base, set()))[1].add(part.replica)\n",
+        "        pass\n",
+        masked=_READS_ONLY,
+        tests=_SCOPE,
+    ),
+    Mutant(
+        "nothing-compared-is-identical",
+        "audit/proof/replicas.py",
+        "self._found or self._uncompared()",
+        "self._found",
+        masked=_READS_ONLY,
+        tests=_SCOPE,
+    ),
 )
