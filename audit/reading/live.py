@@ -68,16 +68,38 @@ def replicas_of_directory(directory: Path, over: Over = Over.AUTO) -> list[Repli
     if not known:
         raise UsageMistake(f"{file} names no node")
     answers = ask([address for _, address, _ in known])
-    return [
-        Replica(
-            node_id,
-            str(Path(data).absolute()),
-            position=_position(answers.get(address)),
-            address=address if over is Over.GRPC and address in answers else None,
-            standing=_standing(answers.get(address)),
+    return [_of_directory(node, answers.get(node[1]), over) for node in known]
+
+
+def _of_directory(node: tuple[str, str, str], answer: NodeStatus | None, over: Over) -> Replica:
+    """The node of a local group that is in the group's file so. Groups that are made one after the
+    other have the same ports: what another one's node says is nothing about this one."""
+    node_id, address, data = node
+    path = str(Path(data).absolute())
+    if answer is not None and not _runs_on(path, node_id, answer):
+        told = (
+            f"{node_id}: {address} is answered by {answer.node_id} of broker group "
+            f"{answer.broker_group}, on {answer.data_directory}: what is in {path} was audited as "
+            "a copy"
         )
-        for node_id, address, data in known
-    ]
+        return Replica(node_id, path, standing=told)
+    return Replica(
+        node_id,
+        path,
+        position=_position(answer),
+        address=address if over is Over.GRPC and answer is not None else None,
+        standing=_standing(answer),
+    )
+
+
+def _runs_on(path: str, node_id: str, answer: NodeStatus) -> bool:
+    """Whether it is that node, on that directory, who answers."""
+    if answer.node_id != node_id:
+        return False
+    try:
+        return os.path.samefile(path, answer.data_directory)
+    except OSError:  # It can't be looked at; then it can't be read either.
+        return os.path.normpath(path) == os.path.normpath(answer.data_directory)
 
 
 def _content(file: Path) -> bytes:

@@ -24,7 +24,7 @@ class Replica:
     for engines that run beside the nodes; `position`: None for a copy nobody was asked about;
     `address`: its node is asked for its log there, over gRPC, instead of its files; `silence`: why
     nothing of it can be read, empty for all but members that don't answer; `standing`: what is
-    wrong with it by its node's word, empty for all but those out of service."""
+    wrong with it by its node's word, or with whoever answers in its place; empty for all others."""
 
     id: str
     path: str

@@ -27,7 +27,7 @@ from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Report, report_as_json
 from audit.proof.scan import ScanTask, Window, _start_before, scan_segment
 from audit.reading import live, remote
-from audit.reading.live import Over, replicas_of_group
+from audit.reading.live import Over, replicas_of_directory, replicas_of_group
 from audit.reading.remote import NodeLog, calls
 from dledger.outcome import ExitCode
 from dledger.reading.entry import FILLER_MAGIC, HEADER_SIZE, EntryHeader, parse_header
@@ -450,6 +450,39 @@ def test_looking_back_begins_at_an_entry_near_the_range(three: ReplicaSet) -> No
             before = _start_before(Window(file.fileno()), task, 0, 9000)
         assert before != begin
         assert before in starts
+
+
+def test_node_of_another_group_says_nothing_of_this_one(
+    three: ReplicaSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups that `group up` makes one after the other have the same ports. What the later one's
+    nodes say ends no scope of the earlier one's, nor contradicts its logs."""
+    places = {name: f"127.0.0.1:{7001 + n}" for n, name in enumerate(three.paths)}
+    nodes = [
+        {"id": name, "address": places[name], "data_directory": str(path)}
+        for name, path in three.paths.items()
+    ]
+    (three.root / "group.json").write_text(json.dumps({"nodes": nodes}))
+
+    def answer(name: str, directory: str) -> NodeStatus:
+        return NodeStatus(
+            broker_group="g", node_id=name, data_directory=directory, commit_index=4,
+            committed_offset=three.headers[4].physical_offset, committed_digest=1234,
+        )  # fmt: skip
+
+    others = {places[name]: answer(name, f"/elsewhere/{name}") for name in three.paths}
+    own = {places[name]: answer(name, str(path)) for name, path in three.paths.items()}
+    strangers = {places[name]: answer("n9", str(path)) for name, path in three.paths.items()}
+    for answers in (others, strangers):
+        monkeypatch.setattr(live, "_ask", answers.get)
+        for over in Over:
+            replicas = replicas_of_directory(three.root, over)
+            assert [(each.position, each.address) for each in replicas] == [(None, None)] * 3
+        report = audit_replicas(replicas, LocalEngine(processes=1), Options()).report
+        assert (report.exit_code, report.scope.end) == (ExitCode.CONSISTENT, three.end)
+        assert sum("is answered by" in note for note in report.notes) == 3
+    monkeypatch.setattr(live, "_ask", own.get)
+    assert all(each.position for each in replicas_of_directory(three.root))
 
 
 def test_a_node_is_audited_where_it_says_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
