@@ -452,21 +452,32 @@ def _next_intact(descriptor: int, base: int, size: int, start: int) -> EntryHead
 
 
 def _walked_end(commitlog: str, segments: tuple[SegmentFile, ...], segment_size: int | None) -> int:
-    """Where the last segment that holds anything ends; behind all of it if it ends in garbage."""
+    """Where the last segment that holds anything ends; behind all of it if it ends in garbage, or
+    if anything lies behind the zeros that it seems to end with: then they are a hole."""
     for segment in reversed(segments):
         try:
             with opened(os.path.join(commitlog, file_name(segment.base))) as descriptor:
                 at, last, reason = walk_headers(descriptor, segment.base, segment.size)
+                is_end = reason == "zeros" and _is_blank(descriptor, at)
         except ObjectsUnreadable:
             raise
         except OSError:
             continue
-        if reason == "zeros" and last is None and at == 0 and segment is not segments[0]:
+        if is_end and last is None and segment is not segments[0]:
             continue  # Preallocated, nothing in it yet.
-        if reason == "zeros":
+        if is_end:
             return segment.base + at
         return segment.base + (segment_size or segment.size)
     return 0
+
+
+def _is_blank(descriptor: int, at: int) -> bool:
+    """Whether there are only zeros from byte `at` of the file on."""
+    while content := read_at(descriptor, _SEARCHED_BYTES, at):
+        if content.count(0) < len(content):
+            return False
+        at += len(content)
+    return True
 
 
 def _consume_queues(root: str) -> tuple[tuple[str, int], ...]:

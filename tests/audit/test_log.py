@@ -318,6 +318,33 @@ def test_damage_hides_nothing_that_a_node_had_settled(path: Path, is_last: bool)
             flip_bit(segment(path, last), place + byte, 6)
 
 
+@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_zeros_with_something_behind_them_end_no_log(
+    path: Path, number: int, is_bare: bool
+) -> None:
+    """As a page that a disk has lost, where an entry begins: the first of the last segment, too.
+    Where no checkpoint says how far the log was durable, all that is there must be right."""
+    last = max(int(each.name) for each in (path / "commitlog").iterdir()) // SEGMENT
+    while len(known := list(headers(path, last))) < 5:
+        segment(path, last).unlink()
+        last -= 1
+    with segment(path, last).open("r+b") as log:  # and it ends in the midst of this one
+        log.truncate(known[-1].physical_offset + known[-1].total_size - last * SEGMENT)
+        log.truncate(SEGMENT)
+    (path / "checkpoint").unlink()
+    data = path / "commitlog" if is_bare else path
+    assert (verified(data).code, verified(data).lines[-1]["last_index"]) == (0, known[-1].index)
+    place = known[number].physical_offset - last * SEGMENT
+    with segment(path, last).open("r+b") as log:
+        log.seek(place)
+        log.write(bytes(known[number].total_size))
+    result = verified(data)
+    assert result.code == 1
+    assert result.lines[-1]["first"]["offset"] == place
+    assert result.lines[-1]["last_index"] == known[-1].index
+
+
 def test_holder_where_the_kernel_doesnt_tell(path: Path, tmp_path: Path) -> None:
     """Then `abort` decides: a node that runs or died."""
     nowhere = tmp_path / "no locks"

@@ -247,4 +247,20 @@ AUDITS = (
         masked=_READS_ONLY,
         tests=_SCOPE,
     ),
+    Mutant(
+        "hole-ends-a-log-without-a-checkpoint",
+        "dledger/reading/survey.py",
+        '                is_end = reason == "zeros" and _is_blank(descriptor, at)\n',
+        '                is_end = reason == "zeros"\n',
+        masked=_READS_ONLY,
+        tests=_LOG,
+    ),
+    Mutant(
+        "another-groups-node-speaks-for-this-one",
+        "audit/reading/live.py",
+        "    if answer is not None and not _runs_on(path, node_id, answer):\n",
+        "    if False:\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_remote.py",),
+    ),
 )
