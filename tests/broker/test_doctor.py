@@ -428,6 +428,17 @@ def test_who_was_taken_out_is_counted_by_nobody() -> None:
     assert kinds(unknown) == [Kind.UNREACHABLE]
 
 
+@pytest.mark.parametrize("count", [3, 5])
+def test_member_that_is_neither_heard_nor_silent_is_unreachable(count: int) -> None:
+    """Another one answers where it should be, or nobody knows where that is: it may be dead, and
+    there is no silence that tells."""
+    facts = well(count)
+    others = tuple(each for each in facts.members if each.id != VICTIM)
+    findings = judge(replace(facts, members=others))
+    assert [each.member for each in findings if each.kind is Kind.UNREACHABLE] == [VICTIM]
+    assert exit_code_of(findings) is ExitCode.FAILED
+
+
 def test_new_node_that_stands_by_is_told_as_such_only() -> None:
     """Whether the log names it already or not, it isn't a disk that doesn't catch up."""
     standing_by = FAULTS[Kind.UNFORMED](gone(well(4), VICTIM), VICTIM)

@@ -129,6 +129,10 @@ STRANGE: dict[str, tuple[Answers, set[Kind]]] = {
         {**well(), at("n2"): None, "x:1": status("n2", "other")},
         {Kind.OTHER_GROUP, Kind.UNREACHABLE, Kind.NO_MARGIN},
     ),
+    "another member where n2 should be": (
+        {**well(), at("n2"): status("n3")},
+        {Kind.UNREACHABLE, Kind.NO_MARGIN},
+    ),
     "clone on another disk": (
         {**well(), "x:1": clone("n2", b"copy")},
         {Kind.SAME_ID, Kind.OTHER_DISK},

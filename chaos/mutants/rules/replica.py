@@ -377,6 +377,14 @@ REPLICA = (
         tests=_DOCTOR,
     ),
     Mutant(
+        "doctor-takes-who-is-not-silent-for-heard",
+        "broker/doctor/judging.py",
+        "        if named.id not in heard:",
+        "        if False:",
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR,
+    ),
+    Mutant(
         "doctor-forgets-the-voters-that-leave",
         "broker/doctor/judging.py",
         "        return (voters, leaving) if leaving else (voters,)\n",
