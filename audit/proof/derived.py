@@ -100,6 +100,27 @@ def check_derived(
     return _gathered(found), summary
 
 
+def unread_findings(plan: Plan, read: Sequence[Chain], known: Sequence[Finding]) -> list[Finding]:
+    """Bytes that were there when they were hashed, and couldn't be read to be checked: of which
+    nothing is `known` that explains it."""
+    found = []
+    for chain in read:
+        survey = plan.survey_of(chain.replica)
+        if chain.base + plan.segment_size <= survey.retained_from:
+            continue
+        own = [each for each in known if chain.replica in each.replicas]
+        places = [place for each in own for place in each.places]
+        for start, end in chain.gaps:
+            if any(low < end and start < high for low, high in places):
+                continue
+            file = f"{survey.commitlog}/{file_name(chain.base)}"
+            who, cause = (chain.replica,), Cause.UNREADABLE_SEGMENT
+            detail = "hashed, and not to be read again: its entries weren't checked"
+            gap = Finding(cause, who, start, end, chain.base, file=file, detail=detail)
+            found.append(gap)
+    return found
+
+
 def _chain_tasks(plan: Plan, replica: Replica) -> list[ChainTask]:
     """One a segment. Of a copy all units are wanted whose entries anybody knows to have committed,
     whatever its checkpoint says; a node that runs writes behind its checkpoint."""

@@ -23,7 +23,7 @@ from audit.proof.compare import (
     shared_findings,
     survey_findings,
 )
-from audit.proof.derived import check_derived, read_logs
+from audit.proof.derived import check_derived, read_logs, unread_findings
 from audit.proof.findings import Cause, Finding, Verdict, by_gravity
 from audit.proof.intact import read_runs
 from audit.proof.locate import locate, scan_tasks
@@ -205,6 +205,7 @@ class _Course:
         if is_whole:
             more, self._derived = check_derived(plan, chains, engine, self._hosts)
             found = with_second_look(found, more)
+            found += unread_findings(plan, chains, found)
         self._beginnings = compare_beginnings(plan, self._comparison, self._scope, engine, replicas)
         self._plan = self._beginnings.plan
         if not self._options.accept_retention:

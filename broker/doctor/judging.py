@@ -324,7 +324,8 @@ def _silent(picture: _Picture) -> Iterator[Finding]:
         if each.id and picture.own and not picture.names(each.id):
             continue
         yield Finding(Kind.UNREACHABLE, each.id or each.address, f"{each.address}: {each.reason}")
-    heard = {each.id for each in (*picture.facts.members, *picture.facts.silent)}
+    heard = {each.id for each in picture.facts.members}
+    heard |= {each.id for each in picture.facts.silent}
     for named in picture.named:
         if named.id not in heard:  # whoever answers where it should be
             detail = "the log names it, and nobody who was asked is that member"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from audit.reading.replica import Replica
 from dledger.outcome import ExitCode
 from dledger.reading.checkpoint import decode_checkpoint, encode_checkpoint
 from dledger.reading.entry import EPOCH_TERM_GAP, EntryKind
+from dledger.reading.files import opened
 from dledger.reading.survey import Position
 from dledger.records.layout import RECORD
 from dledger.wire.commands_pb2 import Command, DeleteTopicCommand
@@ -361,6 +365,27 @@ def test_running_node_that_is_behind_moves_the_end(three: ReplicaSet, engine: En
     assert (report.scope.files, report.scope.index) == (Files.ALL, 40)
     assert report.scope.end == three.headers[40].physical_offset
     assert any(note.startswith("n2: runs ") for note in report.notes)
+
+
+@pytest.mark.parametrize("names", [("n1",), NAMES])
+def test_segment_that_cannot_be_read_to_be_checked_is_told(
+    three: ReplicaSet, monkeypatch: pytest.MonkeyPatch, names: Sequence[str]
+) -> None:
+    """A disk gave its bytes to be hashed, and fails when its entries are to be looked at."""
+    bad = {str(three.segment(name, SEGMENT)) for name in names}
+
+    @contextmanager
+    def failing(path: str) -> Iterator[int]:
+        if path in bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        with opened(path) as descriptor:
+            yield descriptor
+
+    monkeypatch.setattr("audit.proof.reading.opened", failing)
+    report = audit(three.replicas, LocalEngine(processes=1))
+    assert found(report) == {(Cause.UNREADABLE_SEGMENT, (name,)) for name in names}
+    assert report.exit_code == ExitCode.INCOMPLETE
+    assert {(each.start, each.segment) for each in report.findings} == {(SEGMENT, SEGMENT)}
 
 
 @pytest.mark.parametrize("names", [("n3",), NAMES])
