@@ -35,8 +35,8 @@ from audit.repairing.sources import node_sources
 from dledger.reading.checkpoint import CheckpointState, encode_checkpoint
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header, verify_frame
 from dledger.reading.files import opened, read_at
+from dledger.reading.headers import walk_headers
 from dledger.reading.log_start import FROM_THE_FIRST, NOTE, LogStart
-from dledger.reading.survey import walk_headers
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME, file_name
 from dledger.wire import audit_pb2 as apb

@@ -299,6 +299,7 @@ _OF_QUEUES: Final = frozenset(
         Cause.QUEUE_WRONG,
         Cause.QUEUE_EXTRA,
         Cause.QUEUE_SIZE,
+        Cause.QUEUE_UNREADABLE,
         Cause.LOG_LACKS,
     }
 )

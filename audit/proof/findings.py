@@ -68,6 +68,7 @@ class Cause(StrEnum):
     QUEUE_MISSING = "consume queue units missing"
     QUEUE_WRONG = "consume queue unit wrong"
     QUEUE_EXTRA = "consume queue units beyond the log"
+    QUEUE_UNREADABLE = "consume queue can't be read"
 
 
 VERDICT_OF: Final[dict[Cause, Verdict]] = {
@@ -102,10 +103,14 @@ VERDICT_OF: Final[dict[Cause, Verdict]] = {
     Cause.QUEUE_MISSING: Verdict.INCOMPLETE,
     Cause.QUEUE_WRONG: Verdict.BIT_ROT,
     Cause.QUEUE_EXTRA: Verdict.BIT_ROT,
+    Cause.QUEUE_UNREADABLE: Verdict.INCOMPLETE,
 }
 
 OF_A_QUEUE: Final = frozenset(
-    {Cause.QUEUE_SIZE, Cause.QUEUE_MISSING, Cause.QUEUE_WRONG, Cause.QUEUE_EXTRA}
+    {
+        *(Cause.QUEUE_SIZE, Cause.QUEUE_MISSING, Cause.QUEUE_WRONG, Cause.QUEUE_EXTRA),
+        Cause.QUEUE_UNREADABLE,
+    }
 )
 _SEVERITY: Final = list(Verdict)
 

@@ -51,8 +51,9 @@ from audit.proof.scope import UNKNOWN_START
 from audit.proof.soundness import Soundness
 from dledger.reading.errors import LogDamaged
 from dledger.reading.files import opened
+from dledger.reading.headers import walk_headers
 from dledger.reading.ranges import checked_log
-from dledger.reading.survey import Survey, commitlog_of, survey_folder, walk_headers
+from dledger.reading.survey import Survey, commitlog_of, survey_folder
 from dledger.records.layout import file_name
 from store.holding import holder_of
 

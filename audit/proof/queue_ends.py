@@ -6,6 +6,7 @@ queue's: a unit of an entry that the log should hold and lacks shows that the *l
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from typing import Final
@@ -70,17 +71,29 @@ def _faults(task: QueueEndTask, queue: QueueKey, end: int | None) -> list[Fault]
     folder = os.path.join(task.root, queue[0], str(queue[1]))
     try:
         names = sorted(name for name in os.listdir(folder) if FILE_NAME.fullmatch(name))
-    except OSError:
-        return []  # Deleted meanwhile.
+    except OSError as error:
+        return _unreadable(queue, "its folder", error)
     found = []
     if task.ending.is_closed:
         found += [fault for name in names for fault in _size_fault(folder, queue, name)]
     for name in names:
         if int(name) + FILE_BYTES > (end or 0) * UNIT_SIZE:
-            beyond = _behind_end(os.path.join(folder, name), queue, end, task.ending)
+            try:
+                beyond = _behind_end(os.path.join(folder, name), queue, end, task.ending)
+            except OSError as error:
+                found += _unreadable(queue, f"file {name}", error)
+                continue
             if beyond is not None:
                 return [*found, beyond]
     return found
+
+
+def _unreadable(queue: QueueKey, what: str, error: OSError) -> list[Fault]:
+    """What lies there nobody knows, unless it has been deleted meanwhile."""
+    if isinstance(error, FileNotFoundError):
+        return []
+    detail = f"{queue[0]}/{queue[1]} {what}: {error.strerror or error}"
+    return [Fault(Cause.QUEUE_UNREADABLE, 0, 0, 0, 0, detail, queue)]
 
 
 def _size_fault(folder: str, queue: QueueKey, name: str) -> list[Fault]:
@@ -95,6 +108,7 @@ def _size_fault(folder: str, queue: QueueKey, name: str) -> list[Fault]:
 
 
 def _behind_end(path: str, queue: QueueKey, end: int | None, ending: Ending) -> Fault | None:
+    """Raises: OSError: the file can't be read."""
     base = int(os.path.basename(path))
     # Of a queue that the log doesn't know, all that it held was before the log's start.
     retired = ending.log_start if end is None else 0
@@ -112,20 +126,22 @@ def _behind_end(path: str, queue: QueueKey, end: int | None, ending: Ending) -> 
 
 def _first_unit(path: str, start: int, retired: int) -> tuple[int, bytes] | None:
     """The first unit from byte `start` on that isn't empty, and its byte in the file; those of
-    entries before the physical offset `retired` aside."""
-    try:
-        with opened(path) as descriptor:
-            at = start
-            while True:
-                at, size = _next_data(descriptor, at)
-                chunk = read_at(descriptor, min(size, _CHUNK_BYTES), at)
-                if not chunk:
-                    return None
-                if any_nonzero(chunk) and (first := _first_in(chunk, retired)) is not None:
-                    return at + first, chunk[first : first + UNIT_SIZE]
-                at += len(chunk)
-    except OSError:
-        return None
+    entries before the physical offset `retired` aside.
+
+    Raises:
+        OSError: the file can't be read.
+    """
+    with opened(path) as descriptor:
+        at = start
+        while (data := _next_data(descriptor, at)) is not None:
+            at, size = data
+            chunk = read_at(descriptor, min(size, _CHUNK_BYTES), at)
+            if not chunk:
+                break
+            if any_nonzero(chunk) and (first := _first_in(chunk, retired)) is not None:
+                return at + first, chunk[first : first + UNIT_SIZE]
+            at += len(chunk)
+    return None
 
 
 def _first_in(chunk: bytes, retired: int) -> int | None:
@@ -139,14 +155,19 @@ def _first_in(chunk: bytes, retired: int) -> int | None:
     return int(later[0]) * UNIT_SIZE if len(later) else None
 
 
-def _next_data(descriptor: int, at: int) -> tuple[int, int]:
+def _next_data(descriptor: int, at: int) -> tuple[int, int] | None:
     """The first unit at or behind byte `at` that isn't wholly in a hole, and the size of those up
-    to the next hole: files are sparse.
+    to the next hole: files are sparse. None where there is nothing but a hole up to the end.
 
     Raises:
-        OSError: there is nothing but a hole up to the end.
+        OSError: that can't be told.
     """
-    data = os.lseek(descriptor, at, os.SEEK_DATA)
+    try:
+        data = os.lseek(descriptor, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        raise
     hole = os.lseek(descriptor, data, os.SEEK_HOLE)
     first = max(data - data % UNIT_SIZE, at)
     return first, -(-(hole - first) // UNIT_SIZE) * UNIT_SIZE

@@ -28,7 +28,7 @@ class QueueFiles:
         self._root = root
         self._open: OrderedDict[str, int] = OrderedDict()
         self._incarnations: dict[str, list[int]] = {}
-        for name in os.listdir(root) if os.path.isdir(root) else ():
+        for name in _topics_in(root):
             topic, _, incarnation = name.partition("@")
             if incarnation.isdecimal():
                 self._incarnations.setdefault(topic, []).append(int(incarnation))
@@ -75,6 +75,14 @@ class QueueFiles:
             return read_at(descriptor, size, at)
         except OSError:
             return b""
+
+
+def _topics_in(root: str) -> list[str]:
+    """What is in the folder; nothing where it can't be listed, which its survey tells."""
+    try:
+        return os.listdir(root)
+    except OSError:
+        return []
 
 
 def is_deleted(folder: str, deleted: Iterable[str]) -> bool:

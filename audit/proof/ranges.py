@@ -13,7 +13,8 @@ from typing import Final
 
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header, verify_frame
 from dledger.reading.files import opened, read_at
-from dledger.reading.survey import Survey, walk_headers
+from dledger.reading.headers import walk_headers
+from dledger.reading.survey import Survey
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import file_name
 

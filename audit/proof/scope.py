@@ -18,6 +18,7 @@ from audit.proof.merging import merged_ranges
 from audit.proof.plan import Plan, SegmentPlan
 from dledger.reading.survey import Survey
 
+MAX_UNLISTED: Final = 10  # folders of queues that are named, of each replica
 UNKNOWN_START: Final = "nothing tells what its first entry has to continue"
 
 
@@ -111,6 +112,11 @@ def scope_findings(plan: Plan, scope: Scope) -> list[Finding]:
             Finding(Cause.START_UNKNOWN, (each.replica,), 0, 0, detail=UNKNOWN_START)
             for each in plan.surveys
             if not each.problem and each.segments and each.start is None
+        ]
+        found += [
+            Finding(Cause.QUEUE_UNREADABLE, (each.replica,), 0, 0, detail=folder)
+            for each in plan.surveys
+            for folder in each.unlisted[:MAX_UNLISTED]
         ]
     return found
 

@@ -40,7 +40,7 @@ from dledger.reading.entry import (
     verify_frame,
 )
 from dledger.reading.files import opened
-from dledger.reading.survey import walk_headers
+from dledger.reading.headers import walk_headers
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import file_name
 from store.damage import MAX_DAMAGE_BYTES, Extent

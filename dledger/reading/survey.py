@@ -20,17 +20,7 @@ from itertools import pairwise
 from typing import Final
 
 from dledger.reading.checkpoint import PAGE_SIZE, CheckpointState, decode_checkpoint
-from dledger.reading.entry import (
-    FILLER_HEADER,
-    FILLER_HEADER_SIZE,
-    FILLER_MAGIC,
-    HEADER_SIZE,
-    OPENING_SIZE,
-    EntryHeader,
-    parse_header,
-    possible_starts,
-    verify_frame,
-)
+from dledger.reading.entry import HEADER_SIZE, parse_header
 from dledger.reading.errors import ObjectsUnreadable
 from dledger.reading.files import (
     is_folder,
@@ -40,15 +30,13 @@ from dledger.reading.files import (
     printable,
     read_at,
 )
+from dledger.reading.headers import is_blank, place_within, walk_headers
 from dledger.reading.log_start import FROM_THE_FIRST, LogStart, start_noted
 from dledger.reading.objects import is_object, plain, sizes_in
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import DELETED_FOLDER, FILE_NAME, UNFINISHED_NAME, file_name
 
 _IDENTITY_BYTES: Final = 4096
-_WINDOW_BYTES: Final = 64 << 10
-_LARGE_BYTES: Final = 16 << 10
-_SEARCHED_BYTES: Final = 1 << 20
 # What a log can have; beyond it, names and pages are damage and lead whoever counts astray.
 MAX_OFFSET: Final = (1 << 63) - 1
 SEGMENT_SIZES: Final = range(4096, (2 << 30) + 1)
@@ -90,6 +78,7 @@ class Survey:
     `settled_index`: the last entry below `settled`; 0 if that isn't known. `astray`: where headers
     stop leading to what the checkpoint calls settled, and nothing intact leads on; None: they do.
     `derived_index`: the ConsumeQueues hold the units of every entry up to it.
+    `consume_queues`: of each topic's folder, its queues; `unlisted`: folders that can't be listed.
     `is_running`: a node runs on the directory, or died on it without closing it; `answered`: it
     runs, and said its position.
     """
@@ -110,6 +99,7 @@ class Survey:
     segments: tuple[SegmentFile, ...] = ()
     foreign: tuple[str, ...] = ()
     consume_queues: tuple[tuple[str, int], ...] = ()
+    unlisted: tuple[str, ...] = ()
     is_running: bool = False
     answered: bool = False
     silent: bool = False
@@ -147,6 +137,7 @@ def _surveyed(name: str, commitlog: str, position: Position | None) -> Survey:
     begin = retained, start.index if start else 0
     committed, end = _positions(position, commitlog, (found, segment_size), checkpoint, begin)
     settled, settled_index, astray = committed
+    queues, unlisted = _consume_queues(os.path.join(data, "consumequeue"))
     if problem := impossible_claim(commitlog, found, segment_size, (retained, end)):
         return Survey(name, commitlog, problem=problem, broker_group=broker_group)
     return Survey(
@@ -164,7 +155,8 @@ def _surveyed(name: str, commitlog: str, position: Position | None) -> Survey:
         derived_index=checkpoint.consume_queue_index if checkpoint else 0,
         segments=found,
         foreign=foreign,
-        consume_queues=_consume_queues(os.path.join(data, "consumequeue")),
+        consume_queues=queues,
+        unlisted=unlisted,
         answered=position is not None,
         # In a store there is a copy, whatever it is a copy of.
         is_running=position is not None
@@ -187,45 +179,6 @@ def commitlog_of(path: str) -> str:
         return inner
     is_data = not is_object(path) and os.path.exists(os.path.join(path, "identity.json"))
     return inner if is_data else path
-
-
-def walk_headers(
-    descriptor: int, base: int, size: int, stop_index: int | None = None, start: int = 0
-) -> tuple[int, EntryHeader | None, str]:
-    """Follows entry sizes from byte `start` of the segment, trusting headers that look right.
-
-    Args:
-        stop_index: stop behind this entry.
-
-    Returns:
-        The offset in the file where it ended, the last entry's header, and why it ended there:
-        `"index"`, `"filler"`, `"zeros"`, `"end"` of the file, or `"invalid"`.
-    """
-    at, last = start, None
-    window, window_at = b"", 0
-    while True:
-        if at + HEADER_SIZE > window_at + len(window):
-            # Of large entries there is one header in a window at most.
-            is_large = last is not None and last.total_size >= _LARGE_BYTES
-            window = read_at(descriptor, HEADER_SIZE if is_large else _WINDOW_BYTES, at)
-            window_at = at
-        near = at - window_at
-        if len(window) - near < FILLER_HEADER_SIZE:
-            return at, last, "end"
-        filler_size, magic = FILLER_HEADER.unpack_from(window, near)
-        if magic == FILLER_MAGIC:
-            return at, last, "filler"
-        if filler_size == 0 and magic == 0:
-            return at, last, "zeros"
-        try:
-            header = parse_header(window, near)
-        except InvalidFrame:
-            return at, last, "invalid"
-        if header.physical_offset != base + at or at + header.total_size > size:
-            return at, last, "invalid"
-        at, last = at + header.total_size, header
-        if stop_index is not None and header.index >= stop_index:
-            return at, last, "index"
 
 
 def _stat_segments(commitlog: str, names: list[str]) -> tuple[SegmentFile, ...]:
@@ -383,7 +336,7 @@ def _place_behind(
         try:
             with opened(os.path.join(commitlog, file_name(segment.base))) as descriptor:
                 size = segment_size or segment.size
-                place, here = _place_within(descriptor, segment.base, size, index)
+                place, here = place_within(descriptor, segment.base, size, index)
         except ObjectsUnreadable:
             raise
         except OSError:
@@ -409,48 +362,6 @@ def _last_that_begins(commitlog: str, segments: tuple[SegmentFile, ...], index: 
     return None
 
 
-def _place_within(
-    descriptor: int, base: int, size: int, index: int
-) -> tuple[int | None, tuple[int, int]]:
-    """The physical offset behind entry `index`, None if it isn't in the segment; and where headers
-    stop leading from the segment's start, with the entry before."""
-    at, last, reason = walk_headers(descriptor, base, size, index)
-    stopped = base + at, last.index if last else 0
-    while last is None or (reason, last.index) != ("index", index):
-        if reason == "filler":
-            return None, stopped
-        if last is not None and reason == "index":  # It calls itself a later one than can be here.
-            at -= last.total_size
-        found = _next_intact(descriptor, base, size, at + 1)
-        if found is None:
-            return None, stopped
-        at = found.physical_offset - base
-        if found.index > index:
-            break
-        at, last, reason = walk_headers(descriptor, base, size, index, at)
-    return base + at, stopped
-
-
-def _next_intact(descriptor: int, base: int, size: int, start: int) -> EntryHeader | None:
-    """The first intact entry that begins at byte `start` of the segment or behind it, and says that
-    it lies there."""
-    at = start
-    while len(content := read_at(descriptor, min(_SEARCHED_BYTES, size - at), at)) >= OPENING_SIZE:
-        for near in possible_starts(content):
-            try:
-                header = parse_header(read_at(descriptor, HEADER_SIZE, at + near), 0)
-                if header.physical_offset != base + at + near:
-                    continue
-                frame = read_at(descriptor, min(header.total_size, size - at - near), at + near)
-                return verify_frame(frame, 0, None)
-            except InvalidFrame:
-                continue
-        if at + len(content) >= size:
-            return None
-        at += len(content) - (OPENING_SIZE - 1)  # so that no size and magic are cut in two
-    return None
-
-
 def _walked_end(commitlog: str, segments: tuple[SegmentFile, ...], segment_size: int | None) -> int:
     """Where the last segment that holds anything ends; behind all of it if it ends in garbage, or
     if anything lies behind the zeros that it seems to end with: then they are a hole."""
@@ -458,7 +369,7 @@ def _walked_end(commitlog: str, segments: tuple[SegmentFile, ...], segment_size:
         try:
             with opened(os.path.join(commitlog, file_name(segment.base))) as descriptor:
                 at, last, reason = walk_headers(descriptor, segment.base, segment.size)
-                is_end = reason == "zeros" and _is_blank(descriptor, at)
+                is_end = reason == "zeros" and is_blank(descriptor, at)
         except ObjectsUnreadable:
             raise
         except OSError:
@@ -471,26 +382,32 @@ def _walked_end(commitlog: str, segments: tuple[SegmentFile, ...], segment_size:
     return 0
 
 
-def _is_blank(descriptor: int, at: int) -> bool:
-    """Whether there are only zeros from byte `at` of the file on."""
-    while content := read_at(descriptor, _SEARCHED_BYTES, at):
-        if content.count(0) < len(content):
-            return False
-        at += len(content)
-    return True
+def _consume_queues(root: str) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...]]:
+    """`(topic, queue id)` of every queue folder, and the folders that can't be listed; of those
+    that are only there until they are removed none."""
+    found: list[tuple[str, int]] = []
+    unlisted: list[str] = []
+    for topic in _listed(root, unlisted):
+        inner = os.path.join(root, topic)
+        if is_folder(inner) and not DELETED_FOLDER.fullmatch(topic):
+            names = _listed(inner, unlisted)
+            found += [(topic, int(name)) for name in names if _QUEUE.fullmatch(name)]
+    return tuple(sorted(found)), tuple(unlisted)
 
 
-def _consume_queues(root: str) -> tuple[tuple[str, int], ...]:
-    """`(topic, queue id)` of every queue folder; of those that are only there until they are
-    removed none."""
-    found = []
+def _listed(folder: str, unlisted: list[str]) -> list[str]:
+    """What lies in it; nothing if it isn't there, or no folder. It is added to `unlisted` where
+    nobody can say.
+
+    Raises:
+        ObjectsUnreadable: the store that holds it doesn't answer.
+    """
     try:
-        for topic in names_in(root):
-            inner = os.path.join(root, topic)
-            if is_folder(inner) and not DELETED_FOLDER.fullmatch(topic):
-                found += [(topic, int(name)) for name in names_in(inner) if _QUEUE.fullmatch(name)]
+        return names_in(folder)
     except ObjectsUnreadable:
         raise
-    except OSError:
-        return tuple(found)
-    return tuple(sorted(found))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        unlisted.append(f"{folder}: {error.strerror or error}")
+        return []

@@ -38,8 +38,8 @@ from dledger.core.types import Configuration, DiskId, EntryKind, HardState, Node
 from dledger.hard_state import HardStateStore
 from dledger.reading.entry import EPOCH_TERM_GAP
 from dledger.reading.files import opened
+from dledger.reading.headers import walk_headers
 from dledger.reading.log_start import FROM_THE_FIRST, NOTE, LogStart
-from dledger.reading.survey import walk_headers
 from dledger.records.layout import file_name
 from dledger.wire import raft_pb2
 from store.atomic_file import AtomicFile

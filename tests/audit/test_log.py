@@ -23,7 +23,7 @@ from audit.proof.log import SCHEMA
 from dledger.outcome import ExitCode
 from dledger.reading.checkpoint import CheckpointState, decode_checkpoint, encode_checkpoint
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, build_frame, parse_header
-from dledger.reading.survey import walk_headers
+from dledger.reading.headers import walk_headers
 from dledger.records.layout import UNITS_PER_FILE
 from store.holding import LOCKS, holder_of
 from tests.audit.replicas import copy_sparse, flip_bit, listed

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -365,6 +366,45 @@ def test_running_node_that_is_behind_moves_the_end(three: ReplicaSet, engine: En
     assert (report.scope.files, report.scope.index) == (Files.ALL, 40)
     assert report.scope.end == three.headers[40].physical_offset
     assert any(note.startswith("n2: runs ") for note in report.notes)
+
+
+@pytest.mark.parametrize("what", ["", "events@1", "orders@1/0", f"orders@1/0/{0:020d}"])
+def test_queue_that_cannot_be_read_hides_nothing(
+    three: ReplicaSet, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Whatever lies behind its end, or in a folder that nobody may list: an auditor may open what
+    it can't list. A topic that goes meanwhile is no fault, and hides none behind it."""
+    root = three.paths["n2"] / "consumequeue"
+    bad, listdir = str(root / what).rstrip("/"), os.listdir
+    number, kinds = errno.EACCES, (os.listdir, opened)
+
+    def refused(path: Any) -> bool:
+        return str(path) == bad
+
+    def listing(path: Any = ".") -> list[str]:
+        if refused(path):
+            raise OSError(number, os.strerror(number), path)
+        return listdir(path)
+
+    @contextmanager
+    def opening(path: str) -> Iterator[int]:
+        if refused(path):
+            raise OSError(number, os.strerror(number), path)
+        with kinds[1](path) as descriptor:
+            yield descriptor
+
+    monkeypatch.setattr("os.listdir", listing)
+    monkeypatch.setattr("audit.proof.queue_ends.opened", opening)
+    report = audit(three.replicas, LocalEngine(processes=1))
+    assert found(report) == {(Cause.QUEUE_UNREADABLE, ("n2",))}
+    assert report.exit_code == ExitCode.INCOMPLETE
+    number = errno.ENOENT
+    zero = three.paths["n2"] / "consumequeue" / "orders@1" / "1" / f"{0:020d}"
+    with zero.open("r+b") as file:
+        file.seek(3000 * UNIT_SIZE)
+        file.write(bytes([1]) * UNIT_SIZE)
+    wanted = {(Cause.QUEUE_EXTRA, ("n2",))} if what else set()
+    assert found(audit(three.replicas, LocalEngine(processes=1))) == wanted
 
 
 @pytest.mark.parametrize("names", [("n1",), NAMES])
