@@ -25,6 +25,8 @@ from dledger.reading.checkpoint import CheckpointState, decode_checkpoint, encod
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, build_frame, parse_header
 from dledger.reading.headers import walk_headers
 from dledger.records.layout import UNITS_PER_FILE
+from store.backup import FILE, Backup, write_backup
+from store.files import OsFiles
 from store.holding import LOCKS, holder_of
 from tests.audit.replicas import copy_sparse, flip_bit, listed
 from tests.starting.members import SEGMENT, Lived, lived, segment
@@ -316,6 +318,39 @@ def test_damage_hides_nothing_that_a_node_had_settled(path: Path, is_last: bool)
             assert result.lines[-1]["first"]["offset"] == place
             assert said("dump", "--data", path).code == 1
             flip_bit(segment(path, last), place + byte, 6)
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_backup_that_was_cut_short_lacks_what_it_says_it_holds(
+    path: Path, has_checkpoint: bool
+) -> None:
+    """Whatever became of its checkpoint: a copy that came from an earlier one, or from none."""
+    last = max(int(each.name) for each in (path / "commitlog").iterdir()) // SEGMENT
+    while not (known := list(headers(path, last))):
+        last -= 1
+    (path / "identity.json").unlink()
+    end = known[-1].physical_offset + known[-1].total_size
+    whole = Backup("g1", "n1", SEGMENT, 1, known[-1].index, known[-1].term, 7, end, 1)
+    write_backup(OsFiles(), path, whole)
+    if has_checkpoint:
+        with_checkpoint(path, watermark=SEGMENT, consume_queue_index=1)
+    else:
+        (path / "checkpoint").unlink()
+    assert (verified(path).code, verified(path).lines[-1]["last_index"]) == (0, known[-1].index)
+    place = known[-1].physical_offset - last * SEGMENT
+    content = segment(path, last).read_bytes()
+    segment(path, last).write_bytes(content[:place] + bytes(SEGMENT - place))
+    assert verified(path).code == 3
+    for number in range(last, last + 2):
+        segment(path, number).unlink(missing_ok=True)
+    assert verified(path).code == 3
+    flip_bit(path / FILE, 30)
+    assert verified(path).code == 0  # Nothing says more than is there.
+    flip_bit(path / FILE, 30)
+    for each in sorted((path / "commitlog").iterdir())[1:]:
+        each.unlink()
+    os.truncate(segment(path, 0), SEGMENT // 2)  # from which its size would be guessed
+    assert said("verify", "--data", path).code == 1
 
 
 @pytest.mark.parametrize("number", [0, 3])

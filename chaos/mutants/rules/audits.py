@@ -287,4 +287,12 @@ AUDITS = (
         masked=_READS_ONLY,
         tests=_SCOPE,
     ),
+    Mutant(
+        "backup-that-was-cut-short-is-sound",
+        "audit/proof/log.py",
+        "    end = max(survey.end, _backed_up_to(survey))\n",
+        "    end = survey.end\n",
+        masked=_READS_ONLY,
+        tests=_LOG,
+    ),
 )
