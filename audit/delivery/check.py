@@ -59,7 +59,9 @@ class DeliveryReport:
     def exit_code(self) -> ExitCode:
         if any(count for kind, count in self.counts.items() if kind != Kind.UNDECIDED):
             return ExitCode.INCONSISTENT
-        return ExitCode.INCOMPLETE if self.counts[Kind.UNDECIDED] else ExitCode.CONSISTENT
+        # Histories in which nothing was done say nothing, least of all that it was delivered.
+        is_open = self.counts[Kind.UNDECIDED] or not self.operations
+        return ExitCode.INCOMPLETE if is_open else ExitCode.CONSISTENT
 
     @property
     def verdict(self) -> str:

@@ -15,8 +15,8 @@ from typing import Any, Final
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 
-from audit.proof.log import OpenedLog
-from audit.proof.ranges import EVERYTHING, Missing, bases_from, missing_of
+from audit.proof.log import OpenedLog, missing_in
+from audit.proof.ranges import EVERYTHING, Missing, bases_from
 from audit.proof.scan import Item, ItemKind, ScanTask, Window, next_item
 from dledger.reading.compound import as_entry, unit_spans
 from dledger.reading.entry import (
@@ -73,7 +73,7 @@ def dump(log: OpenedLog, wanted: Wanted) -> Iterator[Dumped]:
         first, last = met.first if first is None else first, met.last or last
         if last is not None and last >= wanted.last:
             break
-    for each in missing_of(log.survey, (wanted.first, wanted.last), first, last):
+    for each in missing_in(log, (wanted.first, wanted.last), (first, last)):
         yield Dumped(_missing(each), is_intact=True, is_missing=True)
 
 

@@ -227,8 +227,19 @@ def verify_log(
     before = log.survey.start if begin == log.survey.retained_from else None
     for broken in between_segments(read(), log.segment_size, begin, before):
         reading.found(broken_fault(broken))
-    total.lack(missing_of(log.survey, wanted, total.first_index, total.last_index))
+    total.lack(missing_in(log, wanted, (total.first_index, total.last_index)))
     return total
+
+
+def missing_in(
+    log: OpenedLog, wanted: tuple[int, int], found: tuple[int | None, int | None]
+) -> tuple[Missing, ...]:
+    """What of the wanted range was not found, of which the first and last index are given. Where a
+    node that holds the log had settled nothing of it, nothing was looked at: that is no proof."""
+    if log.holder is not None and log.read_end <= log.survey.retained_from < log.survey.end:
+        low, high = wanted
+        return ((low, None if high == EVERYTHING[1] else high),)
+    return missing_of(log.survey, wanted, *found)
 
 
 def weight_of(log: OpenedLog, wanted: tuple[int, int] = EVERYTHING) -> int:

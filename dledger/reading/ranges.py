@@ -39,9 +39,14 @@ def readable_log(found: Survey) -> Survey:
 
     Raises:
         NotALog, NoAnswer: see `checked_log`.
-        LogDamaged: where it ends isn't known, as damage hides it.
+        LogDamaged: where it ends isn't known, as damage hides it, or as no checkpoint tells it.
     """
     log = checked_log(found)
+    if not (log.checkpoint_readable or log.answered):
+        raise LogDamaged(
+            f"{log.commitlog}: no readable checkpoint beside it, and no node was asked: nothing "
+            "tells what of this log is committed"
+        )
     if log.astray is not None:
         size = log.segment_size or 0
         file = os.path.join(log.commitlog, file_name(log.astray - log.astray % size))

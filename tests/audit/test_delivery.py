@@ -22,10 +22,11 @@ from audit.errors import UsageMistake
 from audit.reading.replica import Replica
 from chaos.checkers.history import Delete, Poll, Send
 from dledger.history import Outcome
+from dledger.outcome import ExitCode
 from dledger.reading.entry import EntryKind
 from dledger.reading.errors import LogDamaged
 from dledger.reading.survey import Position
-from tests.audit.replicas import SEGMENT, Entry, build, dropping, flip_bit, start_of
+from tests.audit.replicas import SEGMENT, Entry, ReplicaSet, build, dropping, flip_bit, start_of
 from tests.chaos.histories import Story
 
 Told = tuple[str, int | None, str]
@@ -338,6 +339,16 @@ def test_a_history_that_lies_is_named_with_its_line(
     with pytest.raises(UsageMistake, match=reason) as caught:
         audit_delivery([log_of(tmp_path, "a")], [str(file)], LocalEngine())
     assert str(caught.value).startswith(f"{file}, line {line}: ")
+
+
+def test_histories_in_which_nothing_was_done_prove_nothing(
+    tmp_path: Path, three: ReplicaSet
+) -> None:
+    """As of a client that wrote its history elsewhere."""
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    report = audit_delivery(three.replicas, [str(empty)], LocalEngine(processes=1))
+    assert (report.verdict, report.exit_code) == ("undecided", ExitCode.INCOMPLETE)
 
 
 def test_errors_of_tasks_are_the_same_on_each_engine(tmp_path: Path, engine: Engine) -> None:

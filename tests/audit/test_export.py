@@ -78,6 +78,24 @@ def test_export_is_of_the_topics_it_was_begun_with(three: ReplicaSet, tmp_path: 
     assert exported_offsets(target) == expected
 
 
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_log_of_which_nothing_is_known_committed_is_not_empty(
+    three: ReplicaSet, tmp_path: Path, is_bare: bool
+) -> None:
+    """Without its checkpoint a copy holds messages and nothing says which: none of them is no
+    answer, and an export that ends well is taken for one that has them all."""
+    path = three.paths["n1"]
+    if is_bare:
+        path = (path / "commitlog").rename(tmp_path / "bare")
+    else:
+        (path / "checkpoint").unlink()
+    for command in (["export", str(tmp_path / "out")], ["stats"]):
+        result = CliRunner().invoke(app, [*command, "--replica", f"n1={path}"])
+        assert result.exit_code == 1
+        assert "no readable checkpoint" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("number", [45, -1])
 def test_damage_is_no_silent_end(three: ReplicaSet, tmp_path: Path, number: int) -> None:
     """What is behind a header that has rotten, or in the last entry, is committed, and not

@@ -298,6 +298,17 @@ def test_held_directory_is_read_up_to_what_was_settled(path: Path) -> None:
     assert holder_of(path) is None
 
 
+def test_held_directory_of_which_nothing_is_settled_is_not_sound(path: Path) -> None:
+    """As a node that has just begun leaves it: what is there was durable, and nothing was read."""
+    with_checkpoint(path, consume_queue_index=0)
+    with (path / "LOCK").open("r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = verified(path)
+        assert (result.code, result.lines[-1]["missing"]) == (3, [[1, None]])
+        assert said("dump", "--data", path).code == 3
+        assert verified(path, "--to", "4").lines[-1]["missing"] == [[1, 4]]
+
+
 @pytest.mark.parametrize("is_last", [False, True])
 def test_damage_hides_nothing_that_a_node_had_settled(path: Path, is_last: bool) -> None:
     """Where headers stop leading, as one has rotten, isn't the end of what is settled: whichever

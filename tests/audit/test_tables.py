@@ -157,8 +157,9 @@ def test_log_that_is_behind_or_begins_later_is_refused(three: ReplicaSet, lake: 
     assert table.opened(Choice("g", None, includes_deleted=False)) is None
     rows = lake.rows().slice(0, 0)
     table.append(rows, Mark(three.header_of(after=5000).physical_offset, 7), {})
-    three.segment("n1", 0).unlink()
-    (three.paths["n1"] / "checkpoint").unlink()  # Which would say where the log is to begin.
+    start = start_of(three.paths["n1"], three.header_of(after=SEGMENT).index)
+    for _ in dropping(three.paths["n1"], start):
+        pass
     with pytest.raises(UsageMistake, match="were deleted on n1 before"):
         export(lake, three.replicas[0])
     table.append(rows, Mark(three.end + SEGMENT, 7), {})

@@ -295,4 +295,28 @@ AUDITS = (
         masked=_READS_ONLY,
         tests=_LOG,
     ),
+    Mutant(
+        "nothing-settled-is-sound",
+        "audit/proof/log.py",
+        "    if log.holder is not None and log.read_end <=",
+        "    if False and log.read_end <=",
+        masked=_READS_ONLY,
+        tests=_LOG,
+    ),
+    Mutant(
+        "nothing-known-committed-is-an-empty-log",
+        "dledger/reading/ranges.py",
+        "    if not (log.checkpoint_readable or log.answered):\n",
+        "    if False:\n",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
+        "nothing-done-is-delivered",
+        "audit/delivery/check.py",
+        "self.counts[Kind.UNDECIDED] or not self.operations",
+        "self.counts[Kind.UNDECIDED]",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_delivery.py",),
+    ),
 )
