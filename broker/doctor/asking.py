@@ -33,6 +33,10 @@ PAUSE_S: Final = 1.0  # from one look to the next: an election is over within it
 LOOKS: Final = 4
 MAX_ADDRESSES: Final = 64  # more than a group can have; what is learned must not go on for ever
 
+# Characters of what a library says of a silent member.
+_DETAILS_BEGIN: Final = 60
+_DETAILS_END: Final = 180
+
 Answers = dict[str, MemberFacts | str]  # by address; why there is none
 Look = tuple[str, tuple[MemberFacts, ...], tuple[Silence, ...]]  # the group, and who is in it
 
@@ -134,7 +138,10 @@ async def _ask(address: str, tls: TlsMaterial | None) -> MemberFacts | str:
 
 
 def _words(error: grpc.aio.AioRpcError) -> str:
-    """In a line: what libraries say can be pages."""
+    """In a line: what libraries say can be pages. They begin with what was tried, and the reason is
+    what they end with."""
     details = " ".join((error.details() or "").split())
+    if len(details) > _DETAILS_BEGIN + _DETAILS_END:
+        details = f"{details[:_DETAILS_BEGIN]} … {details[-_DETAILS_END:]}"
     name = error.code().name.lower().replace("_", " ")
-    return f"{name}: {details[:120]}" if details else name
+    return f"{name}: {details}" if details else name
