@@ -171,7 +171,7 @@ def status(
         found = run(group_status(addresses, tls))
     _tell_status(found, as_json=as_json)
     if not found.serves:
-        complain("no leader serves")
+        complain("no leader serves" if any(each.alive for each in found.nodes) else found.nobody)
         end(ExitCode.UNREACHABLE)
 
 
@@ -403,10 +403,10 @@ async def _replace(addresses: list[str], node_id: str, wait_s: float) -> Replace
 
     tls = chosen_material()
     status = await group_status(addresses, tls)
+    leader = status.leading(besides={node_id})  # else nobody says who the members are
     where = {view.id: view.admin_address for view in status.nodes}
     if node_id not in where:
         raise FormationRefused(f"{node_id} is no member: {', '.join(sorted(where))} are")
-    leader = status.leading(besides={node_id})
     wanted = Replacement(node_id, where[node_id], leader.admin_address)
     return await replace_disk(GrpcCalls(tls), wanted, wait_s)
 
@@ -436,13 +436,13 @@ def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
         return
     preferred = f", preferred {status.preferred}" if status.preferred else ""
     leader, term = status.leader or "-", status.term or "-"
-    typer.echo(f"group {status.group}: leader {leader}, term {term}{preferred}")
+    typer.echo(f"group {status.group or '-'}: leader {leader}, term {term}{preferred}")
     titles = ("ID", "ROLE", "TERM", "LAST", "COMMIT", "APPLIED", "ADDRESS", "ALIVE")
     print_columns(
         titles,
         (
             (
-                node.id,
+                node.id or None,
                 node.role,
                 node.term,
                 node.last_index,

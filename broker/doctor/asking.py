@@ -26,16 +26,12 @@ from broker.doctor.facts import (
     group_of,
     member_facts,
 )
-from broker.local_group.status import ask
+from broker.local_group.status import ask, why_silent
 from dledger.credentials.tls import TlsMaterial
 
 PAUSE_S: Final = 1.0  # from one look to the next: an election is over within it, as a rule
 LOOKS: Final = 4
 MAX_ADDRESSES: Final = 64  # more than a group can have; what is learned must not go on for ever
-
-# Characters of what a library says of a silent member.
-_DETAILS_BEGIN: Final = 60
-_DETAILS_END: Final = 180
 
 Answers = dict[str, MemberFacts | str]  # by address; why there is none
 Look = tuple[str, tuple[MemberFacts, ...], tuple[Silence, ...]]  # the group, and who is in it
@@ -134,14 +130,4 @@ async def _ask(address: str, tls: TlsMaterial | None) -> MemberFacts | str:
     try:
         return member_facts(address, await ask(address, tls=tls))
     except grpc.aio.AioRpcError as error:
-        return _words(error)
-
-
-def _words(error: grpc.aio.AioRpcError) -> str:
-    """In a line: what libraries say can be pages. They begin with what was tried, and the reason is
-    what they end with."""
-    details = " ".join((error.details() or "").split())
-    if len(details) > _DETAILS_BEGIN + _DETAILS_END:
-        details = f"{details[:_DETAILS_BEGIN]} … {details[-_DETAILS_END:]}"
-    name = error.code().name.lower().replace("_", " ")
-    return f"{name}: {details}" if details else name
+        return why_silent(error)

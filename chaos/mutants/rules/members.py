@@ -344,6 +344,22 @@ MEMBERS = (
         tests=("tests/broker/test_group_status.py",),
     ),
     Mutant(
+        "silence-is-told-as-a-leader-that-is-missing",
+        "broker/local_group/status.py",
+        "        if not any(each.alive for each in self.nodes):\n",
+        "        if not self.nodes:\n",
+        masked=_NO_COMMANDS,
+        tests=("tests/broker/test_group_status.py",),
+    ),
+    Mutant(
+        "members-are-named-by-nobody",
+        "dledger_cli/group.py",
+        "    leader = status.leading(besides={node_id})  # else nobody says who the members are\n",
+        "    leader = status.leading(besides={node_id}) if status.leader else status.nodes[0]\n",
+        masked=_NO_COMMANDS,
+        tests=("tests/cli/test_nobody_answers.py",),
+    ),
+    Mutant(
         "administrators-undo-each-other",
         "broker/forming/patience.py",
         "        except Superseded:\n            raise\n",

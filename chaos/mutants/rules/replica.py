@@ -434,7 +434,7 @@ REPLICA = (
     ),
     Mutant(
         "doctor-cuts-the-reason-of-a-silence",
-        "broker/doctor/asking.py",
+        "broker/local_group/status.py",
         'f"{details[:_DETAILS_BEGIN]} … {details[-_DETAILS_END:]}"',
         "details[: _DETAILS_BEGIN + _DETAILS_END]",
         masked=_ASKS_ONLY,
