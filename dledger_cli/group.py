@@ -42,6 +42,7 @@ from dledger_cli.group_options import (
     bootstrap_addresses,
     connect,
 )
+from dledger_cli.held_up import tell_what_holds_up
 from dledger_cli.names import check_node
 
 if TYPE_CHECKING:
@@ -392,6 +393,8 @@ def replace(
         state = "votes" if replaced.votes else "catches up, and doesn't vote yet"
         typer.echo(f"{replaced.node_id} is on disk {replaced.disk_id.hex()} and {state}")
     if not replaced.votes:
+        with interruption_told(BEGUN_GOES_ON):
+            tell_what_holds_up(addresses)
         end(ExitCode.UNREACHABLE)
 
 

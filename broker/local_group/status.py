@@ -155,6 +155,7 @@ class NodeView:
     preferred: str = ""  # the member that is to lead, by its log
     other_group: str = ""  # whose node answers there, and isn't this member
     silence: str = ""  # why it doesn't answer, if that was asked
+    is_full: bool = False  # its disk has no room for more of the log, or for what derives from it
 
     @classmethod
     def seen(cls, group: str, known_as: str, address: str, answer: NodeStatus | None) -> NodeView:
@@ -189,6 +190,9 @@ class NodeView:
             log_damages=answer.log_damages,
             scrub_ended_ms=answer.scrub_ended_ms or None,
             preferred=answer.preferred,
+            is_full=(
+                answer.health.log_full or answer.health.apply_paused or answer.health.short_of_space
+            ),
         )
 
     @property

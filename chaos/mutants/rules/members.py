@@ -352,6 +352,14 @@ MEMBERS = (
         tests=("tests/broker/test_group_status.py",),
     ),
     Mutant(
+        "paused-disk-holds-nobody-up",
+        "broker/local_group/status.py",
+        "answer.health.log_full or answer.health.apply_paused or",
+        "answer.health.log_full or",
+        masked=_NO_COMMANDS,
+        tests=("tests/cli/test_held_up.py",),
+    ),
+    Mutant(
         "members-are-named-by-nobody",
         "dledger_cli/group.py",
         "    leader = status.leading(besides={node_id})  # else nobody says who the members are\n",
