@@ -14,7 +14,7 @@ from broker.errors import BrokerError
 from broker.leader.commands import makes_room
 from dledger.applying import APPLY_RETRY_TICKS
 from dledger.checksum import seal
-from dledger.core.types import EntryKind
+from dledger.core.types import EntryKind, Role
 from dledger.driver import LogFull
 from dledger.level import LOG_START_LEVEL
 from dledger.reading.entry import HEADER_SIZE
@@ -223,6 +223,30 @@ def test_applying_pauses_while_the_machine_has_no_space(taken: int) -> None:
     assert leader.replica.machine.topics["t"].next_offsets == [3]
     assert not leader.driver.statistics().is_apply_paused
     leader.propose("taken")
+
+
+def test_read_that_waits_for_applying_ends_with_leadership() -> None:
+    """Applying may stand still for as long as the disk is full, and another node leads within
+    moments: whoever waited here is sent there, as a Send whose batch came out of sequence is."""
+    world = World()
+    leader = world.serving()
+    leader.propose("t")
+    world.settle()
+    leader.disk.fill_up(0)
+    send(leader, 0)
+    world.settle()
+    assert leader.driver.statistics().is_apply_paused
+    answers: list[bool] = []
+    leader.driver.read_index(answers.append)
+    world.settle()
+    assert answers == []
+    for _ in range(MAX_TICKS):
+        if leader.driver.core.role is not Role.LEADER:
+            break
+        world.tick()
+    assert leader.driver.statistics().is_apply_paused
+    assert answers == [False]
+    assert leader.driver.statistics().reads_waiting == 0
 
 
 # --- what makes room ------------------------------------------------------------------------------
