@@ -339,6 +339,7 @@ class RaftDriver(Generic[H]):
             is_known=core.knows_own_disk,
             members=members,
             recoveries=core.configuration.epoch.recoveries,
+            leader=core.leader,
         )
         self._ports.observer.on_configuration()
 
