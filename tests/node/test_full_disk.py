@@ -18,10 +18,12 @@ from dledger.core.types import EntryKind, Role
 from dledger.driver import LogFull
 from dledger.level import LOG_START_LEVEL
 from dledger.reading.entry import HEADER_SIZE
+from dledger.reading.log_start import LogStart
 from dledger.room import FOR_NOOPS_ALONE, NOOPS_HEAD_ROOM
 from dledger.wire.commands_pb2 import Command, MoveLogStartCommand
 from dledger.wire.raft_pb2 import PeerMessage
-from store.snapshot_files import Unfinished
+from store.segments import Segment
+from store.snapshot_files import SnapshotHead, Unfinished
 from tests.broker.leader import batch
 from tests.node.world import MAX_TICKS, Kind, World, WorldNode, padded
 
@@ -383,11 +385,14 @@ def test_base_that_can_not_be_read_back_is_written_again_before_anything_goes(ha
     files = leader.replica.base.files
     publish = files.publish
     harmed: list[Path] = []
+    bases: list[SnapshotHead] = []
 
     def spoils(finished: Unfinished) -> None:
         publish(finished)
         path = files.path(finished.head.applied_index)
         is_base = finished.head.applied_index < leader.replica.machine.log_start.first_index
+        if is_base:
+            bases.append(finished.head)
         if is_base and not harmed:
             harmed.append(path)
             assert leader.replica.log.first_index == 1
@@ -396,12 +401,21 @@ def test_base_that_can_not_be_read_back_is_written_again_before_anything_goes(ha
             else:
                 leader.disk.cut_short(path, 100)
 
+    drop_before = leader.log.drop_before
+    unread: list[str | None] = []
+
+    def drops(start: LogStart) -> list[Segment]:
+        unread.append(leader.replica.base.refusal_of(bases[-1]))
+        return drop_before(start)
+
     files.publish = spoils  # type: ignore[method-assign]
+    leader.log.drop_before = drops  # type: ignore[method-assign]
     retire_all(world, leader)
     world.run_for(1_000)
     assert harmed
     assert leader.failure is None
     assert leader.log.first_index > 1
+    assert unread == [None], "whoever needs it from here on can read it"
     world.crash(leader.name)
     world.restart(leader.name)
     assert leader.log.first_index > 1
