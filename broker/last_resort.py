@@ -11,7 +11,13 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from broker.local_group.status import OUT_OF_SERVICE_ROLE, WAITING_ROLES, probe
+from broker.local_group.status import (
+    OUT_OF_SERVICE_ROLE,
+    PROBE_TIMEOUT_S,
+    WAITING_ROLES,
+    probe,
+)
+from dledger.addresses import split_address
 from dledger.core.quorum import has_quorum
 from dledger.core.types import NodeId
 from dledger.credentials.tls import TlsMaterial
@@ -57,6 +63,31 @@ async def hear(
     return tuple(found[name] for name in sorted(found))
 
 
+async def listening(
+    survivor: Survivor, heard: Sequence[Heard], tls: TlsMaterial | None
+) -> tuple[str, ...]:
+    """The other members where the log says that they are found, who say nothing and take
+    connections all the same: certificates that aren't named or believed look like this, and so does
+    a process that hangs. None of these is lost."""
+    known = {each.node_id for each in heard}
+    silent = [each for each in survivor.others if each.address and each.node_id not in known]
+    takes = await asyncio.gather(*(_listens(each.address, tls) for each in silent))
+    return tuple(each.node_id for each, does in zip(silent, takes, strict=True) if does)
+
+
+async def _listens(address: str, tls: TlsMaterial | None) -> bool:
+    """Somebody takes connections there, and doesn't say who it is: who does may be another group's,
+    or a machine that was made anew."""
+    try:
+        host, port = split_address(address)
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), port)
+    except (OSError, TimeoutError, ValueError):
+        return False
+    writer.close()
+    return await probe(address, tls=tls) is None
+
+
 def _is_member(survivor: Survivor, answer: NodeStatus) -> bool:
     """Whether who answers is one of the others: a machine that was made anew has another disk."""
     disks = {each.node_id: each.disk_id for each in survivor.others}
@@ -81,11 +112,17 @@ def _heard(answer: NodeStatus, address: str) -> Heard:
     )
 
 
-def check(survivor: Survivor, rivals: Sequence[Survivor], heard: Sequence[Heard]) -> None:
+def check(
+    survivor: Survivor,
+    rivals: Sequence[Survivor],
+    heard: Sequence[Heard],
+    listening: Sequence[str] = (),
+) -> None:
     """Returns if, for all that is known, nothing better is left than this survivor.
 
     Args:
         rivals: other directories that were given.
+        listening: members that say nothing and take connections.
 
     Raises:
         RecoveryRefused: a majority isn't lost, somebody has the longer log, or is of another epoch.
@@ -101,6 +138,14 @@ def check(survivor: Survivor, rivals: Sequence[Survivor], heard: Sequence[Heard]
             path,
             f"{names} can be reached, and with {survivor.node_id} that is a majority: nothing is "
             "lost for ever. Start this node, and look at `dledger group doctor`",
+        )
+    there = running | {NodeId(each) for each in (*listening, survivor.node_id)}
+    if has_quorum(survivor.configuration, there):
+        raise RecoveryRefused(
+            path,
+            f"somebody takes connections at the addresses of {', '.join(listening)}, and doesn't "
+            "say who it is: name the certificates as for `dledger group status` (--tls-ca and its "
+            "like), or stop what runs there",
         )
     ends = [(each.end, f"{each.node_id} in {each.path}") for each in rivals]
     ends += [(each.end, f"{each.node_id} at {each.address}") for each in heard]

@@ -339,6 +339,7 @@ class RaftDriver(Generic[H]):
             is_known=core.knows_own_disk,
             members=members,
             recoveries=core.configuration.epoch.recoveries,
+            leader=core.leader,
         )
         self._ports.observer.on_configuration()
 
@@ -517,6 +518,8 @@ class RaftDriver(Generic[H]):
             self._perform(effects)
         else:
             raise InvariantViolation(f"the core has effects after {EFFECT_ROUNDS} rounds")
+        if self._core.role is not Role.LEADER:
+            self._reads.end_leadership()
         if self._core.has_more_to_send and not self._more_scheduled:
             self._more_scheduled = True
             self._ports.turns.later(self._send_more)

@@ -126,6 +126,7 @@ class _Peer:
     dialed: DialedLink
     accepted: AcceptedLinks
     is_member: bool = True  # as far as is known here; else it is heard, and not dialed
+    has_led: bool = False  # when it went
     dropped: int = 0
     level: int = 0  # said by who answered the stream that was greeted last
     disk: DiskId = NO_DISK  # the same
@@ -208,7 +209,9 @@ class PeerLinks:
         is_known: bool,
         members: Mapping[NodeId, str] | None = None,
         recoveries: Lineage = (),
+        leader: NodeId | None = None,
     ) -> None:
+        """See `PeerTransport.know`."""
         now, known = self._sockets.now(), self._known
         known.place, known.disks, known.is_known = place, dict(disks), is_known
         known.recoveries = recoveries
@@ -230,7 +233,7 @@ class PeerLinks:
                 peer.accepted.on_ended(generation)
             self._settle(peer)
         if members is not None:
-            self._meet(members)
+            self._meet(members, leader)
         self._is_muted = False
 
     def _new_peer(self, name: NodeId) -> _Peer:
@@ -239,27 +242,29 @@ class PeerLinks:
     def _new_link(self) -> DialedLink:
         return DialedLink(self._times, self._rng, self._number)
 
-    def _meet(self, members: Iterable[NodeId]) -> None:
+    def _meet(self, members: Iterable[NodeId], leader: NodeId | None = None) -> None:
         """Who is a member is dialed from now on. Who isn't is not, and isn't heard unless it knows
         more; while this node catches up, what it reads of members is the past."""
         wanted = set(members)
         for name in sorted(wanted - {peer.name for peer in self._peers.values() if peer.is_member}):
             peer = self._peers.setdefault(name, self._new_peer(name))
-            peer.is_member, peer.dialed = True, self._new_link()
+            peer.is_member, peer.has_led, peer.dialed = True, False, self._new_link()
             if self._is_started:
                 peer.dialed.start(self._sockets.now())
                 self._settle(peer)
         if self._known.is_known:
             for name in sorted(self._peers.keys() - wanted):
-                self._part(self._peers[name])
+                self._part(self._peers[name], is_leader=name == leader)
 
-    def _part(self, peer: _Peer) -> None:
-        """A node that is no member isn't dialed; if it knows no more than this one its calls end,
-        and it is forgotten."""
+    def _part(self, peer: _Peer, *, is_leader: bool) -> None:
+        """A node that is no member isn't dialed; if it knows no more than this one, and didn't
+        lead when it went, its calls end, and it is forgotten."""
+        peer.has_led |= peer.is_member and is_leader
         peer.is_member = False
         peer.dialed.stop()
         calls = [call for call in self._calls.values() if call.peer is peer and not call.is_dialed]
-        if not any(call.speaker and call.speaker.place > self._known.place for call in calls):
+        knows_more = any(call.speaker and call.speaker.place > self._known.place for call in calls)
+        if not (knows_more or peer.has_led):
             peer.accepted.stop()
         self._settle(peer)
         self._forget_stranger(peer)

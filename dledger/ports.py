@@ -194,6 +194,7 @@ class PeerTransport(Protocol):
         is_known: bool,
         members: Mapping[NodeId, str] | None = None,
         recoveries: Lineage = (),
+        leader: NodeId | None = None,
     ) -> None:
         """Another configuration is in force, which stands at `place`, or it can't be cut off any
         more: from now on, and before this returns, nothing is heard from a disk that isn't the
@@ -205,6 +206,8 @@ class PeerTransport(Protocol):
             members: the others, with those of the one before while that may count, and where the
                 log says that they are; empty: it doesn't say. None: those that there were.
             recoveries: the epoch that it names; nobody of another one is heard (ADR 52).
+            leader: who leads. If it is a member no more its calls go on: the last that it has to
+                say is who shall lead, and that somebody does it is told by the answers.
         """
         ...
 

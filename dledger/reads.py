@@ -64,6 +64,15 @@ class Reads:
         while self._to_apply and self._to_apply[0][0] <= applied:
             _finish(self._to_apply.popleft()[1], served=True)
 
+    def end_leadership(self) -> None:
+        """This node leads no more: who waits for entries is told so, and asks who leads. They could
+        be served later, and much later: where applying is paused it is for as long as the disk is
+        full. The core tells whose round isn't over."""
+        pending = [waiting for _, waiting in self._to_apply]
+        self._to_apply.clear()
+        for waiting in pending:
+            _finish(waiting, served=False)
+
     def abort(self) -> None:
         """Nobody waits any longer: this node serves nothing from here on."""
         pending = [self._to_start, *self._running.values()]

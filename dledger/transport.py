@@ -165,10 +165,18 @@ class GrpcTransport:
         is_known: bool,
         members: Mapping[NodeId, str] | None = None,
         recoveries: Lineage = (),
+        leader: NodeId | None = None,
     ) -> None:
         if members is not None:
             self._members = dict(members)
-        self._links.know(place, disks, is_known=is_known, members=members, recoveries=recoveries)
+        self._links.know(
+            place,
+            disks,
+            is_known=is_known,
+            members=members,
+            recoveries=recoveries,
+            leader=leader,
+        )
 
     def _address_of(self, peer: NodeId) -> str:
         """Where to dial `peer` now. Two addresses take turns: one of them is the older, and who is

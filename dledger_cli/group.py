@@ -42,6 +42,7 @@ from dledger_cli.group_options import (
     bootstrap_addresses,
     connect,
 )
+from dledger_cli.held_up import tell_what_holds_up
 from dledger_cli.names import check_node
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def status(
         found = run(group_status(addresses, tls))
     _tell_status(found, as_json=as_json)
     if not found.serves:
-        complain("no leader serves")
+        complain("no leader serves" if any(each.alive for each in found.nodes) else found.nobody)
         end(ExitCode.UNREACHABLE)
 
 
@@ -392,6 +393,8 @@ def replace(
         state = "votes" if replaced.votes else "catches up, and doesn't vote yet"
         typer.echo(f"{replaced.node_id} is on disk {replaced.disk_id.hex()} and {state}")
     if not replaced.votes:
+        with interruption_told(BEGUN_GOES_ON):
+            tell_what_holds_up(addresses)
         end(ExitCode.UNREACHABLE)
 
 
@@ -403,10 +406,10 @@ async def _replace(addresses: list[str], node_id: str, wait_s: float) -> Replace
 
     tls = chosen_material()
     status = await group_status(addresses, tls)
+    leader = status.leading(besides={node_id})  # else nobody says who the members are
     where = {view.id: view.admin_address for view in status.nodes}
     if node_id not in where:
         raise FormationRefused(f"{node_id} is no member: {', '.join(sorted(where))} are")
-    leader = status.leading(besides={node_id})
     wanted = Replacement(node_id, where[node_id], leader.admin_address)
     return await replace_disk(GrpcCalls(tls), wanted, wait_s)
 
@@ -436,13 +439,13 @@ def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
         return
     preferred = f", preferred {status.preferred}" if status.preferred else ""
     leader, term = status.leader or "-", status.term or "-"
-    typer.echo(f"group {status.group}: leader {leader}, term {term}{preferred}")
+    typer.echo(f"group {status.group or '-'}: leader {leader}, term {term}{preferred}")
     titles = ("ID", "ROLE", "TERM", "LAST", "COMMIT", "APPLIED", "ADDRESS", "ALIVE")
     print_columns(
         titles,
         (
             (
-                node.id,
+                node.id or None,
                 node.role,
                 node.term,
                 node.last_index,

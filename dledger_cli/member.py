@@ -27,6 +27,7 @@ from dledger_cli.group_options import (
     DirectoryOption,
     bootstrap_addresses,
 )
+from dledger_cli.held_up import tell_what_holds_up
 
 app = new_program("Take members in, let them go, let them vote.")
 
@@ -151,9 +152,10 @@ def _carry_out(
     attempt = partial(_change, addresses, wish)
     with interruption_told(BEGUN_GOES_ON):
         members, is_done = run(persistently(attempt, lambda found: found[1], wait_s, remark))
-    _tell(members, as_json=as_json)
-    if not is_done:
-        end(ExitCode.UNREACHABLE)
+        _tell(members, as_json=as_json)
+        if not is_done:
+            tell_what_holds_up(addresses)
+            end(ExitCode.UNREACHABLE)
 
 
 async def _change(addresses: Sequence[str], wish: Wish, wait_s: float) -> tuple[cpb.Members, bool]:

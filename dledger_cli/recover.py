@@ -71,7 +71,7 @@ def recover(
       dledger member recover --data /srv/dledger/n3
       dledger member recover --data /srv/n3 --data /srv/n4 --lose orders
     """
-    from broker.last_resort import check, hear, newest_term
+    from broker.last_resort import check, hear, listening, newest_term
     from store.commitlog import CommitLogOptions
     from store.files import OsFiles
     from store.starting.opening import Site
@@ -93,9 +93,10 @@ def recover(
             return
         with new_runner() as runner:
             heard = runner.run(hear(survivor, addresses, tls))
+            silent = runner.run(listening(survivor, heard, tls))
         if not as_json:
             _tell_found(survivor, rivals, heard)
-        check(survivor, rivals, heard)
+        check(survivor, rivals, heard, silent)
         if lose is None:
             _tell_risk(survivor, rivals, heard, as_json=as_json)
             return

@@ -129,9 +129,11 @@ def replicas_of_group(
     Raises:
         Unreachable: none of them answers.
     """
-    answers = ask(addresses)
+    heard = _heard(addresses)
+    answers = _answers_of(heard)
     if not answers:
-        raise Unreachable(", ".join(addresses), "no answer")
+        reasons = (f"{address}: {each}" for address, each in heard.items())
+        raise Unreachable(", ".join(addresses), next(reasons, "no answer"))
     members = {peer.address: peer.node_id for each in answers.values() for peer in each.peers}
     others = [address for address in members if address and address not in answers]
     asked_already = {answer.node_id for answer in answers.values()}
@@ -173,7 +175,7 @@ def _silence(administration: str, told: NodeStatus) -> str:
     An address that leads elsewhere from here would have one replica compared with itself.
     """
     found = _ask(administration)
-    if found is None:
+    if isinstance(found, str):
         return f"{administration}, where {told.node_id} is audited, gives no answer"
     if (found.broker_group, found.node_id) != (told.broker_group, told.node_id):
         return (
@@ -198,16 +200,25 @@ def _lies_here(answer: NodeStatus) -> bool:
 
 def ask(addresses: Sequence[str]) -> dict[str, NodeStatus]:
     """What each node says of itself, by address; a silent one is left out."""
+    return _answers_of(_heard(addresses))
+
+
+def _answers_of(heard: dict[str, NodeStatus | str]) -> dict[str, NodeStatus]:
+    return {at: answer for at, answer in heard.items() if not isinstance(answer, str)}
+
+
+def _heard(addresses: Sequence[str]) -> dict[str, NodeStatus | str]:
+    """What each node says of itself, or why it says nothing, by address."""
     if not addresses:
         return {}
     if len(addresses) > MAX_NODES:
         raise UsageMistake(f"{len(addresses)} addresses; {MAX_NODES} at most")
     with ThreadPoolExecutor(len(addresses)) as pool:
-        answers = pool.map(_ask, addresses)
-        return {a: answer for a, answer in zip(addresses, answers, strict=True) if answer}
+        return dict(zip(addresses, pool.map(_ask, addresses), strict=True))
 
 
-def _ask(address: str) -> NodeStatus | None:
+def _ask(address: str) -> NodeStatus | str:
+    """The answer, or why there is none."""
     with open_blocking_channel(address, _CHANNEL_OPTIONS, chosen_material()) as channel:
         get_status = channel.unary_unary(
             _GET_STATUS,
@@ -216,8 +227,8 @@ def _ask(address: str) -> NodeStatus | None:
         )
         try:
             answer: NodeStatus = get_status(GetStatusRequest(), timeout=TIMEOUT_S)
-        except grpc.RpcError:
-            return None
+        except grpc.RpcError as error:
+            return f"{error.code().name}: {error.details() or 'no answer'}"
         return answer
 
 

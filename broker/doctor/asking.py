@@ -26,7 +26,7 @@ from broker.doctor.facts import (
     group_of,
     member_facts,
 )
-from broker.local_group.status import ask
+from broker.local_group.status import ask, why_silent
 from dledger.credentials.tls import TlsMaterial
 
 PAUSE_S: Final = 1.0  # from one look to the next: an election is over within it, as a rule
@@ -130,11 +130,4 @@ async def _ask(address: str, tls: TlsMaterial | None) -> MemberFacts | str:
     try:
         return member_facts(address, await ask(address, tls=tls))
     except grpc.aio.AioRpcError as error:
-        return _words(error)
-
-
-def _words(error: grpc.aio.AioRpcError) -> str:
-    """In a line: what libraries say can be pages."""
-    details = " ".join((error.details() or "").split())
-    name = error.code().name.lower().replace("_", " ")
-    return f"{name}: {details[:120]}" if details else name
+        return why_silent(error)

@@ -112,8 +112,8 @@ _REMEDIES: Final = {
     "and `dledger group replace {member}`",
     Kind.OTHER_GROUP: "correct the address, or the node's configuration",
     Kind.NO_MARGIN: "mend what is said of the members below first, and stop none meanwhile",
-    Kind.UNREACHABLE: "start {member}; if it runs, mend the network, and see its log for "
-    "`node_failed` and `peer_refused`",
+    Kind.UNREACHABLE: "start {member}; if it runs, mend the network, or name certificates that it "
+    "believes (--tls-ca and its like), and see its log for `node_failed` and `peer_refused`",
     Kind.UNFORMED: "mount its disk; if that is lost, `dledger group replace {member}`; a new "
     "member: `dledger member add`; a new group: `dledger group init`",
     Kind.LOG_ROTTEN: "wait; if it goes on, start the members that are down, who may have the "

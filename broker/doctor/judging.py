@@ -293,9 +293,11 @@ def _short_of_voters(picture: _Picture) -> Iterator[Finding]:
         answering, needed = voters & present, _majority(voters)
         if len(answering) < needed:
             whose = "voters until the change of members is done" if number else "voters"
-            missing = _names(voters - answering) or "all"
             detail = f"{len(answering)} of {len(voters)} {whose} answer, {needed} are needed"
-            yield Finding(Kind.NO_MAJORITY, "", f"{detail}: {missing} missing")
+            if not voters:
+                detail = "nobody answers who could say who the voters are"
+            missing = f": {_names(voters - answering)} missing" if voters - answering else ""
+            yield Finding(Kind.NO_MAJORITY, "", f"{detail}{missing}")
 
 
 def _majority(voters: frozenset[str]) -> int:

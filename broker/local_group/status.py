@@ -8,7 +8,7 @@ a second for a node that is silent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -26,6 +26,10 @@ OUT_OF_SERVICE_ROLE = "out-of-service"  # its log isn't the group's
 STRANGER_ROLE = "stranger"  # at a member's address there is a node of another group
 REFILLING_ROLE = "refilling"  # its log has gaps, and it asks its peers for what is missing
 GET_STATUS = "/dledger.v1.Cluster/GetStatus"
+
+# Characters of what a library says of a silent node.
+_DETAILS_BEGIN = 60
+_DETAILS_END = 180
 
 
 async def probe(
@@ -57,6 +61,16 @@ async def ask(
         return answer
 
 
+def why_silent(error: grpc.aio.AioRpcError) -> str:
+    """Why there is no answer, in a line: what libraries say can be pages. They begin with what was
+    tried, and the reason is what they end with."""
+    details = " ".join((error.details() or "").split())
+    if len(details) > _DETAILS_BEGIN + _DETAILS_END:
+        details = f"{details[:_DETAILS_BEGIN]} … {details[-_DETAILS_END:]}"
+    name = error.code().name.lower().replace("_", " ")
+    return f"{name}: {details}" if details else name
+
+
 async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None) -> GroupStatus:
     """The status of the group that the nodes at `addresses` belong to.
 
@@ -67,8 +81,9 @@ async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None)
     Raises:
         SeveralGroups: nodes of more than one are at `addresses`.
     """
-    heard_from = partial(probe, tls=tls)
-    first = dict(zip(addresses, await asyncio.gather(*map(heard_from, addresses)), strict=True))
+    heard_from = partial(_heard_from, tls=tls)
+    silent: dict[str, str] = {}  # why, by address
+    first = dict(zip(addresses, await _all_of(heard_from, addresses, silent), strict=True))
     groups = {at: one.broker_group for at, one in first.items() if one}
     if len(set(groups.values())) > 1:
         raise SeveralGroups(groups)
@@ -83,7 +98,7 @@ async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None)
     }
     # One that was asked at its administration's address needs not be asked at its clients'.
     others = [at for at, node_id in known.items() if at not in first and node_id not in heard]
-    second = dict(zip(others, await asyncio.gather(*map(heard_from, others)), strict=True))
+    second = dict(zip(others, await _all_of(heard_from, others, silent), strict=True))
     answers = first | second
     views, seen = [], set[tuple[str, bytes, str]]()
     for address, one in answers.items():
@@ -92,8 +107,28 @@ async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None)
             if itself in seen:
                 continue
             seen.add(itself)
-        views.append(NodeView.seen(group, known.get(address, ""), address, one))
+        view = NodeView.seen(group, known.get(address, ""), address, one)
+        views.append(replace(view, silence=silent.get(address, "")))
     return GroupStatus.of(group, views)
+
+
+async def _heard_from(address: str, tls: TlsMaterial | None) -> NodeStatus | str:
+    """The answer, or why there is none."""
+    try:
+        return await ask(address, tls=tls)
+    except grpc.aio.AioRpcError as error:
+        return why_silent(error)
+
+
+async def _all_of(
+    heard_from: Callable[[str], Awaitable[NodeStatus | str]],
+    addresses: Sequence[str],
+    silent: dict[str, str],
+) -> list[NodeStatus | None]:
+    """Their answers, asked at once; why there is none goes into `silent`."""
+    found = await asyncio.gather(*map(heard_from, addresses))
+    silent |= {at: why for at, why in zip(addresses, found, strict=True) if isinstance(why, str)}
+    return [None if isinstance(each, str) else each for each in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +154,8 @@ class NodeView:
     scrub_ended_ms: int | None = None  # when its log was last read to its end
     preferred: str = ""  # the member that is to lead, by its log
     other_group: str = ""  # whose node answers there, and isn't this member
+    silence: str = ""  # why it doesn't answer, if that was asked
+    is_full: bool = False  # its disk has no room for more of the log, or for what derives from it
 
     @classmethod
     def seen(cls, group: str, known_as: str, address: str, answer: NodeStatus | None) -> NodeView:
@@ -153,6 +190,9 @@ class NodeView:
             log_damages=answer.log_damages,
             scrub_ended_ms=answer.scrub_ended_ms or None,
             preferred=answer.preferred,
+            is_full=(
+                answer.health.log_full or answer.health.apply_paused or answer.health.short_of_space
+            ),
         )
 
     @property
@@ -208,7 +248,16 @@ class GroupStatus:
         leaders = [each for each in self.nodes if each.role == "leader" and each.id not in besides]
         if leaders:
             return max(leaders, key=lambda node: node.term or 0)
+        if not any(each.alive for each in self.nodes):
+            raise NoLeader(self.nobody)
         raise NoLeader("no node says that it leads: a majority has to run")
+
+    @property
+    def nobody(self) -> str:
+        """What to say where no node answers: why the first one doesn't. It is often the same for
+        all, as with certificates that aren't named."""
+        reasons = (f" ({each.address}: {each.silence})" for each in self.nodes if each.silence)
+        return f"no node answers{next(reasons, '')}"
 
     @property
     def serves(self) -> bool:

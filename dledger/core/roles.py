@@ -47,9 +47,11 @@ def become_follower(state: RaftState, term: Term, leader: NodeId | None, *, reas
 
 
 def become_pre_candidate(state: RaftState) -> None:
-    """Ask who would vote, without touching term or vote."""
-    state.role = Role.PRE_CANDIDATE
-    state.emit(RoleChanged(Role.PRE_CANDIDATE, state.term, "election timeout"))
+    """Ask who would vote, without touching term or vote. Asking again is no change of roles: a
+    node that is cut off asks several times a second for as long as that lasts."""
+    if state.role is not Role.PRE_CANDIDATE:
+        state.role = Role.PRE_CANDIDATE
+        state.emit(RoleChanged(Role.PRE_CANDIDATE, state.term, "election timeout"))
     state.set_leader(None)
     state.votes = {state.node: True}
     start_retry_timer(state)

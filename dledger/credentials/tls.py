@@ -163,7 +163,7 @@ def read_material(files: TlsFiles) -> TlsMaterial:
             # Without a password: a key that asks for one would make the node wait at a terminal.
             shows.load_cert_chain(files.certificate, files.key, password=_no_password)
         except (ssl.SSLError, ValueError, OSError) as error:
-            reason = f"and {files.key}: not a certificate and its key in PEM ({error})"
+            reason = f"with {files.key} it is no certificate and its key in PEM ({error})"
             raise CredentialUnusable(files.certificate, reason) from None
     revoked = frozenset[str]() if files.revoked is None else _fingerprints(files.revoked)
     return TlsMaterial(ca, certificate, key, shows, checks, revoked)

@@ -498,7 +498,7 @@ def test_a_node_is_audited_where_it_says_if_it_is_there(monkeypatch: pytest.Monk
         "c:1": status("n3", "c:9"),
         "a:9": status("n1"),
     }
-    monkeypatch.setattr(live, "_ask", nodes.get)
+    monkeypatch.setattr(live, "_ask", lambda address: nodes.get(address, "UNAVAILABLE: none"))
     found = replicas_of_group(["a:1", "b:1", "c:1"], on_hosts=False, over=Over.GRPC)
     assert [(each.id, each.address) for each in found] == [
         ("n1", "a:9"),

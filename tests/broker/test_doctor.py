@@ -679,3 +679,12 @@ def test_runbook_names_metrics_that_there_are() -> None:
     table = page.split("\n## Runbook\n")[0] + rest
     for metric in re.findall(r"`(dledger_[a-z_]+)", runbook):
         assert metric in table, metric
+
+
+def test_of_a_group_that_is_silent_no_voters_are_counted() -> None:
+    """Nobody says who they are: *0 of 0, and 1 is needed* is no figure."""
+    facts = GroupFacts((), (Silence("", "10.0.0.1:7001", "unavailable: refused"),), 0, 0)
+    findings = judge(facts)
+    assert [each.kind for each in findings] == [Kind.NO_MAJORITY, Kind.UNREACHABLE]
+    assert findings[0].detail == "nobody answers who could say who the voters are"
+    assert exit_code_of(findings) is ExitCode.UNREACHABLE

@@ -188,3 +188,32 @@ def test_order_of_addresses_never_changes_the_verdict(
         ]
         assert {each.kind for each in verdicts[0]} == expected
         assert all(each == verdicts[0] for each in verdicts)
+
+
+@pytest.mark.parametrize("said", ["failed to connect to all addresses", "x" * 10_000])
+def test_reason_of_a_silence_is_told_to_its_end(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runbook goes by it: *refused*, *deadline exceeded*, a certificate. It is in a line, and
+    bounded."""
+
+    async def ask(address: str, *, tls: None) -> NodeStatus:
+        if address != at("n2"):
+            return well()[address] or NodeStatus()
+        code, none = grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata()
+        where = "ipv6:%5B2001:db8:0:1:2:3:4:5%5D:7001"
+        details = (
+            f"{said}; last error:\nUNKNOWN: {where}: Failed to connect to remote host: "
+            "Connection refused"
+        )
+        raise grpc.aio.AioRpcError(code, none, none, details, "")
+
+    monkeypatch.setattr(asking, "ask", ask)
+    monkeypatch.setattr(asking, "PAUSE_S", 0.0)
+    (finding,) = [
+        each
+        for each in judge(asyncio.run(asking.ask_group(list(well()), None)))
+        if each.kind is Kind.UNREACHABLE
+    ]
+    assert finding.detail.endswith("remote host: Connection refused")
+    assert "unavailable: " in finding.detail
+    assert "\n" not in finding.detail
+    assert len(finding.detail) < 300

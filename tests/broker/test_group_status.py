@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+import grpc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -30,12 +31,13 @@ def node(name: str, role: str, term: int, *, group: str = "orders", disk: str = 
 def found(
     monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, NodeStatus], asked: Sequence[str]
 ) -> GroupStatus:
-    async def probe(
-        address: str, timeout_s: float = 0, tls: TlsMaterial | None = None
-    ) -> NodeStatus | None:
-        return answers.get(address)
+    async def ask(address: str, timeout_s: float = 0, tls: TlsMaterial | None = None) -> NodeStatus:
+        if address in answers:
+            return answers[address]
+        code, none = grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(code, none, none, "handshake failed", "")
 
-    monkeypatch.setattr(status, "probe", probe)
+    monkeypatch.setattr(status, "ask", ask)
     return asyncio.run(group_status(asked))
 
 
@@ -106,3 +108,15 @@ def test_a_node_with_two_names_is_shown_once(monkeypatch: pytest.MonkeyPatch) ->
     copy = node("n1", "follower", 3, disk="another")
     told = found(monkeypatch, {AT["n1"]: one, "db1:7001": copy}, [AT["n1"], "db1:7001"])
     assert [each.id for each in told.nodes if each.alive] == ["n1", "n1"]
+
+
+def test_where_nobody_answers_nothing_is_said_of_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But why the first one is silent; where somebody answers it is a leader that is missing."""
+    told = found(monkeypatch, {}, [AT["n1"], AT["n2"]])
+    reason = f"no node answers ({AT['n1']}: unavailable: handshake failed)"
+    with pytest.raises(NoLeader) as nobody:
+        told.leading()
+    assert (str(nobody.value), nobody.value.exit_code) == (reason, ExitCode.UNREACHABLE)
+    told = found(monkeypatch, {AT["n2"]: node("n2", "follower", 3)}, [AT["n1"], AT["n2"]])
+    with pytest.raises(NoLeader, match="no node says that it leads"):
+        told.leading()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from broker.last_resort import Heard, check, newest_term
+from broker import last_resort
+from broker.last_resort import Heard, check, listening, newest_term
 from dledger.core.group_epoch import GroupEpoch, Recovery
 from dledger.core.types import Configuration, DiskId, NodeId
+from dledger.wire.cluster_pb2 import NodeStatus
 from store.errors import RecoveryRefused
 from store.starting.recovering import Survivor
+from tests.integration.group import free_ports
 
 NAMES = [NodeId(f"n{number}") for number in range(1, 6)]
 A, B = (GroupEpoch((letter * 16,), Recovery("n1", 1, 9, 9, 9)) for letter in (b"a", b"b"))
@@ -67,6 +71,43 @@ def test_who_can_be_reached_is_no_loss() -> None:
     check(survivor(known=five), (), (heard("n2"),))
     with pytest.raises(RecoveryRefused, match="n2, n3 can be reached"):
         check(survivor(known=five), (), (heard("n2"), heard("n3")))
+
+
+def test_who_takes_connections_and_says_nothing_is_no_loss() -> None:
+    """Certificates that aren't named look like this, and the group may be well."""
+    with pytest.raises(RecoveryRefused, match="at the addresses of n2, and doesn't say who it is"):
+        check(survivor(), (), (), ("n2",))
+    five = configuration(5)
+    check(survivor(known=five), (), (), ("n2",))
+    with pytest.raises(RecoveryRefused, match="name the certificates"):
+        check(survivor(known=five), (), (heard("n2"),), ("n3",))
+
+
+def test_who_is_silent_is_tried_for_connections() -> None:
+    """A closed port is as good as lost; who answers, as whoever it be, isn't silent."""
+
+    async def tried(answer: NodeStatus | None) -> tuple[str, ...]:
+        def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        async def probe(address: str, *, tls: None) -> NodeStatus | None:
+            return answer
+
+        async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(last_resort, "probe", probe)
+                known = replace(
+                    configuration(),
+                    addresses=(
+                        (NAMES[1], f"127.0.0.1:{port}"),
+                        (NAMES[2], f"127.0.0.1:{free_ports(1)[0]}"),
+                    ),
+                )
+                return await listening(survivor(known=known), (), None)
+
+    assert asyncio.run(tried(None)) == ("n2",)
+    assert asyncio.run(tried(NodeStatus(broker_group="g1", node_id="n2"))) == ()
 
 
 def test_learners_that_can_be_reached_are_no_majority() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import signal
 import sys
 import time
 import warnings
@@ -103,6 +104,32 @@ def test_call_that_is_interrupted_anywhere_holds_up_nobody() -> None:
         assert pool.submit(lambda: thread.call(asyncio.sleep(0, 7))).result(PATIENCE_S) == 7
     pool.submit(thread.stop).result(PATIENCE_S)
     assert not thread._calls
+
+
+def test_call_whose_caller_is_interrupted_goes_no_further() -> None:
+    """Nobody waits for its end, and it has none of its own."""
+    thread, ends = LoopThread(), list[str]()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.append("cancelled")
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Interrupted):
+            thread.call(work())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    thread.call(asyncio.sleep(0.01))
+    assert ends == ["cancelled"]
+    thread.stop()
 
 
 @pytest.mark.parametrize(

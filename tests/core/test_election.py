@@ -22,6 +22,7 @@ from dledger.core import (
     PreVoteResponse,
     RaftOptions,
     Role,
+    RoleChanged,
     StorageFailed,
     Term,
     TimeoutNow,
@@ -304,6 +305,18 @@ def test_s13_rejoining_node_disturbs_nobody() -> None:
     assert leader is not None
     assert (leader.node_id, leader.term) == (A, 1)
     assert cluster[C].core.leader == A
+
+
+def test_cut_off_node_asks_on_and_changes_its_role_once() -> None:
+    """However long it lasts: what is told of roles is a line of its log, for each."""
+    cluster = Cluster()
+    cluster.elect(A)
+    node = cluster[C]
+    node.events.clear()
+    asked = of_type(node.tick(2_000), PreVoteRequest)
+    assert len(asked) > 20
+    roles = [each for each in node.events if isinstance(each, RoleChanged)]
+    assert roles == [RoleChanged(Role.PRE_CANDIDATE, Term(1), "election timeout")]
 
 
 def test_s14_stickiness_refuses_votes_while_a_leader_lives() -> None:

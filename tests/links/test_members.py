@@ -54,6 +54,36 @@ def test_who_is_a_member_no_more_is_neither_dialed_nor_heard() -> None:
     node.links.send_answer(N3, PING)
 
 
+def test_a_leader_that_is_a_member_no_more_is_heard_until_it_hangs_up() -> None:
+    """The last that it says is who shall lead, and an answer tells it that somebody does. It isn't
+    dialed any more, and once it has hung up it isn't heard either."""
+    node = told(members=BOTH)
+    generation, _ = node.links.on_call(hello(N3))
+    node.links.know(LATER, {}, is_known=True, members={N2: ""}, leader=N3)
+    assert set(node.links.pictures()) == {N2}
+    node.links.on_message(generation, PING)
+    node.links.on_message(generation, PeerMessage(term=3))
+    assert node.heard[-1][0] == N3
+    node.links.know(LATER, {}, is_known=True, members={N2: ""}, leader=N2)
+    assert generation not in [each for each, _ in node.sockets.ended]
+    dials = len(node.sockets.dialed)
+    node.links.on_ended(generation)
+    node.wait(20)
+    assert N3 not in [peer for peer, _ in node.sockets.dialed[dials:]]
+    with pytest.raises(PeerRefused, match="'n3' is not a peer of 'n1'"):
+        node.links.on_call(hello(N3))
+
+
+def test_a_leader_that_comes_back_and_goes_as_a_follower_is_heard_no_more() -> None:
+    node = told(members=BOTH)
+    generation, _ = node.links.on_call(hello(N3))
+    node.links.know(LATER, {}, is_known=True, members={N2: ""}, leader=N3)
+    node.links.know(LATER, {}, is_known=True, members=BOTH, leader=N2)
+    assert generation not in [each for each, _ in node.sockets.ended]
+    node.links.know(LATER, {}, is_known=True, members={N2: ""}, leader=N2)
+    assert generation in [each for each, _ in node.sockets.ended]
+
+
 def test_who_comes_back_is_dialed_again() -> None:
     node = told(members={N2: ""})
     node.links.know(LATER, {}, is_known=True, members=BOTH)

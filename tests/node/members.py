@@ -117,6 +117,7 @@ class Loopback:
         is_known: bool,
         members: object = None,
         recoveries: object = (),
+        leader: object = None,
     ) -> None:
         """Nobody here has another's disk."""
 

@@ -14,14 +14,16 @@ from broker.errors import BrokerError
 from broker.leader.commands import makes_room
 from dledger.applying import APPLY_RETRY_TICKS
 from dledger.checksum import seal
-from dledger.core.types import EntryKind
+from dledger.core.types import EntryKind, Role
 from dledger.driver import LogFull
 from dledger.level import LOG_START_LEVEL
 from dledger.reading.entry import HEADER_SIZE
+from dledger.reading.log_start import LogStart
 from dledger.room import FOR_NOOPS_ALONE, NOOPS_HEAD_ROOM
 from dledger.wire.commands_pb2 import Command, MoveLogStartCommand
 from dledger.wire.raft_pb2 import PeerMessage
-from store.snapshot_files import Unfinished
+from store.segments import Segment
+from store.snapshot_files import SnapshotHead, Unfinished
 from tests.broker.leader import batch
 from tests.node.world import MAX_TICKS, Kind, World, WorldNode, padded
 
@@ -225,6 +227,30 @@ def test_applying_pauses_while_the_machine_has_no_space(taken: int) -> None:
     leader.propose("taken")
 
 
+def test_read_that_waits_for_applying_ends_with_leadership() -> None:
+    """Applying may stand still for as long as the disk is full, and another node leads within
+    moments: whoever waited here is sent there, as a Send whose batch came out of sequence is."""
+    world = World()
+    leader = world.serving()
+    leader.propose("t")
+    world.settle()
+    leader.disk.fill_up(0)
+    send(leader, 0)
+    world.settle()
+    assert leader.driver.statistics().is_apply_paused
+    answers: list[bool] = []
+    leader.driver.read_index(answers.append)
+    world.settle()
+    assert answers == []
+    for _ in range(MAX_TICKS):
+        if leader.driver.core.role is not Role.LEADER:
+            break
+        world.tick()
+    assert leader.driver.statistics().is_apply_paused
+    assert answers == [False]
+    assert leader.driver.statistics().reads_waiting == 0
+
+
 # --- what makes room ------------------------------------------------------------------------------
 
 RETIRES = Kind(segment_bytes=2 << 20, known_level=LOG_START_LEVEL)
@@ -359,11 +385,14 @@ def test_base_that_can_not_be_read_back_is_written_again_before_anything_goes(ha
     files = leader.replica.base.files
     publish = files.publish
     harmed: list[Path] = []
+    bases: list[SnapshotHead] = []
 
     def spoils(finished: Unfinished) -> None:
         publish(finished)
         path = files.path(finished.head.applied_index)
         is_base = finished.head.applied_index < leader.replica.machine.log_start.first_index
+        if is_base:
+            bases.append(finished.head)
         if is_base and not harmed:
             harmed.append(path)
             assert leader.replica.log.first_index == 1
@@ -372,12 +401,21 @@ def test_base_that_can_not_be_read_back_is_written_again_before_anything_goes(ha
             else:
                 leader.disk.cut_short(path, 100)
 
+    drop_before = leader.log.drop_before
+    unread: list[str | None] = []
+
+    def drops(start: LogStart) -> list[Segment]:
+        unread.append(leader.replica.base.refusal_of(bases[-1]))
+        return drop_before(start)
+
     files.publish = spoils  # type: ignore[method-assign]
+    leader.log.drop_before = drops  # type: ignore[method-assign]
     retire_all(world, leader)
     world.run_for(1_000)
     assert harmed
     assert leader.failure is None
     assert leader.log.first_index > 1
+    assert unread == [None], "whoever needs it from here on can read it"
     world.crash(leader.name)
     world.restart(leader.name)
     assert leader.log.first_index > 1

@@ -138,6 +138,7 @@ class Wires:
         is_known: bool,
         members: object = None,
         recoveries: object = (),
+        leader: object = None,
     ) -> None:
         """Nobody here has another's disk."""
 

@@ -62,7 +62,8 @@ class FormationDoor:
         except (StoreError, OSError) as error:
             if isinstance(error, StorageFull) or _is_full(error):
                 # A step either has happened or hasn't, and may be asked for again.
-                text = f"no space: {error}; give its disk room, and ask again"
+                where = self._member.describe().node_id
+                text = f"no space at {where}: {error}; give its disk room, and ask again"
                 raise BrokerError(ErrorCode.STORAGE_FULL, text) from error
             self._failed(error)  # never again on this disk without a look at it (ADR 8)
             raise

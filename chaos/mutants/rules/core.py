@@ -319,4 +319,12 @@ CORE = (
         "    if _is_behind(state, progress):\n        _send_one(state, progress)\n",
         "    while _is_behind(state, progress):\n        _send_one(state, progress)\n",
     ),
+    Mutant(
+        "asking-again-is-a-change-of-roles",
+        "dledger/core/roles.py",
+        "    if state.role is not Role.PRE_CANDIDATE:\n",
+        "    if True:\n",
+        masked="it costs lines in a log",
+        tests=("tests/core/test_election.py::test_cut_off_node_asks_on_and_changes_its_role_once",),
+    ),
 )

@@ -41,6 +41,14 @@ DRIVER = (
         tests=("tests/node/test_driver.py",),
     ),
     Mutant(
+        "reads-wait-at-who-leads-no-more",
+        "dledger/driver.py",
+        "            self._reads.end_leadership()\n",
+        "            pass\n",
+        masked="it costs time, and no truth",
+        tests=("tests/node/test_full_disk.py",),
+    ),
+    Mutant(
         "overlapping-append-written-twice",
         "dledger/driver.py",
         "        skip = held_of(self._core, headers)\n",

@@ -197,6 +197,22 @@ LAST_RESORT = (
         tests=_ASKED,
     ),
     Mutant(
+        "who-shows-no-certificate-is-lost",
+        "broker/last_resort.py",
+        "for each in (*listening, survivor.node_id)}",
+        "for each in (survivor.node_id,)}",
+        masked=_OWN,
+        tests=_ASKED,
+    ),
+    Mutant(
+        "machines-made-anew-hold-a-recovery-up",
+        "broker/last_resort.py",
+        "    return await probe(address, tls=tls) is None\n",
+        "    return True\n",
+        masked=_OWN,
+        tests=_ASKED,
+    ),
+    Mutant(
         "the-shorter-log-goes-on",
         "broker/last_resort.py",
         "    if (last_term, last_index) > survivor.end:\n",

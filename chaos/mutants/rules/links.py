@@ -6,6 +6,22 @@ from chaos.mutants.mutant import Mutant
 
 LINKS = (
     Mutant(
+        "leader-that-goes-is-not-heard-to-the-end",
+        "dledger/peers.py",
+        "        if not (knows_more or peer.has_led):\n",
+        "        if not knows_more:\n",
+        masked="nothing is lost by it but the time of an election",
+        tests=("tests/chaos/test_leaving_leader.py",),
+    ),
+    Mutant(
+        "who-led-once-is-heard-for-ever",
+        "dledger/peers.py",
+        "peer.is_member, peer.has_led, peer.dialed = True, False, self._new_link()",
+        "peer.is_member, peer.dialed = True, self._new_link()",
+        masked="who is no member changes nothing",
+        tests=("tests/links/test_members.py",),
+    ),
+    Mutant(
         "watchdog-off",
         "dledger/links/dialed.py",
         "        return self._heard_at + self._patience * self._times.silence_s + allowance\n",

@@ -441,6 +441,14 @@ REPLICA = (
         tests=_DOCTOR_ASKS,
     ),
     Mutant(
+        "doctor-cuts-the-reason-of-a-silence",
+        "broker/local_group/status.py",
+        'f"{details[:_DETAILS_BEGIN]} … {details[-_DETAILS_END:]}"',
+        "details[: _DETAILS_BEGIN + _DETAILS_END]",
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR_ASKS,
+    ),
+    Mutant(
         "doctor-believes-whoever-has-committed-most",
         "broker/doctor/facts.py",
         "    alone = [each for each in own if answers[each.id] == 1]\n",
