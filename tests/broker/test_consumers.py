@@ -269,6 +269,8 @@ def test_a_holder_that_is_given_nothing_back_learns_it() -> None:
     asked = sorted(first.asked)
     assert len(asked) == QUEUES // 2
     room.move(To.LAST, 0, *(queue_id for _, queue_id in asked))
+    room.pass_ms(1, one)  # no look of the leader's at its sessions lies between
+    assert len(first.held) == QUEUES // 2
     room.pass_ms(SOON_MS, one, other)
     assert (sorted(second.held), len(first.held)) == (asked, QUEUES // 2)
     assert not set(first.held) & set(second.held)

@@ -310,6 +310,24 @@ def test_every_command_is_of_a_level() -> None:
     assert set(COMMAND_LEVELS.values()) <= set(range(FIRST_LEVEL, KNOWN_LEVEL + 1))
 
 
+FIRST_USED = {
+    1: "create_topic delete_topic commit_offsets raise_level register_producer forget_producers",
+    3: "move_log_start",
+    4: "retain_topic move_queue_starts",
+    5: "settle_units",
+    6: "join_group end_sessions grant_leases commit_leases forget_groups",
+    8: "move_group clone_group deliver send_back fire_delayed resend",
+    9: "fail_message bury update_topic permit_topic make_topic",
+}
+
+
+def test_the_level_of_a_command_never_changes() -> None:
+    """It is a matter of the format: where members hold another one to be the first, one of them
+    takes a command that is void to the other, and their states part."""
+    told = {name: level for level, names in FIRST_USED.items() for name in names.split()}
+    assert {name: COMMAND_LEVELS[name] for name in told} == told
+
+
 def test_a_command_above_the_level_in_use_is_void(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the program knows it: those that don't must come to the same state."""
     monkeypatch.setitem(COMMAND_LEVELS, "create_topic", 2)

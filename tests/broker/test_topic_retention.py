@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.errors import BrokerError, ErrorCode
@@ -291,6 +291,7 @@ def retention_of(bench: Bench) -> TopicRetention:
 
 
 @settings(max_examples=15)
+@example([20_000, 20_000, 0], 30_000)  # the first is old enough as the second isn't
 @given(
     st.lists(st.integers(0, 50_000), min_size=3, max_size=25),
     st.sampled_from([1, 30_000, 200_000, 100 * SLACK_MS]),

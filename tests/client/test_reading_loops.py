@@ -485,3 +485,24 @@ async def test_node_that_does_not_say_what_there_is_is_not_guessed_about() -> No
         with pytest.raises(OffsetOutOfRange) as caught:
             await drain(consumer)
         assert caught.value.valid is None
+
+
+@pytest.mark.parametrize("when_gone", [WhenGone.FIRST, WhenGone.LAST])
+@async_test
+async def test_what_is_there_by_the_nodes_own_word_is_not_passed_over(when_gone: WhenGone) -> None:
+    """A node that refuses an offset and says that it is one of those that it has."""
+    async with stocked({0: 10}) as (group, client):
+
+        async def refuse(name: str, node: FakeNode, request: object) -> None:
+            if name == "Pull":
+                error = wire_error(errors_pb2.OFFSET_OUT_OF_RANGE)
+                error.valid.min_offset, error.valid.max_offset = 0, 10
+                raise Refusal(error)
+
+        group.before.append(refuse)
+        options = ConsumerOptions(when_gone=when_gone)
+        consumer = client.pull_consumer("t", idle_timeout_s=0, options=options)
+        await consumer.seek(0, 4)
+        with pytest.raises(OffsetOutOfRange):
+            await drain(consumer)
+        assert consumer.skipped == {}

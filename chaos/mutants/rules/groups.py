@@ -168,7 +168,7 @@ GROUPS = (
         '    "join_group": GROUPS_LEVEL,\n',
         '    "join_group": 1,\n',
         masked="a leader proposes none before",
-        tests=_STATE,
+        tests=("tests/broker/test_machine.py",),
     ),
     Mutant(
         "snapshot-shows-groups-of-later",
