@@ -37,6 +37,7 @@ ELSEWHERE = {
     "LevelUnknown": "never leaves broker.state: the machine's `apply` ends in front of it",
     "HandlerFailed": "never leaves chaos.real.member: a handler fails on purpose",
     "Reject": "a user's handler raises it, and the member that called that takes it",
+    "Slip": "a defect that chaos.sim puts into the client library, which nobody may foresee",
     "OrdersBroken": "chaos.faults is loaded into nodes and knows nothing of chaos",
 }
 # Roots without `retriable` and `outcome`.

@@ -90,9 +90,10 @@ def test_each_kind_of_change_is_made_and_what_sends_waited_is_told(
     """One cycle; afterwards everybody is a voter as before."""
     monkeypatch.setattr(changes, "SETTLE_S", 0.05)
     monkeypatch.setattr(changes, "QUIET_S", 0.2)
-    arguments = ["--changes", "7", "--rate", "100", "--dir", str(group.directory)]
+    arguments = ["--changes", "9", "--rate", "100", "--dir", str(group.directory)]
     figures = measured("changes", *arguments)
-    kinds = ("transfer", "demote", "promote", "remove", "add", "demote_leader", "promote_former")
+    of_leaders = ("demote_leader", "promote_former", "remove_leader", "add_former")
+    kinds = ("transfer", "demote", "promote", "remove", "add", *of_leaders)
     assert len(figures["longest_wait"]["rounds"]) == len(kinds)
     for kind in (*kinds, "quiet"):
         assert 0 < figures[f"{kind}_wait"]["median"] <= figures["longest_wait_worst"]["max"] + 1e5

@@ -173,6 +173,11 @@ TABLE: dict[str, list[str]] = {
     "log repair": ["--data", "{rotten}", "--json"],
     "group replace": ["{follower}", "--wait", "30", "--json"],
 }
+# What `produce` has sent, as one who hasn't heard of it: an empty history would prove nothing.
+IN_DOUBT = (
+    '{"time_us":1,"event":"invoke","op":0,"process":"p","action":"send","topic":"t","queue_id":0,'
+    '"sequence":0,"values":["one","two"]}\n'
+)
 BY_ITSELF = "audit watch"  # goes on until it is ended
 # They take their time, and connect alike: tests/bench/test_under_tls.py has one of them; the others
 # dial as `member list` and `group replace` do.
@@ -198,7 +203,7 @@ def test_every_command_works_under_tls(machines: Machines, tmp_path: Path) -> No
     """Given the clients' address of one node, which tells where the rest is."""
     words = {name: str(tmp_path / name) for name in ("lines", "out", "history", "backup")}
     (tmp_path / "lines").write_text("one\ntwo\n")
-    (tmp_path / "history").write_text("")
+    (tmp_path / "history").write_text(IN_DOUBT)
     wait_until_all_answer(machines)
     said: dict[str, str] = {}
     for name, arguments in TABLE.items():

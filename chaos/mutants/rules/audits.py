@@ -98,8 +98,8 @@ AUDITS = (
     Mutant(
         "held-log-is-read-to-its-end",
         "audit/proof/log.py",
-        "        return OpenedLog(survey, holder, survey.settled, survey.settled)\n",
-        "        return OpenedLog(survey, holder, survey.end, survey.end)\n",
+        "        end = survey.settled if survey.astray is None else survey.end\n",
+        "        end = survey.end\n",
         masked=_READS_ONLY,
         tests=_LOG,
     ),
