@@ -256,16 +256,15 @@ def weight_of(log: OpenedLog, wanted: tuple[int, int] = EVERYTHING) -> int:
 
 
 def _backed_up_to(survey: Survey) -> int:
-    """Up to which physical offset the folder says that it is a backup; 0: it says nothing of it,
-    or nothing that is to be read.
+    """Up to which physical offset the folder says that it is a backup; 0: it says nothing of it.
 
     Raises:
-        LogDamaged: its files can't be the log that it says it holds.
+        LogDamaged: what it says can't be read, or its files can't be the log that it says it holds.
     """
     try:
         backup = read_backup(OsFiles(access=os.O_RDONLY), Path(survey.commitlog).parent)
-    except (CorruptionFound, OSError):
-        return 0
+    except (CorruptionFound, OSError) as error:
+        raise LogDamaged(f"nobody can tell how much of a backup is there: {error}") from error
     if backup is None:
         return 0
     if backup.segment_size_bytes != survey.segment_size:  # as names and sizes of its files say

@@ -116,7 +116,7 @@ def scope_findings(plan: Plan, scope: Scope) -> list[Finding]:
         found += [
             Finding(Cause.QUEUE_UNREADABLE, (each.replica,), 0, 0, detail=folder)
             for each in plan.surveys
-            for folder in each.unlisted[:MAX_UNLISTED]
+            for folder in _told_of(each.unlisted)
         ]
     return found
 
@@ -156,3 +156,9 @@ def _what_is_unknown(survey: Survey) -> str:
         if not survey.answered
         else "how far its ConsumeQueues are isn't known"
     )
+
+
+def _told_of(folders: Sequence[str]) -> list[str]:
+    """So many by name, and how many more there are."""
+    more = len(folders) - MAX_UNLISTED
+    return [*folders[:MAX_UNLISTED], *([f"{more} more folders"] if more > 0 else [])]

@@ -455,13 +455,13 @@ class GroupKeeper:
         except BrokerError:
             return  # there is time
         self._forgotten += len(names)
-        log.info("groups_forgotten", groups=names, unread=self._unread(names))
         asyncio.ensure_future(answer).add_done_callback(_look_away)
+        log.info("groups_forgotten", groups=names, unread=self._unread(names))
 
     def _unread(self, names: Sequence[str]) -> dict[str, int]:
         """By group, how many messages it leaves behind; those that leave none aren't there."""
         groups = [group for name in names if (group := self._state.groups.get(name)) is not None]
-        counts = {each.name: left_unread(self._state, self._reader, each) for each in groups}
+        counts = left_unread(self._state, self._reader, groups)
         return {name: count for name, count in counts.items() if count}
 
     def _may_wait(self, name: str, lived_ms: int) -> bool:

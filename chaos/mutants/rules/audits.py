@@ -282,10 +282,18 @@ AUDITS = (
     Mutant(
         "folder-that-cannot-be-listed-is-empty",
         "audit/proof/scope.py",
-        "            for folder in each.unlisted[:MAX_UNLISTED]\n",
+        "            for folder in _told_of(each.unlisted)\n",
         "            for folder in ()\n",
         masked=_READS_ONLY,
         tests=_SCOPE,
+    ),
+    Mutant(
+        "what-a-backup-says-is-forgotten-where-it-has-rotten",
+        "audit/proof/log.py",
+        '        raise LogDamaged(f"nobody can tell how much of a backup',
+        '        return 0\n        raise LogDamaged(f"nobody can tell how much of a backup',
+        masked=_READS_ONLY,
+        tests=_LOG,
     ),
     Mutant(
         "backup-that-was-cut-short-is-sound",
