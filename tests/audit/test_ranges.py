@@ -228,6 +228,25 @@ def test_range_continues_the_digest_before_it(known: Map, scratch: Path) -> None
         assert [each.base for each in told] == [entry.base]
 
 
+def test_range_is_no_continuation_of_another_digest(known: Map, scratch: Path) -> None:
+    """The last entry of each segment but the last claims another digest, its checksum repaired:
+    the first one of the next segment doesn't continue that, though it is all that is wanted."""
+    for number, (last, first) in enumerate(pairwise(known.entries)):
+        if first.base == last.base:
+            continue
+        target = copied(known.data, scratch / f"n2-{number}")
+        with (target / "commitlog" / f"{last.base:020d}").open("r+b") as file:
+            file.seek(last.at)
+            frame = bytearray(file.read(last.size))
+            frame[ENTRY.at("digest")] ^= 1
+            _seal(frame, last.size)
+            file.seek(last.at)
+            file.write(frame)
+        total, told = verified(target, (first.index, first.index))
+        assert total.verdict is Soundness.DAMAGED
+        assert [each.base for each in told] == [first.base]
+
+
 def _seal(frame: bytearray, size: int) -> None:
     at = ENTRY.at("crc")
     crc = crc32c(bytes(frame[at + 4 : size]), crc32c(bytes(frame[:at])))

@@ -268,8 +268,12 @@ def test_a_holder_that_is_given_nothing_back_learns_it() -> None:
     room.pass_ms(SOON_MS, one, other)
     asked = sorted(first.asked)
     assert len(asked) == QUEUES // 2
+    stays = next(queue_id for queue_id in range(QUEUES) if ("t", queue_id) not in asked)
+    room.move(To.LAST, 0, stays)
+    room.pass_ms(1, one, other)  # the leader has looked at the group, and won't again so soon
+    assert len(first.held) == QUEUES
     room.move(To.LAST, 0, *(queue_id for _, queue_id in asked))
-    room.pass_ms(1, one)  # no look of the leader's at its sessions lies between
+    room.pass_ms(1)  # nor has the member been heard, which would be told what it has lost
     assert len(first.held) == QUEUES // 2
     room.pass_ms(SOON_MS, one, other)
     assert (sorted(second.held), len(first.held)) == (asked, QUEUES // 2)

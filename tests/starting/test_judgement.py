@@ -264,16 +264,19 @@ def test_what_peers_may_have_is_named_by_both(
     starts, _ = intact_entries((path / segment(number)).read_bytes())
     place = next(at for at in starts if number or at >= SEGMENT // 2)
     flip_bit(path / segment(number), place + byte)
+    said = judged(path).refusal  # first: a start leaves a directory that didn't stop cleanly
     refusal = started(path)
     assert refusal.startswith("GapFound")
-    assert judged(path).refusal in refusal
+    assert said
+    assert said in refusal
 
 
 def test_entry_that_a_clean_start_would_replay_is_read(healthy: Lived, tmp_path: Path) -> None:
     """The walk passes over it, as its header is right; the replay doesn't."""
     path = tmp_path / "n1"
     shutil.copytree(healthy.clean, path, copy_function=copy_sparse)
-    flip_bit(path / segment(0), SEGMENT // 2)
+    starts, _ = intact_entries((path / segment(0)).read_bytes())
+    flip_bit(path / segment(0), next(at for at in starts if at >= SEGMENT // 2) + HEADER_SIZE)
     said = judged(path)
     assert said.facts.stopped_cleanly
     assert (said.findings[0].kind, said.findings[0].file) == (Kind.LOG_DAMAGED, segment(0))

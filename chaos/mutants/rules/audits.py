@@ -33,7 +33,7 @@ AUDITS = (
         "    if scope.files is Files.ALL:\n",
         "    if False:\n",
         masked=_READS_ONLY,
-        tests=("tests/audit/test_any_change.py",),
+        tests=_SCOPE,
     ),
     Mutant(
         "faults-of-queues-displace-each-other",
