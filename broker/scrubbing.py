@@ -4,8 +4,8 @@ A pass reads everything that is committed and on this disk, from the first entry
 disk's hand (`store.scrubbing`); between any two steps is a pause, so long that all of it takes a
 share of one processor at most, and between two passes another one. What is found goes where every
 reader's finds go (`broker.repairs`); the pass waits for a while until that has been put right, and
-looks there again, or goes on behind it. Then comes what lies beside the log (`broker.upkeep`). It
-must never hold the event loop for longer than asking
+looks there again, or goes on behind it: then it was no full pass, and none is told of. Then comes
+what lies beside the log (`broker.upkeep`). It must never hold the event loop for longer than asking
 for a step takes, nor decide what becomes of a find.
 """
 
@@ -111,6 +111,7 @@ class Scrubber:
         self._note = note
         self._began_s: float | None = None  # of the pass under way, by the loop's clock
         self._noted_s = 0.0
+        self._looked = 0  # passes that came to their end, full ones or not
         self._task: asyncio.Task[None] | None = None
         self._told = ScrubStatistics(0, 0, 0, 0)
 
@@ -169,7 +170,7 @@ class Scrubber:
             return
         self._noted_s = now_s = asyncio.get_running_loop().time()
         place, worked_ms = 0, 0
-        if self._began_s is not None:
+        if self._began_s is not None and self._log.scrub.is_whole:  # else the next begins anew
             place, worked_ms = self._log.scrub.place, int((now_s - self._began_s) * 1000)
         took_ms = int(self._told.last_pass_s * 1000)
         noted = ScrubPlace(place, worked_ms, self._told.last_pass_ended_ms, took_ms)
@@ -193,19 +194,22 @@ class Scrubber:
             await asyncio.sleep(self._pause_after(await self._step()))
             if loop.time() > self._noted_s + self._pace.note_s:
                 await self._note_now()
+        is_whole = scrub.is_whole
         await self._look_at_others()
-        self._told = replace(
-            self._told,
-            passes=self._told.passes + 1,
-            last_pass_s=loop.time() - self._began_s,
-            last_pass_ended_ms=self._now_ms(),
-        )
+        if is_whole:  # nobody is told of a full one where a part of the log was passed over
+            self._told = replace(
+                self._told,
+                passes=self._told.passes + 1,
+                last_pass_s=loop.time() - self._began_s,
+                last_pass_ended_ms=self._now_ms(),
+            )
         self._began_s = None
         if loop.time() > self._noted_s + self._pace.note_s:
             await self._note_now()
 
     async def _look_at_others(self) -> None:
-        if self._others is None or self._told.passes % self._pace.beside_every:
+        self._looked += 1
+        if self._others is None or (self._looked - 1) % self._pace.beside_every:
             return
         loop = asyncio.get_running_loop()
         began_s = loop.time()

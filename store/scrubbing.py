@@ -118,6 +118,7 @@ class Scrub:
         self._known: dict[int, _Known] = {}
         self._base = 0  # of the segment that comes next
         self._at = 0  # where in it
+        self._has_passed_over = False
         self._end = 0  # of the pass, a physical offset
         self._asked = 0  # the base of the segment that the last step was asked for
 
@@ -130,6 +131,7 @@ class Scrub:
                 entry, if that can't be.
         """
         self.pass_bytes = self.pass_total_bytes = 0
+        self._has_passed_over = False
         for base in [base for base, known in self._known.items() if known.is_partial]:
             del self._known[base]
         first = self._table.segments[0]
@@ -171,6 +173,12 @@ class Scrub:
     def is_over(self) -> bool:
         """Whether nothing of the pass is left."""
         return self._base + self._at >= self._end
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the pass has had something to look at, and has passed over nothing of it so
+        far."""
+        return self.pass_total_bytes > 0 and not self._has_passed_over
 
     def step(self) -> Callable[[], Step]:
         """What is to be done next, on any thread; its answer is for `finish`.
@@ -220,6 +228,7 @@ class Scrub:
         damaged, and known to be. Nothing is remembered of what comes behind it, this time."""
         if self._asked != self._base:
             return
+        self._has_passed_over = True
         pieces = self._known.get(self._base, _Known()).pieces
         behind = _piece_from(pieces, end)
         segment = self._table.segment_at(self._base)

@@ -15,7 +15,7 @@ from dledger.core.types import NodeId
 from store.files import OsFiles
 from store.scrub_note import NAME, ScrubNote, ScrubPlace
 from tests.node.members import members
-from tests.node.test_repairs import fill, follower, rot
+from tests.node.test_repairs import Wiretap, fill, follower, rot, without_answers
 from tests.node.test_replica import on_a_loop
 from tests.node.world import World
 
@@ -69,6 +69,41 @@ async def test_note_that_lies_hides_no_rot(tmp_path: Path) -> None:
         again = group.replicas[name]
         await group.until(lambda: again.scrubber.statistics().passes)
         assert again.failure is None
+
+
+@on_a_loop
+async def test_no_full_pass_is_told_of_while_rot_is_passed_over(tmp_path: Path) -> None:
+    """Nobody gives what is missing: passes come and go, and what was told of the last full one
+    stays; a process that comes next begins anew. Once it is put right, they are full again."""
+    rhythm = replace(OFTEN, scrub=replace(OFTEN.scrub, longest_pause_s=0.05))
+    async with members(tmp_path, 3, rhythm) as group:
+        victim = follower(group, await fill(group))
+        scrub, begun = victim.log.scrub, 0
+        begin = scrub.begin
+        await group.until(lambda: victim.scrubber.statistics().passes > 1)
+        tap = Wiretap(group)
+        tap.change = without_answers
+        rot(victim, 5)
+        await group.until(lambda: victim.repairs.is_at_work)
+
+        def count(through: int, place: int = 0) -> None:
+            nonlocal begun
+            begun += 1
+            begin(through, place)
+
+        scrub.begin = count  # type: ignore[method-assign]
+        await group.until(lambda: begun > 1)
+        before = victim.scrubber.statistics()
+        noted: list[ScrubPlace] = []
+        victim.scrubber._note.write = noted.append  # type: ignore[method-assign, union-attr]
+        await group.until(lambda: begun > 5)
+        told = victim.scrubber.statistics()
+        assert (told.passes, told.last_pass_ended_ms) == (before.passes, before.last_pass_ended_ms)
+        assert {each.ended_ms for each in noted} == {before.last_pass_ended_ms}
+        assert {each.place for each in noted} == {0}
+        tap.change = lambda _, message: message
+        await group.until(lambda: victim.scrubber.statistics().passes > told.passes)
+        assert not victim.repairs.is_at_work
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENOSPC, errno.EIO])

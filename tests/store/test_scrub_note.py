@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from dledger.reading.entry import HEADER_SIZE
 from dledger.records.layout import file_name
 from store.commitlog import CommitLog
 from store.directory import write_sealed
@@ -24,6 +25,10 @@ def pass_from(log: CommitLog, place: int) -> int:
     while not log.scrub.is_over:
         log.scrub.finish(log.scrub.step()())
     return log.scrub.checked_bytes - before
+
+
+def is_whole(log: CommitLog) -> bool:
+    return log.scrub.is_whole
 
 
 def sparse(disk: SimulatedDisk) -> LogUnderTest:
@@ -60,6 +65,33 @@ def test_what_has_rotted_before_the_place_is_found_by_the_next_pass() -> None:
     with pytest.raises(CorruptionFound) as found:
         pass_from(log, 0)
     assert found.value.file == str(LOG / file_name(0))
+
+
+def test_pass_is_whole_if_it_has_looked_at_all_of_something() -> None:
+    """Where a damage is passed over, wherever it is, it isn't, and the next one may be again; a log
+    of which nothing is committed yet wasn't looked at."""
+    disk = stopped_log(clean=False)
+    log = LogUnderTest(disk).log
+    log.scrub.begin(0)
+    assert not is_whole(log)
+    pass_from(log, 0)
+    assert is_whole(log)
+    for index in range(1, log.last_index + 1):
+        segment, slot = log._table.locate(index)
+        byte = disk.bytes_of(segment.path)
+        at = log.position_of(index) - segment.base + HEADER_SIZE
+        byte[at] ^= 1
+        log.scrub.begin(log.last_index)
+        while not log.scrub.is_over:
+            step = log.scrub.step()
+            try:
+                log.scrub.finish(step())
+            except CorruptionFound:
+                log.scrub.pass_over(segment.end_of(slot))
+        assert not is_whole(log)
+        byte[at] ^= 1
+        pass_from(log, 0)
+        assert is_whole(log)
 
 
 def test_note_says_what_was_written() -> None:

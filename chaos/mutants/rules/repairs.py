@@ -11,6 +11,7 @@ _BYTES = ("tests/store/test_damage.py",)
 _MEMBERS = ("tests/node/test_repairs.py",)
 _MANY = ("tests/node/test_many_damages.py",)
 _FAIR = "no member of a run makes up a whole entry that fits where it is asked for"
+_TOLD_ONLY = "what is told of a pass decides nothing"
 
 REPAIRS = (
     # --- what is looked at ---
@@ -519,6 +520,30 @@ REPAIRS = (
         "if isinstance(v, int)}",
         masked="no run writes nonsense there",
         tests=("tests/store/test_scrub_note.py",),
+    ),
+    Mutant(
+        "pass-that-passed-over-rot-is-a-full-one",
+        "store/scrubbing.py",
+        "        self._has_passed_over = True\n",
+        "",
+        masked=_TOLD_ONLY,
+        tests=("tests/store/test_scrub_note.py", "tests/node/test_scrub_note.py"),
+    ),
+    Mutant(
+        "pass-over-nothing-is-a-full-one",
+        "store/scrubbing.py",
+        "        return self.pass_total_bytes > 0 and not",
+        "        return not",
+        masked=_TOLD_ONLY,
+        tests=("tests/store/test_scrub_note.py",),
+    ),
+    Mutant(
+        "next-process-goes-on-with-a-pass-that-passed-over-rot",
+        "broker/scrubbing.py",
+        " and self._log.scrub.is_whole:  # else",
+        ":  # else",
+        masked=_TOLD_ONLY,
+        tests=("tests/node/test_scrub_note.py",),
     ),
     Mutant(
         "scrub-sleeps-for-as-long-as-it-was-held-up",
