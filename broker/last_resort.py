@@ -19,7 +19,7 @@ from broker.local_group.status import (
 )
 from dledger.addresses import split_address
 from dledger.core.quorum import has_quorum
-from dledger.core.types import NodeId
+from dledger.core.types import Configuration, NodeId
 from dledger.credentials.tls import TlsMaterial
 from dledger.wire.cluster_pb2 import NodeStatus
 from store.errors import RecoveryRefused
@@ -147,6 +147,7 @@ def check(
             "say who it is: name the certificates as for `dledger group status` (--tls-ca and its "
             "like), or stop what runs there",
         )
+    _check_directories(survivor, rivals, running)
     ends = [(each.end, f"{each.node_id} in {each.path}") for each in rivals]
     ends += [(each.end, f"{each.node_id} at {each.address}") for each in heard]
     (last_term, last_index), where = max(ends, default=((0, 0), ""))
@@ -156,6 +157,30 @@ def check(
             f"{where} has the longer log, up to entry {last_index} of term {last_term}; here it is "
             f"entry {survivor.last_index} of term {survivor.last_term}. Recover that one",
         )
+
+
+def _check_directories(
+    survivor: Survivor, rivals: Sequence[Survivor], running: set[NodeId]
+) -> None:
+    """The directories that are left, with whoever runs, are no majority of the group.
+
+    Raises:
+        RecoveryRefused: they are: their nodes would elect a leader.
+    """
+    known = survivor.configuration
+    left = {NodeId(each.node_id): each for each in rivals if _is_on_its_disk(known, each)}
+    if has_quorum(known, {*left, *running, NodeId(survivor.node_id)}):
+        names = ", ".join(sorted({*left, *running}))
+        raise RecoveryRefused(
+            str(survivor.path),
+            f"with {names} it is a majority: nothing is lost for ever. Start their nodes on these "
+            "directories. Leave out with --data what is no member's disk as it was last, but an "
+            "older copy: on that none must be started",
+        )
+
+
+def _is_on_its_disk(known: Configuration, rival: Survivor) -> bool:
+    return known.disk_of(NodeId(rival.node_id)) == rival.disk_id
 
 
 def _check_epochs(survivor: Survivor, rivals: Sequence[Survivor], heard: Sequence[Heard]) -> None:

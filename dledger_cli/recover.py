@@ -62,7 +62,8 @@ def recover(
     never run again on their disks. Start this node, and take others in: dledger member add.
 
     Several members are left: take the one with the longest log; with --data for each of them the
-    first one is refused if another one is longer.
+    first one is refused if another one is longer or holds other entries, or if they are a majority
+    together: then nothing is lost.
 
     Exit codes: 0 done, or can be done; 1 refused or failed; 2 used wrongly; 4 the disk failed.
 
@@ -75,7 +76,7 @@ def recover(
     from store.commitlog import CommitLogOptions
     from store.files import OsFiles
     from store.starting.opening import Site
-    from store.starting.recovering import HOLDER, examine, force, identity_at
+    from store.starting.recovering import HOLDER, examine, force, identity_at, same_up_to
     from store.worker import InlineWorker
 
     with errors_told():
@@ -97,8 +98,14 @@ def recover(
         if not as_json:
             _tell_found(survivor, rivals, heard)
         check(survivor, rivals, heard, silent)
+        same = [same_up_to(survivor, each, files) for each in rivals]
+        if not as_json:
+            _tell_compared(rivals, same)
         if lose is None:
-            _tell_risk(survivor, rivals, heard, as_json=as_json)
+            if as_json:
+                print_json({**_facts(survivor, rivals, same, heard), "done": False})
+            else:
+                _tell_risk(survivor)
             return
         identity = identity_at(survivor.path)
         options = CommitLogOptions(segment_size_bytes=identity.segment_size_bytes, reserve_bytes=0)
@@ -135,16 +142,17 @@ def _tell_found(survivor: Survivor, rivals: Sequence[Survivor], heard: Sequence[
     print_columns(("ID", "ROLE", "ADDRESS", "STATE", "DISK"), rows)
 
 
-def _tell_risk(
-    survivor: Survivor,
-    rivals: Sequence[Survivor],
-    heard: Sequence[Heard],
-    *,
-    as_json: bool,
-) -> None:
-    if as_json:
-        print_json({**_facts(survivor, rivals, heard), "done": False})
-        return
+def _tell_compared(rivals: Sequence[Survivor], same: Sequence[int | None]) -> None:
+    for each, index in zip(rivals, same, strict=True):
+        said = (
+            "nothing that both hold and know to be committed could be compared"
+            if index is None
+            else f"the same log up to entry {index}, which both know to be committed"
+        )
+        typer.echo(f"compared with {each.path}: {said}")
+
+
+def _tell_risk(survivor: Survivor) -> None:
     names = ", ".join(each.node_id for each in survivor.others)
     unsure = survivor.last_index - survivor.committed_index
     typer.echo("")
@@ -202,7 +210,10 @@ def _tell_done(survivor: Survivor, *, as_json: bool) -> None:
 
 
 def _facts(
-    survivor: Survivor, rivals: Sequence[Survivor], heard: Sequence[Heard]
+    survivor: Survivor,
+    rivals: Sequence[Survivor],
+    same: Sequence[int | None],
+    heard: Sequence[Heard],
 ) -> dict[str, object]:
     runs = {each.node_id for each in heard}
     return {
@@ -232,8 +243,9 @@ def _facts(
                 "id": each.node_id,
                 "last_index": each.last_index,
                 "last_term": each.last_term,
+                "same_up_to": index,
             }
-            for each in rivals
+            for each, index in zip(rivals, same, strict=True)
         ],
     }
 

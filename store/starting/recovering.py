@@ -18,6 +18,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -42,7 +43,7 @@ from dledger.core.types import (
 from dledger.reading.entry import EPOCH_TERM_GAP, HEADER_SIZE
 from store.directory import DirectoryState, Identity, lock_directory
 from store.doubt import DoubtNote
-from store.errors import RecoveryRefused, StorageFailed
+from store.errors import OutOfRange, RecoveryRefused, StorageFailed
 from store.files import FileSystem
 from store.starting.derived import trusted_index
 from store.starting.judging import identity_of, rehearsed
@@ -68,7 +69,8 @@ class Survivor:
     Attributes:
         term: the newest that it knows of.
         last_term, last_index, end_offset: of its last entry, and the byte behind that.
-        committed_index: up to here it knows its log to be committed; what follows may be, or not.
+        committed_index, committed_digest: up to here it knows its log to be committed; what follows
+            may be, or not. The running digest there.
         configuration, configuration_index: in force there; 0 where no entry says it.
         last_time_ms: when its last entry was appended, by the log's clock.
     """
@@ -83,6 +85,7 @@ class Survivor:
     last_index: int
     end_offset: int
     committed_index: int
+    committed_digest: int
     last_time_ms: int
     configuration: Configuration
     configuration_index: int
@@ -157,6 +160,33 @@ def examine(path: Path, identity: Identity, files: FileSystem) -> Survivor:
         files.close(lock)
 
 
+def same_up_to(one: Survivor, other: Survivor, files: FileSystem) -> int | None:
+    """The entry up to which both directories know their logs to be committed, and hold the same;
+    None if there is none such, or one of the logs begins behind it: nothing can be compared then.
+
+    Raises:
+        RecoveryRefused: they hold different entries there.
+        OSError, StoreError: as `examine`.
+    """
+    less, more = sorted((one, other), key=lambda each: each.committed_index)
+    index, identity = less.committed_index, identity_at(more.path)
+    lock = lock_directory(files, more.path, HOLDER)
+    try:
+        with rehearsed(more.path, identity) as site, suppress(OutOfRange):
+            if open_member(site).log.digest_at(index) != less.committed_digest:
+                raise RecoveryRefused(
+                    str(one.path),
+                    f"{other.path} holds other entries at or before entry {index}, which both know "
+                    "to be committed: one of them isn't what the group had. Compare them: `dledger "
+                    f"audit replicas --replica {one.node_id}={one.path} "
+                    f"--replica {other.node_id}={other.path}`",
+                )
+            return index or None
+    finally:
+        files.close(lock)
+    return None
+
+
 def survivor_of(site: Site, opened: Opened) -> Survivor:
     """The survivor whose directory is open.
 
@@ -164,7 +194,7 @@ def survivor_of(site: Site, opened: Opened) -> Survivor:
         RecoveryRefused: it can't go on alone.
     """
     log, disk, node = opened.log, opened.directory.disk, NodeId(site.identity.node_id)
-    summary = opened.summary
+    summary, committed = opened.summary, trusted_index(log)
     index, configuration = 0, opened.base
     if summary.base.configuration is not None:
         index, configuration = summary.base.place.at, summary.base.configuration
@@ -181,7 +211,8 @@ def survivor_of(site: Site, opened: Opened) -> Survivor:
         last_term=log.last_term,
         last_index=log.last_index,
         end_offset=log.end_offset,
-        committed_index=trusted_index(log),
+        committed_index=committed,
+        committed_digest=log.digest_at(committed),
         last_time_ms=log.last_append_time_ms,
         configuration=configuration,
         configuration_index=index,

@@ -44,6 +44,7 @@ def survivor(
         last_index=index,
         end_offset=1000,
         committed_index=index - 2,
+        committed_digest=7,
         last_time_ms=1,
         configuration=known or configuration(),
         configuration_index=1,
@@ -58,7 +59,8 @@ def heard(name: str, term: int = 3, index: int = 10, epoch: GroupEpoch | None = 
 
 def test_nobody_answers_and_nothing_is_longer() -> None:
     check(survivor(), (), ())
-    check(survivor(), (survivor("n2", 3, 20), survivor("n3", 2, 99)), ())
+    five = configuration(5)
+    check(survivor(known=five), (survivor("n2", 3, 20, five),), ())
     assert newest_term((survivor("n2", 8),), (heard("n3"),)) == 9
     assert newest_term((), ()) == 0
 
@@ -71,6 +73,22 @@ def test_who_can_be_reached_is_no_loss() -> None:
     check(survivor(known=five), (), (heard("n2"),))
     with pytest.raises(RecoveryRefused, match="n2, n3 can be reached"):
         check(survivor(known=five), (), (heard("n2"), heard("n3")))
+
+
+def test_directories_that_are_a_majority_together_are_no_loss() -> None:
+    """With whoever runs; another disk than the group knows counts for nothing, nor does a second
+    copy of one."""
+    with pytest.raises(RecoveryRefused, match="with n2 it is a majority: nothing is lost"):
+        check(survivor(), (survivor("n2", 2, 9),), ())
+    with pytest.raises(RecoveryRefused, match="with n2 it is a majority"):
+        check(survivor(), (survivor("n2", 9, 99),), ())  # and not: recover that one
+    five = configuration(5)
+    n2, n3 = (survivor(name, 3, 12, five) for name in ("n2", "n3"))
+    check(survivor(known=five), (n2, replace(n2, path=Path("/copy"))), ())
+    for rivals, running in (((n2, n3), ()), ((n2,), (heard("n3"),))):
+        with pytest.raises(RecoveryRefused, match="with n2, n3 it is a majority"):
+            check(survivor(known=five), rivals, running)
+    check(survivor(known=five), (n2, replace(n3, disk_id=b"x" * 16)), ())
 
 
 def test_who_takes_connections_and_says_nothing_is_no_loss() -> None:

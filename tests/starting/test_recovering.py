@@ -40,6 +40,7 @@ from store.starting.recovering import (
     examine,
     force,
     identity_at,
+    same_up_to,
     survivor_of,
 )
 from store.starting.restoring import restore
@@ -89,15 +90,20 @@ def formed(root: Path, files: FileSystem, entries: int = ENTRIES) -> Site:
         files.fsync_directory(root.parent)
     form_disks([config_of(each, root) for each in NAMES], lambda _: files)
     site = site_of(root / "n3", files)
+    fill(site, entries)
+    return site
+
+
+def fill(site: Site, entries: int, other: int | None = None) -> None:
+    """Those entries follow; `other`: the number of one whose body is another."""
     with opened_at(site) as opened:
         opened.hard_state_store.save(HardState(Term(4), NodeId("n1")))
         for number in range(entries):
             index, term = opened.log.last_index + 1, Term(2 if number < entries // 2 else 3)
-            body = bytes([number]) * 900
+            body = bytes([number if number != other else 255]) * 900
             assert opened.log.has_room(1000)
             opened.log.append(EntryKind.NOOP, index, term, 1000 + number, 0, body)
         opened.log.submit(1)
-    return site
 
 
 def append(site: Site, configuration: Configuration, term: int = 4) -> None:
@@ -382,6 +388,32 @@ def test_a_group_is_recovered_only_so_often(tmp_path: Path) -> None:
     append(site, replace(members_of(site), epoch=GroupEpoch(ids, last)))
     with pytest.raises(RecoveryRefused, match="can't be any more"):
         examine(site.path, site.identity, site.files)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("known", [0, 9, 30])
+def test_logs_are_compared_as_far_as_both_know_them_to_be_committed(
+    tmp_path: Path, known: int, *, behind: bool
+) -> None:
+    """Behind that anything may stand; at or before it the same, or one of them has gone wrong. The
+    longer log is no proof that it is the right one."""
+    n3 = formed(tmp_path, OsFiles())
+    n2 = site_of(tmp_path / "n2", n3.files)
+    fill(n2, ENTRIES - 5, other=12)  # entry 14
+    marks = (known, 25) if behind else (25, known)
+    for site, index in zip((n3, n2), marks, strict=True):
+        with opened_at(site) as opened:
+            opened.log.checkpoint.note_consume_queue(index, 0)
+    one, other = (examine(each.path, each.identity, each.files) for each in (n3, n2))
+    if known == 30:
+        with pytest.raises(RecoveryRefused, match=r"n2 holds other entries at or before entry 25"):
+            same_up_to(one, other, n3.files)
+        with pytest.raises(RecoveryRefused, match=r"n3 holds other entries at or before entry 25"):
+            same_up_to(other, one, n3.files)
+    else:
+        assert (
+            same_up_to(one, other, n3.files) == same_up_to(other, one, n3.files) == (known or None)
+        )
 
 
 def test_the_next_recovery_goes_on_from_the_last(tmp_path: Path) -> None:

@@ -228,6 +228,30 @@ LAST_RESORT = (
         masked=_OWN,
         tests=_ASKED,
     ),
+    Mutant(
+        "directories-that-are-a-majority-are-lost",
+        "broker/last_resort.py",
+        "    if has_quorum(known, {*left, *running, NodeId(survivor.node_id)}):\n",
+        "    if False:\n",
+        masked=_OWN,
+        tests=_ASKED,
+    ),
+    Mutant(
+        "copies-of-other-disks-make-a-majority",
+        "broker/last_resort.py",
+        "    return known.disk_of(NodeId(rival.node_id)) == rival.disk_id\n",
+        "    return True\n",
+        masked=_OWN,
+        tests=_ASKED,
+    ),
+    Mutant(
+        "survivors-that-hold-other-entries-are-the-same",
+        "store/starting/recovering.py",
+        "open_member(site).log.digest_at(index) != less.committed_digest:",
+        "open_member(site).log.digest_at(index) == -1:",
+        masked=_OWN,
+        tests=_DIRECTORY,
+    ),
     # --- clients ---
     Mutant(
         "views-of-before-count",
