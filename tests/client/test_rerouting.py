@@ -261,8 +261,12 @@ async def test_who_gets_nowhere_looks_at_the_topic_again() -> None:
         with pytest.raises(DeadlineExceeded):
             await producer.send("t", b"1", key="k")
         group.before.clear()
+        assert group.leader is not None
+        asked = group.leader.calls["DescribeTopic"]
+        await producer.send("t", b"2", key="k")  # nobody refuses it
+        assert group.leader.calls["DescribeTopic"] == asked + 1
         group.model.update("t", 3, 3)
-        assert (await producer.send("t", b"2", key="k")).queue_id == ord("k") % 3
+        assert (await producer.send("t", b"3", key="k")).queue_id == ord("k") % 3
 
 
 @async_test

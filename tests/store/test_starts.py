@@ -57,6 +57,39 @@ def test_starts_are_found_after_any_forgetting_and_cutting(steps: list[tuple[str
                 assert len(walks) == before
 
 
+@given(
+    st.lists(st.sampled_from((60, 4_000, 70_000)), min_size=2, max_size=200),
+    st.floats(0, 1),
+    st.lists(st.sampled_from((60, 70_000)), max_size=20),
+)
+def test_what_is_passed_over_is_found_by_its_marks(
+    sizes: list[int], share: float, more: list[int]
+) -> None:
+    """Of a segment whose first entries were looked at: every start is found, by walks that are no
+    longer than a block, and so is what is added behind."""
+    whole, model = Starts(), [0]
+    for size in sizes:
+        model.append(model[-1] + size)
+    for start in model:
+        whole.add(start)
+    looked_at = 1 + int(share * (len(model) - 2))
+
+    def walk(start: int, count: int) -> array[int]:
+        first = model.index(start)
+        assert model[first + count - 1] < start + SPARSE_BYTES or count == 1
+        return array("I", model[first : first + count])
+
+    starts = Starts()
+    for start in model[:looked_at]:
+        starts.add(start)
+    left = len(model) - looked_at
+    starts.pass_over(model[looked_at], left, walk, whole.marks(len(model)))
+    for size in more:
+        model.append(model[-1] + size)
+        starts.add(model[-1])
+    assert [starts.start_of(slot) for slot in range(len(model))] == model
+
+
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=700)
 
 

@@ -45,7 +45,7 @@ SEALS = (
         "        if marks is None:\n",
         "        if marks is not None:\n            marks = None\n        if marks is None:\n",
         masked="damage is only placed more coarsely",
-        tests=_STORE,
+        tests=("tests/store/test_starts.py",),
     ),
     Mutant(
         "seal-unwritten-counts-as-written",
