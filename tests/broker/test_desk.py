@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -97,3 +99,41 @@ def test_who_may_not_read_decides_nothing() -> None:
     assert closed.value.code is ErrorCode.TOPIC_NOT_READABLE
     shop.room.world.run(node, services.topics.permit(T, int(USUAL)))
     assert receive(is_fifo=False) == 1
+
+
+@pytest.mark.parametrize(
+    ("takers", "each", "took_s", "rests_s"),
+    [
+        (0, 0, 0.004, None),
+        (1, 1_024, 0.004, 0.004),
+        (64, 32, 0.004, 0.004),
+        (1, 1_024, 0.2, 0.01),
+        (1, 255, 0.004, None),
+        (7, 36, 0.004, None),
+    ],
+)
+def test_desk_rests_only_where_many_more_could_be_taken(
+    monkeypatch: pytest.MonkeyPatch, takers: int, each: int, took_s: float, rests_s: float | None
+) -> None:
+    """For as long as its last command took, and never long; in order nobody rests."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def rest(*, is_fifo: bool) -> None:
+        around: Any = SimpleNamespace(held=SimpleNamespace(wake=lambda key: None))
+        desk = Desk(Place("g", "t", 7), around, _unread, is_fifo=is_fifo)
+        for number in range(takers):
+            desk.receive(wanted(number, each))
+        await desk._rest(took_s)
+
+    monkeypatch.setattr("broker.leader.deliveries.desk.asyncio.sleep", sleep)
+    asyncio.run(rest(is_fifo=False))
+    assert slept == ([] if rests_s is None else [rests_s])
+    asyncio.run(rest(is_fifo=True))
+    assert slept == ([] if rests_s is None else [rests_s])
+
+
+async def _unread(queue_id: int, offset: int, count: int, size: int) -> Found:
+    raise AssertionError("nothing is read")

@@ -45,6 +45,8 @@ RECHECK_S: Final = 5.0
 MOST_BURIED: Final = 256 << 10  # bytes that are read for one unit
 BURIED_SHARE: Final = 8  # of a segment: their copies say more, and an entry has to fit in one
 SHORTEST_S: Final = 0.002  # until what is due a moment from now
+RESTS_AT: Final = 256  # messages that those who wait would take, and that weren't there
+LONGEST_REST_S: Final = 0.01
 
 log = structlog.get_logger(__name__)
 
@@ -173,9 +175,10 @@ class Desk:
 
     async def work(self) -> None:
         """Until nobody waits. Whoever does is told what ends it."""
-        refused = 0
+        refused, loop = 0, asyncio.get_running_loop()
         while not self.is_idle:
             self._is_rung = False
+            began_s = loop.time()
             looked = self._around.held.moment
             settlers, self._settlers = self._some_settlers()
             self._taken = settlers
@@ -193,6 +196,7 @@ class Desk:
                     refused = 0
                     self._answer(choice, settlers, result.index)
                     await self._bury(choice)
+                    await self._rest(loop.time() - began_s)
                     continue
             except BrokerError as error:
                 self.fail_all(error)
@@ -206,6 +210,14 @@ class Desk:
                 refused = 0
             else:
                 self._settlers = settlers + self._settlers
+
+    async def _rest(self, took_s: float) -> None:
+        """Where those who wait could take many more messages than there were, what comes shares the
+        next command, for as long as the last one took: an entry for many costs the group what one
+        for few does. Who takes a few at a time waits for nothing."""
+        unmet = sum(each.wanted.max_messages for each in self._receivers)
+        if unmet >= RESTS_AT and not self.is_fifo:
+            await asyncio.sleep(min(took_s, LONGEST_REST_S))
 
     def _some_settlers(self) -> tuple[list[Settler], list[Settler]]:
         """Those whose settlements share the next command, and the others."""
