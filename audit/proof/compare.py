@@ -17,6 +17,7 @@ from audit.proof.digest import FileProblem, PartDigests
 from audit.proof.findings import Cause, Finding
 from audit.proof.merging import merged
 from audit.proof.plan import Plan, SegmentPlan
+from dledger.reading.files import printable
 from dledger.records.layout import file_name
 
 _CAUSE = {
@@ -143,7 +144,27 @@ def shared_findings(plan: Plan, parts: Iterable[PartDigests]) -> list[Finding]:
         detail = f"{file_name(min(bases))}{more}: one file of the disk, under several names"
         count = len(bases)
         found.append(Finding(Cause.SHARED_FILE, replicas, 0, 0, detail=detail, count=count))
-    return found
+    return found + _copies(plan, {replica for replicas in shared for replica in replicas})
+
+
+def _copies(plan: Plan, told: set[str]) -> list[Finding]:
+    """Replicas that say that they are one disk, though their files are not: that a member agrees
+    with what was copied of it says nothing of another one. `told`: who shares files anyway."""
+    disks: dict[str, list[str]] = {}
+    for survey in plan.surveys:
+        if survey.disk and survey.replica not in told:
+            disks.setdefault(survey.disk, []).append(survey.replica)
+    return [
+        Finding(
+            Cause.SAME_DISK,
+            tuple(sorted(replicas)),
+            0,
+            0,
+            detail=f"disk {printable(disk)}: what agrees there is one member with itself",
+        )
+        for disk, replicas in sorted(disks.items())
+        if len(replicas) > 1
+    ]
 
 
 def survey_findings(plan: Plan) -> list[Finding]:

@@ -62,6 +62,7 @@ class Cause(StrEnum):
     NOT_LOCATED = "blocks that differ and were not looked into"
     WOULD_NOT_START = "a node would not start on it"
     SHARED_FILE = "files that are another replica's too"
+    SAME_DISK = "copies of one member's disk"
     CHECKPOINT_LOST = "no readable checkpoint"
     LOG_LACKS = "consume queue units of entries that the log lacks"
     QUEUE_SIZE = "consume queue file of another size"
@@ -97,6 +98,7 @@ VERDICT_OF: Final[dict[Cause, Verdict]] = {
     Cause.NOT_LOCATED: Verdict.INCOMPLETE,
     Cause.WOULD_NOT_START: Verdict.INCOMPLETE,
     Cause.SHARED_FILE: Verdict.INCOMPLETE,
+    Cause.SAME_DISK: Verdict.INCOMPLETE,
     Cause.CHECKPOINT_LOST: Verdict.INCOMPLETE,
     Cause.LOG_LACKS: Verdict.INCOMPLETE,
     Cause.QUEUE_SIZE: Verdict.INCOMPLETE,

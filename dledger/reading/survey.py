@@ -78,6 +78,7 @@ class Survey:
     `settled_index`: the last entry below `settled`; 0 if that isn't known. `astray`: where headers
     stop leading to what the checkpoint calls settled, and nothing intact leads on; None: they do.
     `derived_index`: the ConsumeQueues hold the units of every entry up to it.
+    `disk`: which member's disk it says it is, or is a copy of; empty where it doesn't say.
     `consume_queues`: of each topic's folder, its queues; `unlisted`: folders that can't be listed.
     `is_running`: a node runs on the directory, or died on it without closing it; `answered`: it
     runs, and said its position.
@@ -104,6 +105,7 @@ class Survey:
     answered: bool = False
     silent: bool = False
     address: str | None = None
+    disk: str = ""
 
 
 def survey_folder(name: str, path: str, position: Position | None = None) -> Survey:
@@ -129,7 +131,7 @@ def _surveyed(name: str, commitlog: str, position: Position | None) -> Survey:
     found = _stat_segments(commitlog, names)  # and the note afterwards: see `log_start`
     foreign = tuple(printable(name) for name in names if is_foreign(name))
     data = os.path.dirname(commitlog)
-    broker_group, segment_size = _identity(os.path.join(data, "identity.json"))
+    broker_group, segment_size, disk = _identity(os.path.join(data, "identity.json"))
     checkpoint = _checkpoint(os.path.join(data, "checkpoint"))
     segment_size = segment_size or _guess_segment_size(found)
     start, retained = begin_of(start_noted(data), found, segment_size, checkpoint)
@@ -158,6 +160,7 @@ def _surveyed(name: str, commitlog: str, position: Position | None) -> Survey:
         consume_queues=queues,
         unlisted=unlisted,
         answered=position is not None,
+        disk=disk,
         # In a store there is a copy, whatever it is a copy of.
         is_running=position is not None
         or (not is_object(data) and os.path.exists(os.path.join(data, "abort"))),
@@ -202,16 +205,18 @@ def _segment_here(path: str, base: int) -> list[SegmentFile]:
     return [SegmentFile(base, state.st_size, name_of_file(state))]
 
 
-def _identity(path: str) -> tuple[str | None, int | None]:
-    """Broker group, segment size; None for what can't be learned, as in a bare copy of a log."""
+def _identity(path: str) -> tuple[str | None, int | None, str]:
+    """Broker group, segment size, disk; None and empty for what can't be learned, as in a bare copy
+    of a log."""
     try:
         with opened(path) as descriptor:
             stored = json.loads(read_at(descriptor, _IDENTITY_BYTES, 0))
-        return str(stored["group"]), possible_size(int(stored["segment_size_bytes"]))
+        size, disk = possible_size(int(stored["segment_size_bytes"])), stored.get("disk_id")
+        return str(stored["group"]), size, disk if isinstance(disk, str) else ""
     except ObjectsUnreadable:
         raise
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return None, None
+        return None, None, ""
 
 
 def _checkpoint(path: str) -> CheckpointState | None:

@@ -6,12 +6,15 @@ block of 4 KiB is a small part of one. A replica is a data directory as a node l
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+
+from xxhash import xxh3_128_hexdigest
 
 from audit.reading.replica import Replica
 from dledger.reading.checkpoint import decode_checkpoint, encode_checkpoint
@@ -22,7 +25,7 @@ from dledger.records.record import BATCH_PREAMBLE, RecordTemplate, encode_proper
 from dledger.wire.commands_pb2 import Command
 from store.commitlog import CommitLog, CommitLogOptions
 from store.consumequeue import ConsumeQueues
-from store.directory import DataDirectory, Identity
+from store.directory import DataDirectory, Identity, write_sealed
 from store.dispatch import units_for_entry
 from store.files import Handle, OsFiles
 from store.log_start import StartNote
@@ -145,16 +148,26 @@ def build(path: Path, entries: Iterator[Entry] | list[Entry], node_id: str = "n1
     return builder
 
 
+def on_own_disk(path: Path, name: str) -> None:
+    """The copy of a member's directory is another member's, on a disk of its own."""
+    file = path / "identity.json"
+    fields = json.loads(file.read_text(encoding="utf-8"))
+    del fields["crc32c"]
+    disk = xxh3_128_hexdigest(name.encode())
+    write_sealed(OsFiles(), file, {**fields, "node_id": name, "disk_id": disk})
+
+
 class ReplicaSet:
-    """Three equal replicas, copied from one that the store wrote."""
+    """Three equal replicas, copied from one that the store wrote, each on a disk of its own."""
 
     def __init__(self, root: Path, builder: LogBuilder) -> None:
         self.root = root
         self.headers = builder.headers
         self.end = builder.log.end_offset
         self.paths = {name: root / name for name in ("n1", "n2", "n3")}
-        for path in self.paths.values():
+        for name, path in self.paths.items():
             shutil.copytree(builder.path, path, copy_function=copy_sparse)
+            on_own_disk(path, name)
 
     @property
     def replicas(self) -> list[Replica]:

@@ -346,6 +346,23 @@ def test_file_of_two_replicas_is_one_copy(stopped: Group, copy_of: Callable[[str
     assert {(f.cause, f.replicas) for f in report.findings} >= {(Cause.WOULD_NOT_START, ("n2",))}
 
 
+@pytest.mark.parametrize("derived", [True, False])
+def test_copies_of_one_members_disk_are_one_replica(
+    stopped: Group, copy_of: Callable[[str], Path], *, derived: bool
+) -> None:
+    """That they are equal says nothing of another member, whoever else is compared. A copy that
+    doesn't say whose disk it is of can't be told."""
+    one, copy, other = stopped.replicas["n1"], copy_of("n1"), stopped.replicas["n2"]
+    for replicas in ({"n1": one, "n2": copy}, {"n1": one, "n2": copy, "n3": other}):
+        report = audited(replicas, derived=derived)
+        told = [(each.cause, each.replicas) for each in report.findings]
+        assert told == [(Cause.SAME_DISK, ("n1", "n2"))]
+        assert report.verdict is Verdict.INCOMPLETE
+    assert audited({"n1": one, "n3": other}, derived=derived).verdict is Verdict.IDENTICAL
+    (copy / "identity.json").unlink()
+    assert audited({"n1": one, "n2": copy}, derived=False).verdict is Verdict.IDENTICAL
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -40,6 +40,7 @@ from tests.audit.replicas import (
     build,
     copy_sparse,
     dropping,
+    on_own_disk,
     start_of,
     usual_entries,
 )
@@ -105,6 +106,7 @@ lefts = st.builds(Left, st.integers(-1, 2), st.booleans(), st.integers(0, 7))
 def leave(long: Original, target: Path, left: Left) -> LogStart:
     """A directory as it is drawn."""
     shutil.copytree(long.path, target, copy_function=copy_sparse)
+    on_own_disk(target, target.name)
     if left.start < 0:
         return FROM_THE_FIRST
     start = long.starts[left.start]
@@ -243,6 +245,7 @@ def test_node_that_drops_its_front_meanwhile_lacks_nothing(long: Original, deriv
             paths = {name: Path(folder) / name for name in NAMES[:2]}
             starts = {"n1": leave(long, paths["n1"], left), "n2": long.starts[later]}
             shutil.copytree(long.path, paths["n2"], copy_function=copy_sparse)
+            on_own_disk(paths["n2"], "n2")
             engine = Dropping(dropping(paths["n2"], long.starts[later]), tasks)
             replicas = [
                 Replica(name, str(path), position=long.position) for name, path in paths.items()
@@ -316,6 +319,7 @@ def test_start_that_nobody_can_vouch_for_is_incomplete(
     paths = {name: tmp_path / name for name in NAMES[:2]}
     replicas = [Replica(name, str(path)) for name, path in paths.items()]
     shutil.copytree(long.path, paths["n1"], copy_function=copy_sparse)
+    on_own_disk(paths["n1"], "n1")
     start = leave(long, paths["n2"], Left(1, page=True, files=0))
     kept = (paths["n2"] / "log_start").read_bytes()
     (paths["n2"] / "log_start").unlink()
@@ -342,6 +346,7 @@ def test_where_nothing_is_shared_nothing_is_called_identical(
     """One runs and ends where the other begins: the note fits, and no byte was compared."""
     start = leave(long, tmp_path / "n2", Left(2, page=True, files=0))
     shutil.copytree(long.path, tmp_path / "n1", copy_function=copy_sparse)
+    on_own_disk(tmp_path / "n1", "n1")
     behind = Position(start.offset(SEGMENT), start.digest, start.index, 1)
     replicas = [
         Replica("n1", str(tmp_path / "n1"), position=behind),

@@ -31,6 +31,7 @@ from tests.audit.replicas import (
     cut,
     dropping,
     flip_bit,
+    on_own_disk,
     start_of,
     usual_entries,
 )
@@ -309,6 +310,7 @@ def test_old_copy_of_a_whole_replica_is_shorter(
     build(tmp_path / "earlier", list(usual_entries())[:45])
     shutil.rmtree(three.paths["n3"])
     shutil.copytree(tmp_path / "earlier", three.paths["n3"], copy_function=copy_sparse)
+    on_own_disk(three.paths["n3"], "n3")
     report = audit(three.replicas, engine, WITH_DERIVED)
     found = only_finding(report)
     assert (found.cause, found.replicas) == (Cause.SHORTER, ("n3",))

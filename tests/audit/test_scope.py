@@ -41,6 +41,7 @@ from tests.audit.replicas import (
     build,
     copy_sparse,
     cut,
+    on_own_disk,
     usual_entries,
 )
 
@@ -134,6 +135,7 @@ def test_faults_beyond_what_is_named_are_counted(tmp_path: Path, engine: Engine)
     """Every second entry of a segment is rotten: a hundred places are named, the rest is told."""
     builder = build(tmp_path / "n1", [Entry(1, EntryKind.NOOP) for _ in range(280)])
     shutil.copytree(tmp_path / "n1", tmp_path / "n2", copy_function=copy_sparse)
+    on_own_disk(tmp_path / "n2", "n2")
     path = tmp_path / "n1" / "commitlog" / f"{0:020d}"
     content = bytearray(path.read_bytes())
     rotten = [h for h in builder.headers if h.index % 2 and h.physical_offset < SEGMENT]
