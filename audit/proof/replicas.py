@@ -219,7 +219,8 @@ class _Course:
         """Whether a node would start on each. Nobody who was found anything wrong with is believed
         to have anything right."""
         is_asked = self._files is Files.ALL and not self._options.is_copy
-        named = {replica for finding in self._found for replica in finding.replicas}
+        wrong = (each for each in self._found if each.cause is not Cause.SAME_DISK)  # no byte is
+        named = {replica for finding in wrong for replica in finding.replicas}
         runs = {replica: read for replica, read in self._runs.items() if replica not in named}
         judged: list[StartJudged] = []
         if is_asked:

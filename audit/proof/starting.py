@@ -28,6 +28,8 @@ MAX_NOTED: Final = 10  # Of each replica so many strays are noted, and so many s
 # What passes over the log's bytes tell with more.
 _OF_THE_LOG: Final = frozenset({Kind.LOG_DAMAGED, Kind.LOG_MISSING, Kind.SEGMENT_MISSING})
 _OF_SNAPSHOTS: Final = frozenset({Kind.SNAPSHOT_UNUSABLE, Kind.SNAPSHOT_AHEAD})
+# What says of no byte of the log that it is wrong.
+_OF_WHOM_IT_IS: Final = frozenset({Cause.SAME_DISK, Cause.SHARED_FILE, Cause.ALONE})
 _MEMBERS_FILES: Final = ("raft", "formation.json")
 
 
@@ -139,7 +141,7 @@ def _refusals(judged: StartJudged, known: Sequence[Finding]) -> Iterator[Finding
     if judged.judgement.starts:
         return
     who = judged.task.replica
-    is_told = any(who in finding.replicas for finding in known)
+    is_told = any(who in each.replicas for each in known if each.cause not in _OF_WHOM_IT_IS)
     refused = judged.judgement.of(Effect.REFUSED)
     for each in refused:
         if not (is_told and each.kind in _OF_THE_LOG):

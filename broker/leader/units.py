@@ -68,7 +68,8 @@ class ProposedUnit:
         batches: without producers and sequences; each is for a topic that is there.
         commands: each names its topic's incarnation.
         condition: is asked when nothing under way has the unit's keys: why it isn't proposed, or
-            None. It reads the applied state and changes nothing.
+            None; or it raises BrokerError, which the unit fails with. It reads the applied state
+            and changes nothing.
     """
 
     batches: tuple[Batch, ...] = ()
@@ -295,10 +296,10 @@ class Units:
         try:
             for batch in unit.wanted.batches:
                 self._topic_of(batch)
-        except BrokerError as error:
+            refusal = unit.wanted.condition()
+        except BrokerError as error:  # of the condition, too
             unit.fail(error)
             return True
-        refusal = unit.wanted.condition()
         if refusal is not None:
             unit.finish(UnitResult(refusal))
         return refusal is not None

@@ -199,7 +199,8 @@ def judge(owners: Owners, header: EntryHeader, frame: bytes) -> list[Judged]:
     Raises:
         InvalidFrame: it holds no units.
     """
-    at = Moment(header.index, header.append_time_ms, owners.lived_time.lived_ms)
+    lived_ms, level = owners.lived_time.lived_ms, owners.level.current
+    at = Moment(header.index, header.append_time_ms, lived_ms, level)
     entry = _Entry(owners, at)
     return [
         entry.judge(header, frame, number, span)

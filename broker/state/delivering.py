@@ -38,6 +38,7 @@ from broker.state.refusals import (
 )
 from broker.state.topics import TopicState
 from dledger.core.errors import InvariantViolation
+from dledger.level import TOPIC_RULES_LEVEL
 from dledger.wire.commands_pb2 import (
     SETTLING_EXTENDED,
     SETTLING_FINISHED,
@@ -54,11 +55,17 @@ _MAX_OFFSET: Final = (1 << 63) - 1
 
 
 class Moment(NamedTuple):
-    """The entry that is applied, its append time, and the lived time as of it."""
+    """The entry that is applied, its append time, and as of it the lived time and the level in
+    use."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks a moment for
     append_time_ms: int
     lived_ms: int
+    level: int
+
+    def draft(self, record: Record) -> Draft:
+        """The record, to be changed as all members do it that know the level."""
+        return Draft(record, loses_rows=self.level < TOPIC_RULES_LEVEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +165,7 @@ def buried(
     why = _malformed(command.base, command.mask, 0)
     if why or not command.attempts or command.mask.bit_count() != copies or not copies:
         return Malformed(why or "each message is finished with one copy, after its attempts")
-    draft = Draft(record)
+    draft = at.draft(record)
     taken = draft.take(command.handout, command.base, command.mask)
     if taken is None:
         return HandoutSuperseded(command.queue_id, command.base)
@@ -194,7 +201,7 @@ class Planning:
                 return QueueNotFound(self.topic.name, queue_id, count)
             if queue_id not in self.records:
                 return StartMissing(queue_id)
-            draft = self.drafts[queue_id] = Draft(self.records[queue_id])
+            draft = self.drafts[queue_id] = self.at.draft(self.records[queue_id])
         return draft
 
     # --- settling -----------------------------------------------------------------------------

@@ -37,7 +37,8 @@ class Effects:
     def moment(self) -> Moment:
         """The entry that is applied, as deliveries see it."""
         state = self._state
-        return Moment(state.applied_index, state.append_time_ms, state.lived_time.lived_ms)
+        lived_ms, level = state.lived_time.lived_ms, state.level.current
+        return Moment(state.applied_index, state.append_time_ms, lived_ms, level)
 
     def meant(self, meant: TopicRef) -> TopicState | TopicNotFound | TopicReplaced:
         """The topic that a command names."""

@@ -153,9 +153,15 @@ class Record:
 
 
 class Draft:
-    """A record that is being changed."""
+    """A record that is being changed.
 
-    def __init__(self, record: Record) -> None:
+    Args:
+        loses_rows: as members below level 9 do it, and one that applies beside them has to: where
+            several pages become smaller at once, rows of one may go with another's.
+    """
+
+    def __init__(self, record: Record, *, loses_rows: bool = False) -> None:
+        self._loses_rows = loses_rows
         self.next = record.next
         self.unfinished = record.unfinished
         self._pages = list(record.pages)
@@ -188,8 +194,11 @@ class Draft:
                 pages[at] = left
         if found != mask:
             return None
-        for at in sorted(pages, reverse=True):
-            self._replace(at, pages[at])
+        if len(pages) > 1 and not self._loses_rows:
+            self._replace_several(pages)
+        else:
+            for at in sorted(pages, reverse=True):
+                self._replace(at, pages[at])
         self.unfinished -= mask.bit_count()
         return taken
 
@@ -224,10 +233,26 @@ class Draft:
             return
         self._pages[at : at + 1] = [Page.of(rows)] if rows else []
         for left in (at, at - 1):
-            if 0 <= left < len(self._pages) - 1:
-                one, other = self._pages[left : left + 2]
-                if len(one) + len(other) <= MERGED_ROWS:
-                    self._pages[left : left + 2] = [Page.of([*one, *other])]
+            self._merge(left)
+
+    def _replace_several(self, pages: dict[int, list[Handout]]) -> None:
+        """These pages, none of them larger than before, are those handouts now. All of them are
+        exchanged before any is put together with a neighbour, which moves those behind it."""
+        low, end = min(pages), max(pages) + 1
+        kept = ((pages.get(at), self._pages[at]) for at in range(low, end))
+        changed = [
+            page if rows is None else Page.of(rows) for rows, page in kept if rows is None or rows
+        ]
+        self._pages[low:end] = changed
+        for left in range(low + len(changed) - 1, low - 2, -1):
+            self._merge(left)
+
+    def _merge(self, left: int) -> None:
+        """That page and the next one become one, where they are few."""
+        if 0 <= left < len(self._pages) - 1:
+            one, other = self._pages[left : left + 2]
+            if len(one) + len(other) <= MERGED_ROWS:
+                self._pages[left : left + 2] = [Page.of([*one, *other])]
 
     def done(self) -> Record:
         """What the record has become."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
+from broker.state.handouts import SPAN
 from chaos.errors import CallFailed
 from chaos.sim.clients import Client, Shared
 from chaos.sim.defect import Defect
@@ -93,7 +94,7 @@ class Popper(Client):
             max_bytes=self.chance.choice((0, 0, 1_000)),
             hold_ms=self.chance.choice((0, 60)),
             hidden_ms=hidden_ms,
-            settled=[_settlement(each, cpb.SETTLING_FINISHED) for each in mine],
+            settled=list(map(_finishing, _together(mine))),
             max_attempts=HANDED_OUT,
         )
         for each in mine:
@@ -177,7 +178,11 @@ class Popper(Client):
             group=self._shop.group,
             topic=topic,
             topic_incarnation=mine[0].message[1],
-            settled=[_settlement(each, what, hidden_ms) for each in mine],
+            settled=(
+                list(map(_finishing, _together(mine)))
+                if what == cpb.SETTLING_FINISHED
+                else [_settlement(each, what, hidden_ms) for each in mine]
+            ),
         )
         if what == cpb.SETTLING_FINISHED:
             for each in mine:
@@ -195,10 +200,11 @@ class Popper(Client):
 
     def _note_finished(self, mine: list[InHand], unsettled: Iterable[pb.Unsettled]) -> None:
         """Whatever isn't told as superseded is finished."""
-        left = {each.position for each in unsettled}
-        for position, each in enumerate(mine):
-            if position not in left:
-                self._shop.finished_us.setdefault(each.message, self.shared.group.now_us)
+        left = {each.position: each.mask for each in unsettled}
+        for position, hand in enumerate(_together(mine)):
+            for each in hand:
+                if not left.get(position, 0) >> each.message[3] - hand[0].message[3] & 1:
+                    self._shop.finished_us.setdefault(each.message, self.shared.group.now_us)
 
     async def _commit_simply(self) -> None:
         """Offsets of a group that is handed messages are nobody's to commit, once it is known."""
@@ -212,6 +218,28 @@ class Popper(Client):
         except CallFailed:
             return
         raise Defect("two styles", f"offsets of {self._shop.group} were committed")
+
+
+def _together(mine: Iterable[InHand]) -> list[list[InHand]]:
+    """Those of one hand and queue, in order, as far as one settlement names them: as the library
+    acknowledges what it was given together. Asked for more time each is by itself."""
+    found: list[list[InHand]] = []
+    for each in sorted(mine, key=lambda each: (each.message, each.handout)):
+        place, offset = (each.message[:3], each.handout), each.message[3]
+        first = found[-1][0] if found else None
+        is_of_it = first is not None and (first.message[:3], first.handout) == place
+        if first is not None and is_of_it and offset - first.message[3] < SPAN:
+            found[-1].append(each)
+        else:
+            found.append([each])
+    return found
+
+
+def _finishing(hand: list[InHand]) -> pb.Settlement:
+    first = hand[0].message[3]
+    settled = _settlement(hand[0], cpb.SETTLING_FINISHED)
+    settled.mask = sum(1 << each.message[3] - first for each in hand)
+    return settled
 
 
 def _settlement(each: InHand, what: cpb.Settling, hidden_ms: int = 0) -> pb.Settlement:

@@ -52,6 +52,7 @@ from tests.audit.replicas import (
     build,
     copy_sparse,
     dropping,
+    on_own_disk,
     start_of,
     usual_entries,
 )
@@ -240,7 +241,7 @@ def test_queues_are_never_believed(three: ReplicaSet, tmp_path: Path) -> None:
 
 def grown(three: ReplicaSet, builder: LogBuilder) -> None:
     """All three are at the builder's state now; what is the same isn't written."""
-    for data in three.paths.values():
+    for name, data in three.paths.items():
         for path in sorted(p for p in builder.path.rglob("*") if p.is_file()):
             target = data / path.relative_to(builder.path)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -248,6 +249,7 @@ def grown(three: ReplicaSet, builder: LogBuilder) -> None:
             if is_segment and target.exists() and target.read_bytes() == path.read_bytes():
                 continue
             copy_sparse(str(path), str(target))
+        on_own_disk(data, name)
     three.headers, three.end = builder.headers, builder.log.end_offset
 
 

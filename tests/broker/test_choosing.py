@@ -15,6 +15,7 @@ from broker.reading.queues import Found
 from broker.state.deliveries import Deliveries
 from broker.state.delivering import Planning
 from broker.state.handouts import SPAN, Draft, Handout
+from dledger.level import KNOWN_LEVEL
 from dledger.records.record import RecordTemplate, decode_records
 from dledger.wire.commands_pb2 import (
     SETTLING_EXTENDED,
@@ -63,7 +64,7 @@ class Shop:
         topic = self.owners.topics["t"]
         command = DeliverCommand(group="g", topic="t", incarnation=1, fifo=self.is_fifo)
         records = dict(self.owners.deliveries.in_topic("g", 1))
-        at = at_provisional(self.owners.now_ms)
+        at = at_provisional(self.owners.now_ms, KNOWN_LEVEL)
         planning = Planning(self.owners.deliveries, topic, self.is_fifo, at, records)
         return Choice(
             *(planning, topic, command, self.owners.now_ms, self.read),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -31,7 +32,7 @@ from broker.state.refusals import (
 )
 from broker.state.snapshot import Section
 from broker.state.topics import Topics
-from dledger.level import DELIVERY_LEVEL
+from dledger.level import DELIVERY_LEVEL, KNOWN_LEVEL, TOPIC_RULES_LEVEL
 from dledger.wire.commands_pb2 import (
     SETTLING_EXTENDED,
     SETTLING_FINISHED,
@@ -71,7 +72,7 @@ class Owners:
     def do(self, command: DeliverCommand) -> Refusal | None:
         """Applies a command, as the machine does; the refusal."""
         self.index += 1
-        at = Moment(self.index, self.now_ms, 0)
+        at = Moment(self.index, self.now_ms, 0, KNOWN_LEVEL)
         plan = planned(self, self.topics["t"], command, at)
         if not isinstance(plan, Plan):
             return plan
@@ -105,7 +106,7 @@ class Owners:
     def bury(self, command: BuryCommand, copies: int | None = None) -> Refusal | None:
         """Makes dead letters, of which so many copies go with it: one each unless told."""
         self.index += 1
-        at = Moment(self.index, self.now_ms, 0)
+        at = Moment(self.index, self.now_ms, 0, KNOWN_LEVEL)
         made = command.mask.bit_count() if copies is None else copies
         plan = buried(self, self.topics["t"], command, made, at)
         if not isinstance(plan, Plan):
@@ -410,6 +411,56 @@ def test_pages_stay_as_small_and_as_few_as_they_may() -> None:
     assert [each.index for each in draft] == sorted(each.index for each in draft)
 
 
+HANDS = st.lists(st.integers(1, SPAN), min_size=2, max_size=8)
+
+
+@settings(max_examples=150)
+@given(HANDS, st.randoms(use_true_random=False), st.data())
+def test_whoever_finishes_much_at_once_finishes_nothing_else(
+    sizes: list[int], chance: Random, data: st.DataObject
+) -> None:
+    """Hands whose messages were asked more time for one by one are a row each, over several pages;
+    what is finished together of them leaves the others' alone, and the sums are right."""
+    draft, hands, held = Draft(Record(0)), [], set[int]()
+    for index, size in enumerate(sizes, 1):
+        hands.append((index, draft.next, (1 << size) - 1))
+        draft.put(Handout(index, draft.next, (1 << size) - 1, 0, A, 1))
+        held |= set(range(draft.next, draft.next + size))
+        draft.next += size
+    for index, base, mask in hands:
+        for each in range(data.draw(st.integers(0, mask.bit_length()))):
+            for taken in draft.take(index, base + each, 1) or []:
+                draft.put(taken._replace(hidden_until_ms=2_000))
+    chance.shuffle(hands)
+    for index, base, whole in hands:
+        mask = whole & data.draw(st.one_of(st.just(whole), st.integers(1, whole)))
+        assert draft.take(index, base, mask) is not None
+        held -= {base + bit for bit in range(SPAN) if mask >> bit & 1}
+        record = draft.done()
+        assert {offset for each in record for offset in each.offsets()} == held
+        assert record.unfinished == len(held)
+        assert all(0 < len(page) <= PAGE_ROWS for page in record.pages)
+        assert [each.index for each in record] == sorted(each.index for each in record)
+
+
+def test_a_member_beside_older_ones_does_as_they_do() -> None:
+    """Below level 9 rows are lost alike by all of them, or they would differ."""
+    hands = [(index, (0, 20, 70)[index - 1], (20, 50, 10)[index - 1]) for index in (1, 2, 3)]
+    left = []
+    for level in (TOPIC_RULES_LEVEL - 1, TOPIC_RULES_LEVEL):
+        draft = Moment(4, 0, 0, level).draft(Record(80))
+        for index, base, size in hands:
+            draft.put(Handout(index, base, (1 << size) - 1, 0, A, 1))
+        for index, base, size in hands:
+            for each in range(base, base + size):
+                for taken in draft.take(index, each, 1) or []:
+                    draft.put(taken)
+        for index, base, size in hands[:2]:
+            assert draft.take(index, base, (1 << size) - 1)
+        left.append(sorted(offset for each in draft for offset in each.offsets()))
+    assert left == [[], list(range(70, 80))]
+
+
 @given(st.integers(1, (1 << SPAN) - 1), st.integers(1, (1 << SPAN) - 1), st.integers(-100, 100))
 def test_bits_are_taken_wherever_bases_lie(mask: int, wish: int, apart: int) -> None:
     """Exactly those that are asked for, or none."""
@@ -478,6 +529,34 @@ class AnyOrder(RuleBasedStateMachine):
             if mask >> bit & 1:
                 self.held[queue_id, base + bit] = (self.owners.index, due, 1)
         self.next[queue_id] = base + mask.bit_length()
+
+    @rule(queue_id=st.integers(0, 1), size=st.integers(40, SPAN))
+    def give_many(self, queue_id: int, size: int) -> None:
+        """Each of which is then asked more time for by itself: a row each."""
+        base, entry = self.next[queue_id], self.owners.index + 1
+        self.give_new(queue_id, 0, (1 << size) - 1)
+        if self.next[queue_id] == base:
+            return
+        wishes = [longer(entry, base + each) for each in range(size)]
+        for wish in wishes:
+            wish.queue_id = queue_id
+        assert self.owners.settle(*wishes) is None
+        for wish in wishes:
+            due = self.owners.now_ms + wish.hidden_ms
+            self.held[queue_id, wish.base] = (entry, due, 1)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(0, 1 << 20))
+    def finish_all_of_a_hand(self, pick: int) -> None:
+        """What is left of it, as far as one settlement goes."""
+        (queue_id, _), (entry, _, _) = sorted(self.held.items())[pick % len(self.held)]
+        mine = sorted(at for (q, at), (e, _, _) in self.held.items() if (q, e) == (queue_id, entry))
+        mine = [each for each in mine if each - mine[0] < SPAN]
+        wish = done(entry, mine[0], sum(1 << each - mine[0] for each in mine))
+        wish.queue_id = queue_id
+        assert self.owners.settle(wish) is None
+        for each in mine:
+            del self.held[queue_id, each]
 
     def named(self, pick: int, mask: int) -> tuple[int, int, int, set[tuple[int, int]], bool]:
         """A receipt of something in hand: queue, entry, base, what it names, whether it is true."""
@@ -553,6 +632,7 @@ class AnyOrder(RuleBasedStateMachine):
             frontier = min(left, default=self.next[queue_id])
             assert self.owners.offset(queue_id) == frontier
             assert self.owners.record(queue_id).next == self.next[queue_id]
+            assert self.owners.record(queue_id).unfinished == len(left)
 
     def teardown(self) -> None:
         self.owners.check()

@@ -158,6 +158,36 @@ def test_a_wide_command_waits_for_its_keys_and_holds_them_back() -> None:
     assert refusals == [None, None, None, None, TopicNotFound("t"), None]
 
 
+def test_condition_about_what_has_gone_meanwhile_harms_nobody_else() -> None:
+    """It looks its topic up, which is deleted by the entry in front of it: its unit fails, and so
+    does one that is proposed then; those behind them go on."""
+    bench = raised()
+    bench.topic("other")
+    t, other = incarnation(bench), incarnation(bench, "other")
+
+    def condition() -> Refusal | None:
+        bench.reader.topic(TopicRef("t", t))
+        return None
+
+    about_t = ProposedUnit((), (commit("g", 0, t),), condition)
+    deleting, failing, behind = put(
+        bench,
+        unit(commands=(delete(t, "t"),)),
+        about_t,
+        unit(commands=(commit("h", 0, other, "other"),)),
+    )
+    bench.commit()
+    assert deleting.result().refusal is None
+    later = bench.appender.units.propose(about_t)
+    for future in (failing, later):
+        error = future.exception()
+        assert isinstance(error, BrokerError)
+        assert error.code is ErrorCode.TOPIC_NOT_FOUND
+    bench.commit()
+    assert behind.result().refusal is None
+    assert bench.appender.idle
+
+
 def test_conditions_are_asked_when_nothing_under_way_has_the_keys() -> None:
     """Over what is applied; one that fails is answered without an entry."""
     bench = raised()

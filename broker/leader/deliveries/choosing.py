@@ -340,9 +340,9 @@ class Choice:
         }
 
 
-def at_provisional(now_ms: int) -> Moment:
+def at_provisional(now_ms: int, level: int) -> Moment:
     """When the command would be applied, as far as that is known."""
-    return Moment(PROVISIONAL, now_ms, 0)
+    return Moment(PROVISIONAL, now_ms, 0, level)
 
 
 def runs(handout: Handout) -> list[tuple[int, int]]:

@@ -312,7 +312,7 @@ class Desk:
             raise self._around.refused(started)
         records.update(started)
         now_ms = self._around.now_ms()
-        at = at_provisional(now_ms)
+        at = at_provisional(now_ms, state.level.current)
         planning = Planning(state.deliveries, topic, self.is_fifo, at, records)
         is_tried = asyncio.get_running_loop().time() < self._buries_at_s
         attempts = 0 if is_tried else self.max_attempts

@@ -13,6 +13,22 @@ _PLANNED = "the leader asks the same rules, and proposes nothing that they refus
 
 DELIVERIES = (
     Mutant(
+        "rows-lost-where-pages-become-one",
+        "broker/state/handouts.py",
+        "        if len(pages) > 1 and not self._loses_rows:\n",
+        "        if False:\n",
+        masked="few simulated queues have more than two pages of messages in hand",
+        tests=_STATE,
+    ),
+    Mutant(
+        "rows-kept-beside-members-that-lose-them",
+        "broker/state/delivering.py",
+        "loses_rows=self.level < TOPIC_RULES_LEVEL)",
+        "loses_rows=False)",
+        masked="simulated members of the level before are this program",
+        tests=_STATE,
+    ),
+    Mutant(
         "ack-by-a-superseded-hand",
         "broker/state/handouts.py",
         "if each.index == index else 0\n",

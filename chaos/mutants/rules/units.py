@@ -22,6 +22,20 @@ _SHARED: Final = ("tests/broker/test_shared_bounds.py",)
 
 UNITS = (
     Mutant(
+        "condition-that-fails-ends-the-leader",
+        _LEADER,
+        "            refusal = unit.wanted.condition()\n"
+        "        except BrokerError as error:  # of the condition, too\n"
+        "            unit.fail(error)\n"
+        "            return True\n",
+        "        except BrokerError as error:\n"
+        "            unit.fail(error)\n"
+        "            return True\n"
+        "        refusal = unit.wanted.condition()\n",
+        masked="no simulated topic is deleted in front of what is sent back",
+        tests=("tests/broker/test_units.py",),
+    ),
+    Mutant(
         "units-shared-beyond-a-segment",
         "broker/leader/units.py",
         "min(SHARED_BYTES, segment_bytes // SHARED_PART)",
