@@ -26,6 +26,7 @@ from broker.reading.queues import Found, QueueReader
 from broker.state.refusals import LevelMoved, Refusal
 from broker.state.retries import Queue, Retries
 from broker.state.topics import TopicRef, Topics, TopicState
+from dledger.reading.compound import MAX_PARTS
 from dledger.records.record import DecodedRecord, decode_records
 from dledger.records.reserved import LEVELS, SCHEDULE_TOPIC
 from dledger.sparing import Sparing
@@ -186,8 +187,11 @@ class DelayPump:
                 if end == at and end == first:
                     return due
                 break
-            end, latest_ms = record.queue_offset + 1, due
             destination = goes_to(record)
+            is_other = destination is not None and destination not in by_topic
+            if is_other and len(by_topic) == MAX_PARTS:
+                break  # the next unit begins with it
+            end, latest_ms = record.queue_offset + 1, due
             if destination is None:
                 self._tell_foreign(record)
             else:

@@ -9,6 +9,7 @@ _NODES = ("tests/integration/test_retries.py",)
 _ASKED_FIRST = "a leader that is right proposes no such unit"
 _RARE = "no simulated dead letter is sent again, no such topic deleted, no level as low"
 _UNREAD = ("tests/broker/test_unread.py",)
+_PUMP = ("tests/broker/test_delay_pump.py",)
 
 RETRYING = (
     Mutant(
@@ -178,5 +179,13 @@ RETRYING = (
         "\n",
         masked="no simulated group is unused for so long that it is forgotten",
         tests=("tests/broker/test_starting.py",),
+    ),
+    Mutant(
+        "more-groups-than-a-unit-has-parts",
+        "broker/leader/retries/pump.py",
+        "            if is_other and len(by_topic) == MAX_PARTS:\n",
+        "            if False:\n",
+        masked="no simulated broker group has so many consumer groups that fail",
+        tests=_PUMP,
     ),
 )
