@@ -112,7 +112,7 @@ class Appender:
             read_at: bytes of the log by (physical offset, size).
             is_full: whether the disk has no room for another segment.
             store_host: IPv4 address (4 bytes) and port that records are stamped with.
-            max_message_bytes: the largest body.
+            max_message_bytes: the largest body that is taken from clients.
             segment_bytes: of the log: no entry is longer.
         """
         self._read_at = read_at
@@ -121,7 +121,7 @@ class Appender:
         self._machine = machine
         self._store_host = store_host
         self._store_host_wire = HOST.struct().pack(*store_host)
-        self._rules = BatchRules(max_message_bytes)
+        self._rules = BatchRules(max_message_bytes, segment_bytes)
         self.check_in_steps = self._rules.check_in_steps
         self._flight = InFlight()
         self.units = Units(

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Final
 
 from broker.errors import BrokerError, ErrorCode, Failure
+from dledger.limits import MAX_MESSAGE_BYTES
 from dledger.records.errors import InvalidRecord
 from dledger.records.layout import RECORD
 from dledger.records.properties import MAX_PROPERTIES_BYTES, MAX_SENT_PROPERTIES_BYTES
@@ -36,7 +38,8 @@ class Batch:
     0; `records` are `count` records back to back, in the layout of docs/formats.md. `incarnation`:
     of the topic that is meant; 0: whichever has the name. `queues_changed`: the last change of its
     write queues that the sender knew as it chose the queue; None: it doesn't say. `checked`: what
-    `BatchRules` has found; None: it has not looked yet."""
+    `BatchRules` has found; None: it has not looked yet. `is_copy`: this broker made it of records
+    that the log has, so no client's word is in its sizes."""
 
     topic: str
     queue_id: int
@@ -46,6 +49,7 @@ class Batch:
     incarnation: int = 0
     queues_changed: int | None = None
     checked: list[int] | BrokerError | None = field(default=None, compare=False, repr=False)
+    is_copy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +77,36 @@ class StoredBefore:
 BatchAnswer = Placed | StoredBefore | Failure
 
 
+class _Bounds:
+    """How large a body, a record, and a batch's records may be, in bytes."""
+
+    def __init__(self, message: int) -> None:
+        self.message = message
+        self.record = message + MAX_RECORD_OVERHEAD
+        self.batch = message + BATCH_SLACK_BYTES
+
+
+# What was taken comes again, and ends as a dead letter, however small messages have to be since.
+_COPIED: Final = _Bounds(MAX_MESSAGE_BYTES)
+
+
 class BatchRules:
     """What a batch must be like to be taken."""
 
-    def __init__(self, max_message_bytes: int) -> None:
+    def __init__(self, max_message_bytes: int, segment_bytes: int) -> None:
         """Args:
-        max_message_bytes: the largest body.
+        max_message_bytes: the largest body that is taken from clients.
+        segment_bytes: of the log: no entry is longer.
         """
-        self._max_message = max_message_bytes
-        self._max_record = max_message_bytes + MAX_RECORD_OVERHEAD
-        self._max_batch = max_message_bytes + BATCH_SLACK_BYTES
+        self._sent = _Bounds(max_message_bytes)
+        # Whoever took the largest message had a segment that holds it, and so much beside it.
+        fits = segment_bytes - BATCH_SLACK_BYTES
+        self._max_unit = max(self._sent.batch, min(_COPIED.batch, fits))
 
     def takes_unit(self, size: int) -> bool:
-        """Whether a unit may be so large: no larger than the largest data entry."""
-        return size <= self._max_batch
+        """Whether a unit, which brokers make, may be so large: no larger than the largest data
+        entry that there may be in the log."""
+        return size <= self._max_unit
 
     def record_starts(self, batch: Batch) -> list[int]:
         """Where each record of the batch begins; every length and CRC in them is right.
@@ -149,30 +169,33 @@ class BatchRules:
             return replace(batch, checked=error)
         return replace(batch, checked=starts)
 
+    def _bounds_of(self, batch: Batch) -> _Bounds:
+        return _COPIED if batch.is_copy else self._sent
+
     def _check_sizes(self, batch: Batch) -> None:
-        records = batch.records
+        records, bounds = batch.records, self._bounds_of(batch)
         if not 0 < batch.count <= MAX_BATCH_RECORDS:
             raise BrokerError(
                 ErrorCode.INVALID_ARGUMENT,
                 f"a batch holds 1 to {MAX_BATCH_RECORDS} messages, not {batch.count}",
             )
-        if len(records) > self._max_batch:
+        if len(records) > bounds.batch:
             raise BrokerError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"{len(records)} bytes of records, the limit is {self._max_batch} "
-                f"({self._max_message} for one message)",
+                f"{len(records)} bytes of records, the limit is {bounds.batch} "
+                f"({bounds.message} for one message)",
             )
 
     def _validate(self, batch: Batch, first: int, end: int) -> list[int]:
         """Where each of the records in bytes `[first, end)` begins."""
-        records = batch.records
+        records, bounds = batch.records, self._bounds_of(batch)
         piece = records if end - first == len(records) else records[first:end]
         try:
             starts = validate_records(
                 piece,
                 topic=batch.topic,
                 queue_id=batch.queue_id,
-                max_record_size=self._max_record,
+                max_record_size=bounds.record,
             )
         except InvalidRecord as error:
             if first:
@@ -181,15 +204,14 @@ class BatchRules:
             raise BrokerError(ErrorCode.RECORD_CORRUPT, str(error)) from error
         if first:
             starts = [first + start for start in starts]
-        if end - first > self._max_message:
-            self._check_bodies(records, starts)
+        if end - first > bounds.message:
+            _check_bodies(records, starts, bounds.message)
         return starts
 
-    def _check_bodies(self, records: bytes, starts: list[int]) -> None:
-        for start in starts:
-            (size,) = BODY_LENGTH.unpack_from(records, start + BODY_LENGTH_AT)
-            if size > self._max_message:
-                raise BrokerError(
-                    ErrorCode.MESSAGE_TOO_LARGE,
-                    f"a message of {size} bytes, the limit is {self._max_message}",
-                )
+
+def _check_bodies(records: bytes, starts: list[int], most: int) -> None:
+    for start in starts:
+        (size,) = BODY_LENGTH.unpack_from(records, start + BODY_LENGTH_AT)
+        if size > most:
+            text = f"a message of {size} bytes, the limit is {most}"
+            raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, text)

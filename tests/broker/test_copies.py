@@ -20,7 +20,7 @@ from dledger.records.record import BATCH_PREAMBLE, RecordTemplate, decode_record
 from dledger.records.reserved import DEAD_REASON, EXHAUSTED, ORIGIN_TOPIC, REAL_TOPIC
 
 LONG_TOPIC, LONG_GROUP = "t" * 127, "g" * 119
-RULES = BatchRules(4 << 20)
+RULES = BatchRules(4 << 20, 8 << 20)
 
 
 def stored(properties: bytes, body: bytes = b"x" * 100, topic: str = LONG_TOPIC) -> Batch:

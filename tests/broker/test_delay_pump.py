@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
+
 import pytest
 
-from broker.leader.retries.copies import Failure, copy_of
+from broker.errors import BrokerError, ErrorCode, Failure
+from broker.leader.batches import BatchRules
+from broker.leader.retries.copies import Failure as Failed
+from broker.leader.retries.copies import copy_of
 from broker.leader.units import ProposedUnit
 from broker.state.retries import Queue
 from broker.state.topics import TopicRef
@@ -19,9 +25,14 @@ from dledger.records.reserved import (
 )
 from tests.broker.attended import Room
 from tests.broker.leader import batch
+from tests.node.machine import SEGMENT
 
 QUEUE_ID = FIRST_RETRY_LEVEL - 1
 WAIT_MS = LEVEL_DELAYS_MS[QUEUE_ID]
+
+
+LARGE = b"x" * (2 << 20)
+LOWERED = 1 << 10  # the largest body, as an operator has set it since
 
 
 class Levels(Room):
@@ -36,7 +47,7 @@ class Levels(Room):
         units = self.leader.replica.appender.units
         for group, body in failed:
             (record,) = decode_records(batch(0, body).records)
-            copy = copy_of(record, Failure(group, 1, 0))
+            copy = copy_of(record, Failed(group, 1, 0))
             with self.leader.running():
                 units.propose(ProposedUnit((copy,)))
         self.pass_ms(100)
@@ -58,6 +69,15 @@ class Levels(Room):
                 return bodies
             at = found.next_offset
 
+    def lower(self) -> None:
+        """The leader has started again, and takes no messages larger than that."""
+        node = self.leader
+        broker = node.config.broker.model_copy(update={"max_message_bytes": LOWERED})
+        node.kill()
+        node.config = node.config.model_copy(update={"broker": broker})
+        node.boot()
+        self.pass_ms(0)
+
     @property
     def left(self) -> int:
         """How many messages the level still has."""
@@ -77,3 +97,41 @@ def test_messages_of_any_number_of_groups_come_again(groups: int) -> None:
     room.pass_ms(WAIT_MS + 5_000)
     assert room.left == 0
     assert room.came() == {n: [body for name, body in waits if name == n] for n in names}
+
+
+def test_what_waits_comes_again_however_small_messages_have_to_be_since() -> None:
+    """It was taken when it was sent; nobody else may send anything as large."""
+    room = Levels()
+    room.fail(("a", LARGE), ("b", b"small"))
+    room.lower()
+    room.pass_ms(WAIT_MS + 5_000)
+    assert room.left == 0
+    assert room.came() == {"a": [LARGE], "b": [b"small"]}
+    node = room.leader
+    with node.running():
+        sent = node.replica.appender.send(b"", [batch(0, LARGE)])
+    (answer,) = sent.result()
+    assert isinstance(answer, Failure)
+    assert answer.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize(("body_bytes", "is_taken"), [(4 << 20, True), ((4 << 20) + 1, False)])
+def test_a_copy_is_judged_by_the_largest_message_that_there_is(
+    body_bytes: int, is_taken: bool
+) -> None:
+    rules = BatchRules(LOWERED, SEGMENT)
+    (record,) = decode_records(batch(0, b"x" * body_bytes).records)
+    copy = copy_of(record, Failed("g", 1, 0))
+    assert copy.is_copy
+    with contextlib.nullcontext() if is_taken else pytest.raises(BrokerError, match="limit is"):
+        assert rules.record_starts(copy) == [0]
+    for sent in (replace(copy, is_copy=False), batch(0, b"x" * (LOWERED + 1))):
+        with pytest.raises(BrokerError) as found:
+            rules.record_starts(sent)
+        assert found.value.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_units_are_no_larger_than_what_fits_a_segment() -> None:
+    assert BatchRules(LOWERED, SEGMENT).takes_unit(len(LARGE))
+    assert not BatchRules(LOWERED, len(LARGE)).takes_unit(len(LARGE))
+    assert not BatchRules(LOWERED, 1 << 30).takes_unit(5 << 20)

@@ -127,7 +127,7 @@ def _batch(
     )
     copy = bytearray(encoded)
     _RECONSUMED.pack_into(copy, _RECONSUMED_AT, failures)
-    return Batch(topic, queue_id, 0, 1, bytes(copy))
+    return Batch(topic, queue_id, 0, 1, bytes(copy), is_copy=True)
 
 
 def _encoded(properties: Mapping[str, str]) -> bytes:

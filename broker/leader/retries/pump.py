@@ -259,4 +259,4 @@ def _joined(copies: list[Batch]) -> Batch:
     """Copies for one queue as one batch, in their order."""
     first = copies[0]
     records = b"".join(copy.records for copy in copies)
-    return Batch(first.topic, first.queue_id, 0, len(copies), records)
+    return Batch(first.topic, first.queue_id, 0, len(copies), records, is_copy=True)

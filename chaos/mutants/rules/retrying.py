@@ -9,6 +9,7 @@ _NODES = ("tests/integration/test_retries.py",)
 _ASKED_FIRST = "a leader that is right proposes no such unit"
 _RARE = "no simulated dead letter is sent again, no such topic deleted, no level as low"
 _UNREAD = ("tests/broker/test_unread.py",)
+_SAME_SIZES = "no simulated operator lowers max_message_bytes"
 _PUMP = ("tests/broker/test_delay_pump.py",)
 
 RETRYING = (
@@ -186,6 +187,30 @@ RETRYING = (
         "            if is_other and len(by_topic) == MAX_PARTS:\n",
         "            if False:\n",
         masked="no simulated broker group has so many consumer groups that fail",
+        tests=_PUMP,
+    ),
+    Mutant(
+        "copies-judged-by-what-clients-may-send",
+        "broker/leader/batches.py",
+        "        return _COPIED if batch.is_copy else self._sent\n",
+        "        return self._sent\n",
+        masked=_SAME_SIZES,
+        tests=_PUMP,
+    ),
+    Mutant(
+        "units-of-copies-judged-by-what-clients-may-send",
+        "broker/leader/batches.py",
+        "max(self._sent.batch, min(_COPIED.batch, fits))",
+        "self._sent.batch",
+        masked=_SAME_SIZES,
+        tests=_PUMP,
+    ),
+    Mutant(
+        "clients-may-send-what-is-as-large-as-copies",
+        "broker/leader/batches.py",
+        "        return _COPIED if batch.is_copy else self._sent\n",
+        "        return _COPIED\n",
+        masked="no simulated client sends more than it may",
         tests=_PUMP,
     ),
 )
