@@ -19,6 +19,7 @@ from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.leadership import Leadership
 from broker.leader.membership import Membership
 from broker.leader.retries.own_topics import OwnTopics
+from broker.leader.retries.pump import DelayPump
 from broker.log_start import LogStartKeeper
 from broker.mending import Mender
 from broker.picture import Facts, node_health, node_status
@@ -75,6 +76,7 @@ class Parts:
     archiver: Archiver
     groups: GroupKeeper
     own_topics: OwnTopics
+    delays: DelayPump
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,7 @@ def facts_of(parts: Parts, sends: Sends, pulls: Pulls, links: Mapping[NodeId, Pe
         front_held=parts.log_start.held,
         archive=parts.archiver.statistics(),
         groups=parts.groups.statistics(),
+        delays=parts.delays.statistics(),
         links=links,
         addresses=parts.leadership.members(),
         request_bytes=sends.budget.used_bytes,

@@ -17,6 +17,7 @@ from broker.leader.append import AppenderStatistics
 from broker.leader.epochs import EpochName
 from broker.leader.groups.keeper import KeeperStatistics
 from broker.leader.leadership import LeadershipStatistics
+from broker.leader.retries.pump import DelayStatistics
 from broker.mending import MendStatistics
 from broker.metrics import NodeFacts
 from broker.premises import Premises
@@ -53,6 +54,7 @@ class Facts:
     comparison: ComparisonStatistics
     archive: ArchiveStatistics
     groups: KeeperStatistics
+    delays: DelayStatistics
     front_held: str  # why what may go is still here; empty: nothing holds it
     links: Mapping[NodeId, PeerLink]
     addresses: Mapping[NodeId, str]  # of the members
@@ -354,6 +356,10 @@ def _group_gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         "group_leases": ("Queues that a member holds.", machine.leases),
         "group_streams": ("Streams of members at this leader.", facts.groups.streams),
         "group_members_attached": ("Members on them.", facts.groups.attached),
+        "delay_levels_held": (
+            "Leader: delay levels whose first message is due and couldn't be moved.",
+            facts.delays.held,
+        ),
     }
 
 

@@ -128,6 +128,7 @@ class Wiring:
             self.archiver,
             self.groups,
             self.own_topics,
+            self.delays,
         )
 
     def _make_housekeeping(self) -> Housekeeping:

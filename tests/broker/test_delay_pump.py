@@ -11,7 +11,10 @@ from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.batches import BatchRules
 from broker.leader.retries.copies import Failure as Failed
 from broker.leader.retries.copies import copy_of
+from broker.leader.retries.own_topics import OwnTopics
+from broker.leader.retries.pump import DelayStatistics
 from broker.leader.units import ProposedUnit
+from broker.state.refusals import Refusal, TooManyQueues
 from broker.state.retries import Queue
 from broker.state.topics import TopicRef
 from dledger.reading.compound import MAX_PARTS
@@ -22,6 +25,7 @@ from dledger.records.reserved import (
     LEVELS,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    retry_topic,
 )
 from tests.broker.attended import Room
 from tests.broker.leader import batch
@@ -135,3 +139,23 @@ def test_units_are_no_larger_than_what_fits_a_segment() -> None:
     assert BatchRules(LOWERED, SEGMENT).takes_unit(len(LARGE))
     assert not BatchRules(LOWERED, len(LARGE)).takes_unit(len(LARGE))
     assert not BatchRules(LOWERED, 1 << 30).takes_unit(5 << 20)
+
+
+def test_a_level_that_cannot_go_on_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it can't: while there is no room for a topic, here."""
+    room = Levels()
+    room.fail(("a", b"1"), ("b", b"2"))
+    delays = room.leader.replica.parts.delays
+    make, full = OwnTopics.make, TooManyQueues(1, 1)
+
+    async def made(topics: OwnTopics, name: str) -> Refusal | None:
+        return full if name == retry_topic("b") else await make(topics, name)
+
+    monkeypatch.setattr(OwnTopics, "make", made)
+    room.pass_ms(WAIT_MS - 1_000)
+    assert delays.statistics().held == 0
+    room.pass_ms(3_000)
+    assert (room.left, delays.statistics()) == (2, DelayStatistics(0, 1))
+    monkeypatch.setattr(OwnTopics, "make", make)
+    room.pass_ms(1_000)
+    assert (room.left, delays.statistics()) == (0, DelayStatistics(2, 0))

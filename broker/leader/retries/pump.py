@@ -75,6 +75,16 @@ class _Head:
     offset: int = -1
     due_ms: int = 0
     rests_until: int = 0  # the look
+    is_held: bool = False  # it is due, and couldn't be moved the last time
+
+
+@dataclass(frozen=True, slots=True)
+class DelayStatistics:
+    """`moved`: copies since the start; `held`: levels whose first message is due and couldn't be
+    moved: none behind it comes."""
+
+    moved: int = 0
+    held: int = 0
 
 
 class DelayPump:
@@ -120,7 +130,7 @@ class DelayPump:
         self._heads: dict[Queue, _Head] = {}
         self._moving: dict[Queue, asyncio.Task[None]] = {}
         self._sparing = Sparing()
-        self.moved = 0
+        self._moved = 0
 
     def close(self) -> None:
         """Nothing is moved any more."""
@@ -128,6 +138,10 @@ class DelayPump:
         for task in self._moving.values():
             task.cancel()
         self._moving, self._heads = {}, {}
+
+    def statistics(self) -> DelayStatistics:
+        """A frozen picture, as of now; nothing is held where another one leads."""
+        return DelayStatistics(self._moved, sum(head.is_held for head in self._heads.values()))
 
     def on_tick(self) -> None:
         """Time has passed."""
@@ -221,7 +235,8 @@ class DelayPump:
         if result.refusal is not None:
             self._rest(due.queue, result.refusal)
         else:
-            self.moved += sum(batch.count for batch in due.batches)
+            self._heads[due.queue].is_held = False
+            self._moved += sum(batch.count for batch in due.batches)
 
     def _condition(self, due: Due) -> Refusal | None:
         moved_to = self._state.retries.moved_to(due.queue)
@@ -239,7 +254,8 @@ class DelayPump:
 
     def _rest(self, queue: Queue, why: object) -> None:
         """The level is tried again in a while; who looks is told now and then."""
-        self._heads.setdefault(queue, _Head()).rests_until = self._looks + REST_LOOKS
+        head = self._heads.setdefault(queue, _Head())
+        head.rests_until, head.is_held = self._looks + REST_LOOKS, True
         if (unreported := self._sparing.due("delayed")) is not None:
             level = queue.queue_id + 1
             log.warning("level_waits", level=level, reason=str(why), unreported=unreported)

@@ -213,4 +213,12 @@ RETRYING = (
         masked="no simulated client sends more than it may",
         tests=_PUMP,
     ),
+    Mutant(
+        "level-that-cannot-go-on-untold",
+        "broker/leader/retries/pump.py",
+        "        head.rests_until, head.is_held = self._looks + REST_LOOKS, True\n",
+        "        head.rests_until = self._looks + REST_LOOKS\n",
+        masked="it is shown, and nothing is decided by it",
+        tests=_PUMP,
+    ),
 )
