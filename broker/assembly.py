@@ -165,6 +165,7 @@ def deliveries_of(config: NodeConfig, parts: Parts, gate: Gate, pulls: Pulls) ->
         config.broker.max_held_pulls,
         parts.own_topics,
         config.store.segment_size_bytes,
+        parts.groups.pace.unused_ms,
     )
 
 

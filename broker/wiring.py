@@ -322,6 +322,7 @@ class Wiring:
             config.broker_group,
             self._ports.turns,
             pace,
+            lambda group: self.services.deliveries.is_waited_for(group),
         )
 
     def _make_delays(self) -> DelayPump:

@@ -13,7 +13,14 @@ import structlog
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Handed, Settlement, Settler, Superseded, Wanted
 from broker.leader.deliveries.burying import Burying
-from broker.leader.deliveries.desk import Desk, Place, Surroundings, UnitTaker, buried_bytes
+from broker.leader.deliveries.desk import (
+    Desk,
+    Place,
+    Surroundings,
+    UnitTaker,
+    buried_bytes,
+    used_again_ms,
+)
 from broker.leader.retries.own_topics import OwnTopics
 from broker.reading.held import HeldPulls
 from broker.reading.held_back import HeldBack
@@ -82,11 +89,13 @@ class Deliveries:
         max_waiting: int,
         topics: OwnTopics,
         segment_bytes: int,
+        unused_ms: int,
     ) -> None:
         """Args:
         now_ms: the log's time.
         max_waiting: receivers that wait at once, over all groups.
         segment_bytes: of the log: no entry is longer.
+        unused_ms: of lived time, after which an unused group is forgotten.
         """
         self._gate = gate
         self._pulls = pulls
@@ -98,6 +107,7 @@ class Deliveries:
             Burying(state, units, topics, unit_refused).bury,
             HeldBack(state, reader),
             buried_bytes(segment_bytes),
+            used_again_ms(unused_ms),
         )
         self._desks: dict[Place, Desk] = {}
         self._sparing = Sparing()
@@ -217,6 +227,10 @@ class Deliveries:
             raise BrokerError(ErrorCode.RECEIPT_SUPERSEDED, text)
 
     # --- desks --------------------------------------------------------------------------------
+
+    def is_waited_for(self, group: str) -> bool:
+        """Whether somebody waits for messages of the group now."""
+        return any(desk.waiting for place, desk in self._desks.items() if place.group == group)
 
     def _desk(self, group: str, topic: TopicState, *, is_fifo: bool) -> Desk:
         place = Place(group, topic.name, topic.incarnation)

@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.deliveries.asking import Handed, Wanted
+from broker.leader.deliveries.asking import Handed, Settlement, Wanted
 from broker.leader.deliveries.desk import MOST_BURIED, Desk, Place, Surroundings
+from broker.leader.groups.pace import USUAL_PACE
 from broker.reading.held_back import HeldBack
 from broker.reading.queues import Found
-from broker.services.deliveries import Receive
+from broker.services.deliveries import Receive, Received
 from broker.services.refused import refused
+from broker.state.groups import Start
 from broker.state.handouts import Handout
 from broker.state.topic_permissions import USUAL, Permission
 from broker.state.topics import TopicRef
+from dledger.wire.commands_pb2 import SETTLING_FINISHED
 from tests.broker.asked import EndlessCall
 from tests.broker.test_held_back import Shop
 
@@ -52,6 +55,7 @@ def test_who_waits_while_a_leader_loses_its_place_in_a_burial_is_sent_on() -> No
         *(machine, parts.appender.units, parts.held, lambda: None),
         *(lambda: parts.driver.log_time_ms, refused, bury, HeldBack(machine, parts.reader)),
         buried_bytes=MOST_BURIED,
+        used_again_ms=HOUR_MS,
     )
     place = Place("g", "t", machine.topics["t"].incarnation)
 
@@ -137,3 +141,96 @@ def test_desk_rests_only_where_many_more_could_be_taken(
 
 async def _unread(queue_id: int, offset: int, count: int, size: int) -> Found:
     raise AssertionError("nothing is read")
+
+
+LIVED_MS = USUAL_PACE.unused_ms
+LOOK_MS = USUAL_PACE.forget_ms + 100
+HOUR_MS = 3_600_000
+
+
+class Quiet(Shop):
+    """A worker had the one message of its topic, and waits for the next ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.send(0, b"a")
+        self.waiting: list[asyncio.Task[Received]] = []
+        done = self.wait(0)
+        self.room.pass_ms(100)
+        (handed,) = done.result().handed
+        wish = Settlement(0, handed.handout, 0, 1, SETTLING_FINISHED, 0)
+        node = self.room.leader
+        settle = node.replica.services.deliveries.settle
+        assert self.room.world.run(node, settle("g", T, (wish,))) == ()
+
+    def wait(self, hold_ms: int) -> asyncio.Task[Received]:
+        """Somebody asks for messages, of a group that is new from the first one on."""
+        node = self.room.leader
+        number = len(self.waiting) + 1
+        wish = Receive(
+            "g", T, False, number.to_bytes(8, "big"), False, 1, 0, hold_ms, 60_000, Start.FIRST, 0
+        )
+        self.waiting.append(
+            node.begin(node.replica.services.deliveries.receive(wish, EndlessCall()))
+        )
+        return self.waiting[-1]
+
+    def live(self, ms: int) -> None:
+        """The broker group has been at work for so much longer, at other topics."""
+        self.room.machine.lived_time.lived_ms += ms
+
+    @property
+    def unused_ms(self) -> int:
+        """For how long the group is unused."""
+        group = self.room.machine.groups.get("g")
+        assert group is not None
+        return self.room.machine.lived_time.lived_ms - group.used_ms
+
+    def pass_ms(self, ms: int) -> None:
+        self.room.pass_ms(ms)
+
+
+def test_a_group_whose_workers_wait_is_in_use() -> None:
+    """By the log, which every leader to come has; seldom, and without handing out anything."""
+    shop = Quiet()
+    receiver = shop.wait(20_000)
+    shop.pass_ms(200)
+    entries = shop.room.leader.log.last_index
+    shop.live(HOUR_MS - 10_000)
+    shop.pass_ms(6_000)
+    assert shop.room.leader.log.last_index == entries
+    shop.live(10_000)
+    shop.pass_ms(6_000)
+    assert shop.unused_ms < 10_000
+    assert shop.room.leader.log.last_index == entries + 1
+    shop.live(LIVED_MS - HOUR_MS)
+    shop.pass_ms(LOOK_MS)
+    assert receiver.done()
+    assert receiver.result().handed == ()
+    shop.send(1, b"b")
+    new = shop.wait(0)
+    shop.pass_ms(200)
+    assert [each.queue_id for each in new.result().handed] == [1]
+
+
+def test_a_group_for_which_somebody_waits_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even while nothing can be written of it; nobody waits, it is."""
+    shop = Quiet()
+
+    async def full(desk: Desk, choice: object) -> object:
+        raise BrokerError(ErrorCode.STORAGE_FULL, "no room")
+
+    monkeypatch.setattr(Desk, "_propose", full)
+    shop.live(LIVED_MS)
+    receiver = shop.wait(30_000)
+    for _ in range(2 * LOOK_MS // 1_000):
+        shop.pass_ms(1_000)
+        if receiver.done():
+            assert receiver.result().handed == ()
+            receiver = shop.wait(30_000)
+    assert shop.unused_ms >= LIVED_MS
+    shop.pass_ms(30_000 + LOOK_MS)
+    assert receiver.result().handed == ()
+    assert shop.room.machine.groups.get("g") is None

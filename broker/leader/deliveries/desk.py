@@ -47,6 +47,8 @@ BURIED_SHARE: Final = 8  # of a segment: their copies say more, and an entry has
 SHORTEST_S: Final = 0.002  # until what is due a moment from now
 RESTS_AT: Final = 256  # messages that those who wait would take, and that weren't there
 LONGEST_REST_S: Final = 0.01
+USED_AGAIN_MS: Final = 3_600_000  # of lived time: whoever waits so long is in the log again
+USED_SHARE: Final = 4  # of the time after which an unused group is forgotten, at most
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +56,12 @@ log = structlog.get_logger(__name__)
 def buried_bytes(segment_bytes: int) -> int:
     """How much is read for one unit of dead letters, one message at least."""
     return min(MOST_BURIED, segment_bytes // BURIED_SHARE)
+
+
+def used_again_ms(unused_ms: int) -> int:
+    """How long a group at whose desk somebody waits is unused, where one is forgotten that is
+    unused for so long; both are lived time."""
+    return min(USED_AGAIN_MS, unused_ms // USED_SHARE)
 
 
 class UnitTaker(Protocol):
@@ -88,6 +96,7 @@ class Surroundings:
             or BrokerError, where they can't be.
         held_back: what FIFO groups aren't given yet.
         buried_bytes: of messages that become dead letters together; one at least.
+        used_again_ms: of lived time, after which whoever waits is in the log again.
     """
 
     state: StateMachine
@@ -99,6 +108,7 @@ class Surroundings:
     bury: Bury
     held_back: HeldBack
     buried_bytes: int
+    used_again_ms: int
 
 
 class Desk:
@@ -113,6 +123,7 @@ class Desk:
         self.is_fifo = is_fifo
         self.max_attempts = 0  # of who asked last; 0: for ever
         self._buries_at_s = 0.0  # not before, by the loop's clock: there was no room lately
+        self._used_at_s = 0.0  # nor is the log told that somebody waits
         self.starts: Starts | None = None  # of who asked last: a group starts once
         self._receivers: dict[Receiver, None] = {}
         self._settlers: list[Settler] = []
@@ -188,7 +199,7 @@ class Desk:
                 if choice.is_empty:
                     for settler in settlers:
                         _finish(settler)
-                    if not await self._bury(choice):
+                    if not (await self._bury(choice) or await self._use(choice)):
                         await self._wait(looked)
                     continue
                 result = await self._propose(choice)
@@ -241,6 +252,25 @@ class Desk:
                 log.warning("not_buried", group=self.place.group, reason=str(error))
                 break
         return bool(choice.over)
+
+    async def _use(self, choice: Choice) -> bool:
+        """Whether the log was told that the group is in use: somebody waits, and nothing else has
+        said so for long. What is forgotten would begin anew under those who wait for it."""
+        group, loop = self._around.state.groups.get(self.place.group), asyncio.get_running_loop()
+        if group is None or not self._receivers or loop.time() < self._used_at_s:
+            return False
+        if self._around.state.lived_time.lived_ms - group.used_ms < self._around.used_again_ms:
+            return False
+        self._used_at_s = loop.time() + RECHECK_S
+        try:
+            why: object = (await self._propose(choice)).refusal
+        except BrokerError as error:
+            if error.code in (ErrorCode.NOT_LEADER, ErrorCode.LEADERSHIP_LOST):
+                raise
+            why = error  # no room, say: whoever waits can go on waiting
+        if why is not None:
+            log.warning("group_not_used", group=self.place.group, reason=str(why))
+        return why is None
 
     async def _bury_one(self, queue_id: int, handout: Handout) -> None:
         """All of the handout's messages that follow each other, as many as a unit takes."""

@@ -121,10 +121,12 @@ class GroupKeeper:
         broker_group: str,
         turns: Turns,
         pace: Pace = USUAL_PACE,
+        is_waited_for: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """Args:
         leads: the term in which this node serves as the leader; 0: it doesn't.
         is_mended: whether an error tells of rot that is being repaired.
+        is_waited_for: whether somebody waits for single messages of that group now.
         """
         self._state = state
         self._commands = commands
@@ -134,6 +136,7 @@ class GroupKeeper:
         self._broker_group = broker_group
         self._turns = turns
         self.pace = pace
+        self._is_waited_for = is_waited_for
         self._forget_ticks, self._retry_ticks = map(pace.ticks, (pace.forget_ms, pace.retry_ms))
         self._term = 0
         self._kept: dict[str, _Kept] = {}
@@ -465,8 +468,10 @@ class GroupKeeper:
         return {name: count for name, count in counts.items() if count}
 
     def _may_wait(self, name: str, lived_ms: int) -> bool:
-        """Whether messages of the group may wait to be tried again: it was used when they failed,
-        and none waits for longer."""
+        """Whether workers wait for the group's messages, or its messages may wait to be tried
+        again: it was used when they failed, and none waits for longer."""
+        if self._is_waited_for(name):
+            return True
         group = self._state.groups.get(name)
         is_recent = group is not None and lived_ms - group.used_ms < LONGEST_WAIT_MS
         return is_recent and retry_topic(name) in self._state.topics

@@ -215,4 +215,20 @@ DELIVERIES = (
         masked="whoever waits looks again within five seconds",
         tests=_HELD,
     ),
+    Mutant(
+        "who-waits-is-not-in-use",
+        "broker/leader/deliveries/desk.py",
+        "not (await self._bury(choice) or await self._use(choice))",
+        "not await self._bury(choice)",
+        masked="no simulated group is unused for an hour",
+        tests=_DESK,
+    ),
+    Mutant(
+        "forgotten-under-who-waits",
+        "broker/leader/groups/keeper.py",
+        "        if self._is_waited_for(name):\n",
+        "        if False:\n",
+        masked="no simulated group is unused for so long that it is forgotten",
+        tests=_DESK,
+    ),
 )
