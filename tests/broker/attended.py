@@ -12,7 +12,7 @@ from broker.leader.groups.pace import USUAL_PACE
 from broker.services.attendance import Attendance
 from broker.services.groups import LeaseCommit, NotCommitted
 from broker.services.updates import Assignment, Ended, HeartbeatAnswered, Joined
-from broker.state.groups import JoinWish, Settings
+from broker.state.groups import Choices, JoinWish, Settings
 from broker.state.machine import StateMachine
 from broker.state.topics import TopicRef
 from dledger.core.types import NodeId
@@ -99,11 +99,12 @@ class Seat:
         session: int = 0,
         takes_retries: bool = True,
         attempt: int = 0,
+        choices: Choices = (),
     ) -> Member:
         """The member is joining; what becomes of it is told when time passes."""
         slot = len(self.members)
         member = self.members[slot] = Member()
-        wish = JoinWish(group, name, token, settings or Settings(topics=("t",)))
+        wish = JoinWish(group, name, token, settings or Settings(topics=("t",)), choices)
         self._room.world.outcome(
             self.node.begin(
                 self.attendance.join(

@@ -289,6 +289,26 @@ def test_messages_that_failed_are_for_who_has_use_for_them() -> None:
     assert set(loops.held) == {("t", queue_id) for queue_id in range(QUEUES)}
 
 
+def test_messages_that_failed_are_for_the_first_who_names_queues_and_has_use_for_them() -> None:
+    """Where members name their queues, whoever names none or has no use for them has them not."""
+    room = Room()
+    room.own_topic("%RETRY%g")
+    named = Settings(strategy="CONFIG", topics=("t",))
+    seat, failed = room.seat(), ("%RETRY%g", 0)
+    idle = seat.join("a", settings=named)
+    loops = seat.join("b", settings=named, choices=(("t", (0,)),), takes_retries=False)
+    room.pass_ms(SOON_MS, seat)
+    assert (set(idle.held), set(loops.held)) == (set(), {("t", 0)})
+    third = seat.join("c", settings=named, choices=(("t", (1,)),))
+    fourth = seat.join("d", settings=named, choices=(("t", (2, 3)),))
+    room.pass_ms(SOON_MS, seat)
+    assert set(third.held) == {("t", 1), failed}
+    assert set(fourth.held) == {("t", 2), ("t", 3)}
+    seat.leave(2)
+    room.pass_ms(2 * SOON_MS, seat)
+    assert failed in fourth.held
+
+
 def test_a_topic_that_comes_and_goes_is_handed_out_and_lost() -> None:
     """Wherever a group wants it, that it isn't there yet matters to nobody."""
     room = Room()

@@ -299,15 +299,18 @@ def all_topics(group: Group) -> tuple[str, ...]:
 def _members(group: str, facts: Facts, without_retries: Collection[int]) -> Steps[list[Member]]:
     """Each with the topics of which it may hold queues."""
     found: list[Member] = []
+    own, has_own = retry_topic(group), False
     for at, session in enumerate(facts.sessions):
         choices = frozenset(
             QueueName(topic, queue_id) for topic, ids in session.choices for queue_id in ids
         )
-        if choices and not found:  # who chooses doesn't name what the brokers make
-            choices |= {QueueName(retry_topic(group), queue_id) for queue_id in range(QUEUES)}
         topics = facts.takes[session.version]
         if session.session in without_retries:
-            topics -= {retry_topic(group)}
+            topics -= {own}
+        if choices and own in topics and not has_own:
+            # Who chooses doesn't name what the brokers make: the first who may have it has it.
+            choices |= {QueueName(own, queue_id) for queue_id in range(QUEUES)}
+            has_own = True
         found.append(Member(session.session, session.member, topics, choices))
         if choices or not at % STEP:
             yield

@@ -450,4 +450,20 @@ GROUPS = (
         masked="simulated members ask again",
         tests=("tests/broker/test_attendance.py",),
     ),
+    Mutant(
+        "messages-that-failed-nobodys-where-the-first-names-no-queues",
+        "broker/leader/groups/planning.py",
+        "        if choices and own in topics and not has_own:\n",
+        "        if choices and own in topics and not found:\n",
+        masked="simulated members name no queues",
+        tests=_KEEPER,
+    ),
+    Mutant(
+        "messages-that-failed-chosen-for-who-has-no-use-for-them",
+        "broker/leader/groups/planning.py",
+        "        if choices and own in topics and not has_own:\n",
+        "        if choices and not has_own:\n",
+        masked="simulated members name no queues",
+        tests=_KEEPER,
+    ),
 )
