@@ -43,6 +43,7 @@ from broker.services.queue_pulls import QueuePulls
 from broker.services.retries import Retries
 from broker.services.services import Services
 from broker.services.soundness import Soundness
+from broker.services.styles import Styles
 from broker.services.topic_figures import TopicFigures
 from broker.services.topics import Topics
 from broker.snapshots import SnapshotKeeper
@@ -127,7 +128,10 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
         queue_pulls=QueuePulls(gate, pulls, reader, parts.held, parts.machine, surrounds.turns),
         lookups=Lookups(gate, reader, committed, soundness),
         offsets=Offsets(gate, reader, commands, parts.machine, soundness),
-        groups=Groups(gate, commands, parts.machine, parts.groups, surrounds.turns),
+        groups=Groups(
+            *(gate, commands, parts.machine, parts.groups, surrounds.turns),
+            Styles(parts.machine, reader, soundness, surrounds.turns),
+        ),
         consumers=Consumers(
             gate,
             Held(parts.machine, parts.groups, reader, soundness),

@@ -34,6 +34,7 @@ from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.groups.planning import all_topics
 from broker.services.gate import Gate
 from broker.services.refused import refused, session_ended
+from broker.services.styles import Styles
 from broker.services.updates import (
     Assignment,
     Ended,
@@ -97,6 +98,7 @@ class Attendance:
         state: StateMachine,
         keeper: GroupKeeper,
         turns: Turns,
+        styles: Styles,
     ) -> None:
         """Begins.
 
@@ -110,6 +112,7 @@ class Attendance:
         self._state = state
         self._keeper = keeper
         self._turns = turns
+        self._styles = styles
         self._slots: dict[int, _Slot] = {}
         self._by_session: dict[int, int] = {}
         self._news: list[Joined | Ended] = []
@@ -206,6 +209,7 @@ class Attendance:
         self._gate.check_writable()
         self._check(wish)
         if not session:
+            await self._check_style(wish)
             refusal = await self._commands.join_group(_as_of(self._state.level.current, wish))
             if refusal is not None:
                 raise refused(refusal)
@@ -215,6 +219,18 @@ class Attendance:
             text = f"session {found.session} is about to end"
             raise BrokerError(ErrorCode.BUSY, text)
         return found
+
+    async def _check_style(self, wish: JoinWish) -> None:
+        """Returns if the group may be of the style that the member wants.
+
+        Raises:
+            BrokerError: see `Styles.check`.
+        """
+        try:
+            await self._styles.check(wish)
+        except BrokerError:
+            await self._gate.confirm()  # who leads by now may know that all of it is done
+            raise
 
     def _find(self, wish: JoinWish, session: int) -> Session:
         found = self._state.groups.members(wish.group).get(wish.member)

@@ -12,6 +12,7 @@ from broker.leader.groups.keeper import GroupKeeper, KeeperStatistics
 from broker.services.attendance import Attendance
 from broker.services.gate import Gate
 from broker.services.refused import queue_refused, refused, session_ended
+from broker.services.styles import Styles
 from broker.services.updates import QueueOf
 from broker.state.leases import MAX_RANGES, Place
 from broker.state.machine import StateMachine
@@ -49,12 +50,14 @@ class Groups:
         state: StateMachine,
         keeper: GroupKeeper,
         turns: Turns,
+        styles: Styles,
     ) -> None:
         self._gate = gate
         self._commands = commands
         self._state = state
         self._keeper = keeper
         self._turns = turns
+        self._styles = styles
 
     def attend(self) -> Attendance:
         """A stream for members; it is to be closed.
@@ -62,7 +65,9 @@ class Groups:
         Raises:
             BrokerError: NOT_LEADER, NOT_READY, BUSY.
         """
-        return Attendance(self._gate, self._commands, self._state, self._keeper, self._turns)
+        return Attendance(
+            self._gate, self._commands, self._state, self._keeper, self._turns, self._styles
+        )
 
     async def commit(self, commit: LeaseCommit) -> tuple[NotCommitted, ...]:
         """The queues in which nothing was committed; in all others everything was.

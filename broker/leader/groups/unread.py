@@ -63,6 +63,12 @@ def left_unread(state: State, reader: Queues, groups: Sequence[Group]) -> dict[s
     return counts
 
 
+def failed_left(state: State, reader: Queues, group: Group) -> int:
+    """How many messages lie in the group's retry topic that nobody has finished."""
+    topic = state.topics.get(retry_topic(group.name))
+    return 0 if topic is None else _left(state, reader, group.name, topic)
+
+
 def _left(state: State, reader: Queues, group: str, topic: TopicState) -> int:
     ref = TopicRef(topic.name, topic.incarnation)
     count = 0

@@ -466,4 +466,20 @@ GROUPS = (
         masked="simulated members name no queues",
         tests=_KEEPER,
     ),
+    Mutant(
+        "style-changed-while-messages-that-failed-come-again",
+        "broker/services/attendance.py",
+        "            await self._check_style(wish)\n",
+        "",
+        masked="no simulated group changes its style",
+        tests=("tests/broker/test_styles.py",),
+    ),
+    Mutant(
+        "style-changed-while-messages-that-failed-wait-at-a-level",
+        "broker/services/styles.py",
+        "await self._waits(topic.name) or failed_left(",
+        "failed_left(",
+        masked="no simulated group changes its style",
+        tests=("tests/broker/test_styles.py",),
+    ),
 )

@@ -1,0 +1,93 @@
+"""A group's style is changed when none of its failed messages come again any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.errors import ErrorCode
+from broker.services import styles
+from broker.state.groups import Settings
+from dledger.records.reserved import LEVELS, SCHEDULE_TOPIC
+from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, CommittedOffset
+from tests.broker.attended import Room
+from tests.broker.test_delay_pump import WAIT_MS, Levels
+
+CONCURRENT = Settings(topics=("t",))
+IN_ORDER = Settings(version=1, is_orderly=True, topics=("t",))
+BROADCAST = Settings(version=1, is_broadcast=True, topics=("t",))
+SOON_MS = 300
+
+
+def joined(room: Room, settings: Settings, group: str = "g") -> ErrorCode | None:
+    """Why a member could not join; None: it could, and has left again."""
+    seat = room.seat()
+    member = seat.join(settings=settings, group=group)
+    room.pass_ms(SOON_MS, seat)
+    if member.ended is None:
+        seat.leave()
+        room.pass_ms(SOON_MS, seat)
+    seat.break_off()
+    assert bool(member.session) == (member.code is None)
+    return member.code
+
+
+def finish(room: Room, count: int) -> None:
+    """The group is done with so many of what came again."""
+    topic = room.machine.topics["%RETRY%g"]
+    commit = CommitOffsetsCommand(
+        group="g",
+        topic=topic.name,
+        topic_incarnation=topic.incarnation,
+        offsets=[CommittedOffset(queue_id=0, offset=count)],
+    )
+    with room.leader.running():
+        room.leader.replica.appender.submit(Command(commit_offsets=commit))
+    room.pass_ms(SOON_MS)
+
+
+@pytest.mark.parametrize("other", [IN_ORDER, BROADCAST])
+def test_a_style_waits_for_messages_that_failed(other: Settings) -> None:
+    """At their level, and in the retry topic: nobody would be given them. Others' matter not."""
+    room = Levels()
+    room.own_topic("%RETRY%g")
+    for group in ("g", "h", "i"):
+        assert joined(room, CONCURRENT, group) is None
+    room.fail(("h", b"another's"), ("g", b"1"), ("g", b"2"))
+    room.own_topic("%RETRY%i")
+    assert joined(room, other) is ErrorCode.GROUP_DIFFERS
+    assert joined(room, CONCURRENT) is None
+    assert joined(room, other, "i") is None
+    room.pass_ms(WAIT_MS + 1_000)
+    for done in range(2):
+        finish(room, done)
+        assert joined(room, other) is ErrorCode.GROUP_DIFFERS
+    finish(room, 2)
+    assert joined(room, other) is None
+    assert room.machine.groups.get("g").settings.style == other.style  # type: ignore[union-attr]
+
+
+def test_where_too_many_wait_to_tell_whose_they_are_it_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(styles, "MOST_PAGES", 2)
+    monkeypatch.setattr(styles, "PAGE_MESSAGES", 2)
+    room = Levels()
+    room.own_topic("%RETRY%g")
+    assert joined(room, CONCURRENT) is None
+    room.fail(*[("h", b"another's")] * 4)
+    assert joined(room, IN_ORDER) is None
+    assert joined(room, Settings(version=2, topics=("t",))) is None
+    room.fail(("h", b"one more"))
+    again = Settings(version=3, is_orderly=True, topics=("t",))
+    assert joined(room, again) is ErrorCode.BUSY
+    room.pass_ms(WAIT_MS + 1_000)
+    assert joined(room, again) is None
+
+
+def test_a_group_that_has_none_waits_for_nothing() -> None:
+    """Nor does one without a topic of them, whatever else fails."""
+    room = Levels()
+    assert len(room.machine.topics[SCHEDULE_TOPIC].next_offsets) == LEVELS
+    assert joined(room, CONCURRENT) is None
+    room.fail(("h", b"another's"))
+    assert joined(room, IN_ORDER) is None
