@@ -183,6 +183,7 @@ DELIVERIES = (
         "broker/leader/deliveries/desk.py",
         "                    self._answer(choice, settlers, result.index)\n"
         "                    await self._bury(choice)\n"
+        "                    await self._rest(loop.time() - began_s)\n"
         "                    continue\n"
         "            except BrokerError as error:\n"
         "                self.fail_all(error)\n"
