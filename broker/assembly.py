@@ -138,7 +138,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
             commands,
             surrounds.turns,
         ),
-        deliveries=deliveries_of(config, parts, gate, pulls),
+        deliveries=deliveries_of(config, parts, gate, pulls, surrounds.turns),
         retries=Retries(
             gate, reader, soundness, parts.appender.units, parts.own_topics, parts.machine
         ),
@@ -156,7 +156,9 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
     )
 
 
-def deliveries_of(config: NodeConfig, parts: Parts, gate: Gate, pulls: Pulls) -> Deliveries:
+def deliveries_of(
+    config: NodeConfig, parts: Parts, gate: Gate, pulls: Pulls, turns: Turns
+) -> Deliveries:
     """What hands out single messages."""
     return Deliveries(
         gate,
@@ -170,6 +172,7 @@ def deliveries_of(config: NodeConfig, parts: Parts, gate: Gate, pulls: Pulls) ->
         parts.own_topics,
         config.store.segment_size_bytes,
         parts.groups.pace.unused_ms,
+        turns,
     )
 
 

@@ -34,6 +34,7 @@ from broker.state.handouts import ATTEMPT_ID_SIZE, NO_ATTEMPT, SPAN
 from broker.state.machine import StateMachine
 from broker.state.topics import TopicRef, TopicState
 from dledger.level import DELIVERY_LEVEL, TOPIC_RULES_LEVEL
+from dledger.ports import Turns
 from dledger.records.reserved import DEFAULT_ATTEMPTS, MOST_ATTEMPTS
 from dledger.sparing import Sparing
 
@@ -90,12 +91,14 @@ class Deliveries:
         topics: OwnTopics,
         segment_bytes: int,
         unused_ms: int,
+        turns: Turns,
     ) -> None:
         """Args:
         now_ms: the log's time.
         max_waiting: receivers that wait at once, over all groups.
         segment_bytes: of the log: no entry is longer.
         unused_ms: of lived time, after which an unused group is forgotten.
+        turns: how long work shares the event loop.
         """
         self._gate = gate
         self._pulls = pulls
@@ -107,6 +110,7 @@ class Deliveries:
             Burying(state, units, topics, unit_refused).bury,
             HeldBack(state, reader),
             buried_bytes(segment_bytes),
+            turns,
             used_again_ms(unused_ms),
         )
         self._desks: dict[Place, Desk] = {}

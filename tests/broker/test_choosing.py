@@ -4,18 +4,22 @@ settled before; in order nothing is given past what was not finished."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+import pytest
+
 from broker.errors import out_of_range
 from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Wanted
-from broker.leader.deliveries.choosing import Choice, at_provisional, runs
+from broker.leader.deliveries.choosing import MAX_GIVEN, Choice, at_provisional, runs
 from broker.reading.queues import Found
 from broker.state.deliveries import Deliveries
 from broker.state.delivering import Planning
 from broker.state.handouts import SPAN, Draft, Handout
+from broker.turns import LoopTurns
 from dledger.level import KNOWN_LEVEL
+from dledger.ports import Turns
 from dledger.records.record import RecordTemplate, decode_records
 from dledger.wire.commands_pb2 import (
     SETTLING_EXTENDED,
@@ -48,6 +52,7 @@ class Shop:
     end: int = END
     asked: int = 0
     reads: int = 0
+    turns: Turns = field(default_factory=LoopTurns)
     begun: list[tuple[int, int]] = field(default_factory=list)  # in order: queue id, offset
 
     def __post_init__(self) -> None:
@@ -69,6 +74,7 @@ class Shop:
         return Choice(
             *(planning, topic, command, self.owners.now_ms, self.read),
             end_of=lambda _: self.end,
+            turns=self.turns,
             max_attempts=self.max_attempts,
         )
 
@@ -77,7 +83,7 @@ class Shop:
         choice = self.choice()
         loop = asyncio.get_running_loop()
         settler = Settler(tuple(settled), loop.create_future())
-        choice.settle(settler)
+        await choice.settle(settler)
         for count in receivers:
             self.asked += 1
             wanted = Wanted(self.asked.to_bytes(8, "big"), count, 1 << 20, 1_000, is_again=False)
@@ -219,5 +225,124 @@ def test_any_wishes_of_many_take_effect() -> None:
                 choice = await shop.serve(receivers, settled)
                 handed = sum(each.mask.bit_count() for each in choice.command.given)
                 assert len(told(choice)) == handed
+
+    asyncio.run(scenario())
+
+
+@dataclass
+class Short:
+    """Turns in which one step has its share."""
+
+    pauses: int = 0
+
+    def share(self) -> Callable[[], bool]:
+        return lambda: True
+
+    def later(self, call: Callable[[], None]) -> object:
+        raise AssertionError("nothing is put off")
+
+    async def pause(self) -> None:
+        self.pauses += 1
+
+
+def settler(*settled: Settlement) -> Settler:
+    return Settler(settled, asyncio.get_running_loop().create_future())
+
+
+def receiver(count: int) -> Receiver:
+    loop = asyncio.get_running_loop()
+    wanted = Wanted(count.to_bytes(8, "big"), count, 8 << 20, 1_000, is_again=False)
+    return Receiver(wanted, loop.create_future(), loop.create_future())
+
+
+def stale(planning: Planning, wish: Settlement) -> int:
+    """What of it isn't so, by looking at all that is in hand."""
+    draft = planning.draft(wish.queue_id)
+    assert isinstance(draft, Draft)
+    owners = {offset: each.index for each in draft for offset in each.offsets()}
+    told = 0
+    for bit in range(SPAN):
+        offset = wish.base + bit
+        is_done = wish.what == SETTLING_FINISHED and offset < draft.next and offset not in owners
+        if wish.mask >> bit & 1 and owners.get(offset) != wish.handout and not is_done:
+            told |= 1 << bit
+    return told
+
+
+def test_what_is_told_late_is_found_among_all_hands() -> None:
+    """Whatever the same command has settled before."""
+
+    async def scenario(chance: Random) -> None:
+        shop = Shop(is_fifo=False, max_attempts=0, end=400)
+        shop.owners.topics.advance(shop.owners.topics["t"], 0, 400)
+        await shop.serve([chance.randint(30, 100) for _ in range(4)], [])
+        in_hand = [handout for queue_id, handout in shop.in_hand() if queue_id == 0]
+        choice = shop.choice()
+        for _ in range(60):
+            hand = chance.choice(in_hand)
+            entry = chance.choice((hand.index, hand.index, hand.index + 1, 1))
+            base = max(0, hand.base + chance.randint(-70, 70))
+            mask = chance.choice((1, chance.getrandbits(8) | 1, (1 << SPAN) - 1))
+            wish = Settlement(0, entry, base, mask, chance.choice(KINDS), 400)
+            expected, told = stale(choice.planning, wish), settler(wish)
+            await choice.settle(told)
+            assert sum(each.mask for each in told.superseded) == expected
+        if not choice.is_empty:
+            assert shop.owners.do(choice.command) is None
+
+    for seed in range(LIVES):
+        asyncio.run(scenario(Random(seed)))
+
+
+def test_all_hands_are_looked_at_once_for_all_that_is_told_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = 0
+    rows = Draft.__iter__
+
+    def looking(draft: Draft) -> Iterator[Handout]:
+        nonlocal looked
+        looked += 1
+        return rows(draft)
+
+    async def scenario() -> int:
+        turns = Short()
+        shop = Shop(is_fifo=False, max_attempts=0, turns=turns)
+        await shop.serve([4] * 9, [])
+        monkeypatch.setattr(Draft, "__iter__", looking)
+        late = [Settlement(0, 1, offset % END, 1, SETTLING_RETURNED, 0) for offset in range(100)]
+        told = settler(*late)
+        await shop.choice().settle(told)
+        assert len(told.superseded) == len(late)
+        return turns.pauses
+
+    assert asyncio.run(scenario()) >= 100
+    assert looked == 1
+
+
+def test_one_command_gives_back_pieces_up_to_its_bound_and_pauses_between_them() -> None:
+    """What was given back message by message; the next command gives the others."""
+
+    async def scenario() -> None:
+        shop, count = Shop(is_fifo=False, max_attempts=0, end=1_024), 1_024
+        shop.owners.topics.advance(shop.owners.topics["t"], 0, count)
+        await shop.serve([count], [])
+        back = [
+            settlement(queue_id, handout, offset, SETTLING_RETURNED, 0)
+            for queue_id, handout in shop.in_hand()
+            for offset in handout.offsets()
+        ]
+        assert len(back) == count
+        await shop.serve([], back)
+        shop.turns, shop.owners.now_ms, given = Short(), shop.owners.now_ms + 1, 0
+        for _ in range(count // MAX_GIVEN):
+            before = shop.turns.pauses
+            choice = shop.choice()
+            await choice.give(receiver(count), range(QUEUES))
+            assert len(choice.command.given) == MAX_GIVEN
+            assert shop.turns.pauses - before >= MAX_GIVEN
+            assert shop.owners.do(choice.command) is None
+            given += sum(part.count for parts in choice.parts.values() for part in parts)
+        assert given == count
 
     asyncio.run(scenario())

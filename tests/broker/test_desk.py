@@ -55,6 +55,7 @@ def test_who_waits_while_a_leader_loses_its_place_in_a_burial_is_sent_on() -> No
         *(machine, parts.appender.units, parts.held, lambda: None),
         *(lambda: parts.driver.log_time_ms, refused, bury, HeldBack(machine, parts.reader)),
         buried_bytes=MOST_BURIED,
+        turns=node.turns,
         used_again_ms=HOUR_MS,
     )
     place = Place("g", "t", machine.topics["t"].incarnation)

@@ -14,10 +14,13 @@ from typing import Final
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Handed, Receiver, Settlement, Settler, Superseded
+from broker.leader.deliveries.hands import Hands
 from broker.reading.queues import Found
 from broker.state.delivering import Moment, Planning
-from broker.state.handouts import SPAN, Draft, Handout, shifted
+from broker.state.handouts import SPAN, Draft, Handout
+from broker.state.refusals import Refusal
 from broker.state.topics import TopicState
+from dledger.ports import Turns, never_enough
 from dledger.records.record import record_starts
 from dledger.wire.commands_pb2 import (
     SETTLING_EXTENDED,
@@ -29,6 +32,7 @@ from dledger.wire.commands_pb2 import (
 
 PROVISIONAL: Final = 1 << 63  # the entry that is being made: later than all there are
 CHOSEN_BYTES: Final = 8 << 20  # for one command; who isn't reached by then is the next one's
+MAX_GIVEN: Final = 256  # pieces that one command gives, likewise: it is applied in one turn
 
 # (queue id, offset, messages, bytes) -> what is there now. Raises BrokerError.
 Read = Callable[[int, int, int, int], Awaitable[Found]]
@@ -46,6 +50,26 @@ class _Part:
 
 
 @dataclass(slots=True)
+class _Taken:
+    """What was chosen for one receiver so far."""
+
+    parts: list[_Part] = field(default_factory=list)
+    count: int = 0
+    size: int = 0  # of the records, in bytes
+
+    def add(self, part: _Part) -> None:
+        """Adjacent ones of one attempt number are told as one."""
+        self.count += part.count
+        self.size += sum(map(len, part.records))
+        last = self.parts[-1] if self.parts else None
+        if last and (last.queue_id, last.attempt, last.handout) == (part.queue_id, part.attempt, 0):
+            last.count += part.count
+            last.records += part.records
+        else:
+            self.parts.append(part)
+
+
+@dataclass(slots=True)
 class Choice:
     """A command that is being made, and who is to be told of it."""
 
@@ -55,40 +79,47 @@ class Choice:
     now_ms: int
     read: Read
     end_of: Callable[[int], int]  # up to where a queue is given
+    turns: Turns
     max_attempts: int = 0  # what is due after so many isn't given again; 0: nothing is over
     over: list[tuple[int, Handout]] = field(default_factory=list)  # by queue: those
     parts: dict[Receiver, list[_Part]] = field(default_factory=dict)
     failure: BrokerError | None = None  # of a queue that can't be read now
     _due: dict[int, Iterator[Handout]] = field(default_factory=dict)
+    _hands: dict[int, Hands] = field(default_factory=dict)  # of queues of which much was told late
     _kept: dict[int, Handout] = field(default_factory=dict)  # of `_due`: taken out, and not used
     _size: int = 0
     _gone_before: int = 0  # of the queue that was read last, where that is known
+    _is_enough: Callable[[], bool] = never_enough
+
+    async def _breathe(self) -> None:
+        """Others have had their turn, if this has had its share of one."""
+        if self._is_enough():
+            await self.turns.pause()
+            self._is_enough = self.turns.share()
 
     # --- what is settled ----------------------------------------------------------------------
 
-    def settle(self, settler: Settler) -> None:
-        """What of it is so takes effect; the rest is told."""
+    async def settle(self, settler: Settler) -> None:
+        """What of it is so takes effect; the rest is told. Nothing was given yet."""
+        self._is_enough = self.turns.share()
         for position, wish in enumerate(settler.settled):
-            stale = self._settle(wish)
+            await self._breathe()
+            stale = await self._settle(wish)
             if stale:
                 settler.superseded.append(Superseded(position, stale))
 
-    def _settle(self, wish: Settlement) -> int:
+    async def _settle(self, wish: Settlement) -> int:
         """Which of the messages aren't in that hand; finished twice is finished."""
         told = wish.command()
-        if self.planning.settle(told) is None:
-            self.command.settled.append(told)
+        if self._take(told) is None:
             return 0
         draft = self.planning.draft(wish.queue_id)
         if not isinstance(draft, Draft):
             return wish.mask
-        mine = others = 0
-        for each in draft:
-            bits = shifted(each.mask, each.base - wish.base) & wish.mask
-            if each.index == wish.handout:
-                mine |= bits
-            else:
-                others |= bits
+        hands = self._hands.get(wish.queue_id)
+        if hands is None:
+            hands = self._hands[wish.queue_id] = await Hands.of(draft, self.turns)
+        mine, others = hands.held(wish.handout, wish.base, wish.mask)
         left = wish.mask & ~mine
         if wish.what == SETTLING_FINISHED:
             known = draft.next - wish.base
@@ -96,34 +127,45 @@ class Choice:
             left &= others | never_given
         if mine:
             told.mask = mine
-            if self.planning.settle(told) is not None:
+            if self._take(told) is not None:
                 return wish.mask
-            self.command.settled.append(told)
         return left
+
+    def _take(self, told: SettledMessages) -> Refusal | None:
+        """The command settles these, or why it can't."""
+        refusal = self.planning.settle(told)
+        if refusal is None:
+            self.command.settled.append(told)
+            hands = self._hands.get(told.queue_id)
+            if hands is not None and told.what != SETTLING_EXTENDED:
+                to = 0 if told.what == SETTLING_FINISHED else PROVISIONAL
+                hands.move(told.handout, told.base, told.mask, to)
+        return refusal
 
     # --- what is given ------------------------------------------------------------------------
 
     async def give(self, receiver: Receiver, queues: Iterable[int]) -> None:
         """Chooses messages for the receiver, of the queues in that order; none if there are
         none."""
-        parts: list[_Part] = []
+        taken = _Taken()
         order = list(queues)
+        self._is_enough = self.turns.share()
         if receiver.wanted.is_again:
-            await self._give_the_same(receiver, order, parts)
-        if not parts:
+            await self._give_the_same(receiver, order, taken)
+        if not taken.parts:
             for step in (self._give_due, self._give_new):
                 for queue_id in order:
                     try:
-                        await step(receiver, queue_id, parts)
+                        await step(receiver, queue_id, taken)
                     except BrokerError as error:
                         if error.code is ErrorCode.NOT_LEADER:
                             raise
                         self.failure = error
-        if parts:
-            self.parts[receiver] = parts
+        if taken.parts:
+            self.parts[receiver] = taken.parts
 
     async def _give_the_same(
-        self, receiver: Receiver, queues: Iterable[int], parts: list[_Part]
+        self, receiver: Receiver, queues: Iterable[int], taken: _Taken
     ) -> None:
         """What the attempt was given before and hasn't finished, hidden anew."""
         wanted = receiver.wanted
@@ -131,7 +173,7 @@ class Choice:
             draft = self._draft(queue_id)
             for each in [each for each in draft if each.attempt_id == wanted.attempt_id]:
                 for base, count in runs(each):
-                    found = await self._found(queue_id, base, count, receiver, parts)
+                    found = await self._found(queue_id, base, count, receiver, taken)
                     if found is None:
                         continue
                     mask = (1 << found.count) - 1
@@ -145,16 +187,15 @@ class Choice:
                     )
                     if self.planning.settle(longer) is None:
                         self.command.settled.append(longer)
-                        part = _Part(
-                            queue_id, each.attempt, found.count, [found.records], each.index
+                        taken.add(
+                            _Part(queue_id, each.attempt, found.count, [found.records], each.index)
                         )
-                        parts.append(part)
 
-    async def _give_due(self, receiver: Receiver, queue_id: int, parts: list[_Part]) -> None:
+    async def _give_due(self, receiver: Receiver, queue_id: int, taken: _Taken) -> None:
         draft = self._draft(queue_id)
         if self.planning.is_fifo and self._is_held(queue_id, draft):
             return
-        while self._left(receiver, parts) > 0:
+        while self._left(receiver, taken) > 0 and not self.is_full:
             handout = self._kept.pop(queue_id, None) or next(self._due_of(queue_id, draft), None)
             if handout is None:
                 return
@@ -163,19 +204,19 @@ class Choice:
                 if self.planning.is_fifo:
                     return  # those behind it wait for that
                 continue
-            left = await self._give_again(receiver, queue_id, handout, parts)
+            left = await self._give_again(receiver, queue_id, handout, taken)
             if left is not None:
                 self._kept[queue_id] = left
 
     async def _give_again(
-        self, receiver: Receiver, queue_id: int, handout: Handout, parts: list[_Part]
+        self, receiver: Receiver, queue_id: int, handout: Handout, taken: _Taken
     ) -> Handout | None:
         """As much of the handout as the receiver takes; what is left of it."""
         for base, length in runs(handout):
-            count = min(length, self._left(receiver, parts))
-            if count <= 0:
+            count = min(length, self._left(receiver, taken))
+            if count <= 0 or self.is_full:
                 return _from(handout, base)
-            found = await self._found(queue_id, base, count, receiver, parts)
+            found = await self._found(queue_id, base, count, receiver, taken)
             if found is None:
                 gone = min(length, max(1, self._gone_before - base))
                 self._finish_what_is_gone(queue_id, handout, base, gone)
@@ -185,7 +226,7 @@ class Choice:
             wish = self._wish(receiver, queue_id, handout.index, base, found.count)
             if self.planning.give(wish) is None:
                 self.command.given.append(wish)
-                self._add(parts, _Part(queue_id, handout.attempt + 1, found.count, [found.records]))
+                taken.add(_Part(queue_id, handout.attempt + 1, found.count, [found.records]))
             if found.count < length:
                 return _from(handout, base + found.count)
         return None
@@ -197,20 +238,19 @@ class Choice:
         if self.planning.settle(gone) is None:
             self.command.settled.append(gone)
 
-    async def _give_new(self, receiver: Receiver, queue_id: int, parts: list[_Part]) -> None:
+    async def _give_new(self, receiver: Receiver, queue_id: int, taken: _Taken) -> None:
         draft = self._draft(queue_id)
         if self.planning.is_fifo and draft.unfinished:
             return
-        while draft.next < (end := self.end_of(queue_id)):
-            left = min(self._left(receiver, parts), end - draft.next)
+        while draft.next < (end := self.end_of(queue_id)) and not self.is_full:
+            left = min(self._left(receiver, taken), end - draft.next)
             count = min(left, self.planning.room(queue_id))
             if count <= 0:
                 return
-            found = await self._found(queue_id, draft.next, count, receiver, parts)
+            found = await self._found(queue_id, draft.next, count, receiver, taken)
             if found is not None and found.count:
-                if not self._give_found(
-                    receiver, queue_id, draft.next + found.void_count, found, parts
-                ):
+                first = draft.next + found.void_count
+                if not self._give_found(receiver, queue_id, first, found, taken):
                     return
                 continue
             passed = self._gone_before if found is None else found.next_offset
@@ -221,7 +261,7 @@ class Choice:
             self.command.given.append(wish)
 
     def _give_found(
-        self, receiver: Receiver, queue_id: int, base: int, found: Found, parts: list[_Part]
+        self, receiver: Receiver, queue_id: int, base: int, found: Found, taken: _Taken
     ) -> bool:
         """Whether all of the messages, which never were given and begin there, are the receiver's:
         in as many handouts as it takes."""
@@ -237,17 +277,17 @@ class Choice:
         if given < found.count:
             records = records[: record_starts(records, 0, given + 1)[given]]
         if given:
-            self._add(parts, _Part(queue_id, 1, given, [records]))
+            taken.add(_Part(queue_id, 1, given, [records]))
         return given == found.count
 
     # --- reading ------------------------------------------------------------------------------
 
     async def _found(
-        self, queue_id: int, offset: int, count: int, receiver: Receiver, parts: list[_Part]
+        self, queue_id: int, offset: int, count: int, receiver: Receiver, taken: _Taken
     ) -> Found | None:
         """Up to `count` messages from there on; None: they have gone from the log."""
-        size = sum(len(piece) for part in parts for piece in part.records)
-        left = receiver.wanted.max_bytes - size
+        left = receiver.wanted.max_bytes - taken.size
+        await self._breathe()
         try:
             found = await self.read(queue_id, offset, count, max(1, left))
         except BrokerError as error:
@@ -258,12 +298,11 @@ class Choice:
         self._size += len(found.records)
         return found
 
-    def _left(self, receiver: Receiver, parts: list[_Part]) -> int:
+    def _left(self, receiver: Receiver, taken: _Taken) -> int:
         """How many messages the receiver takes yet."""
-        size = sum(len(piece) for part in parts for piece in part.records)
-        if size >= receiver.wanted.max_bytes:
+        if taken.size >= receiver.wanted.max_bytes:
             return 0
-        return receiver.wanted.max_messages - sum(part.count for part in parts)
+        return receiver.wanted.max_messages - taken.count
 
     def _draft(self, queue_id: int) -> Draft:
         draft = self.planning.draft(queue_id)
@@ -302,21 +341,12 @@ class Choice:
             hidden_ms=receiver.wanted.hidden_ms,
         )
 
-    def _add(self, parts: list[_Part], part: _Part) -> None:
-        """Adjacent ones of one attempt number are told as one."""
-        last = parts[-1] if parts else None
-        if last and (last.queue_id, last.attempt, last.handout) == (part.queue_id, part.attempt, 0):
-            last.count += part.count
-            last.records += part.records
-        else:
-            parts.append(part)
-
     # --- the end ------------------------------------------------------------------------------
 
     @property
     def is_full(self) -> bool:
         """Whether enough is chosen for one command."""
-        return self._size >= CHOSEN_BYTES
+        return self._size >= CHOSEN_BYTES or len(self.command.given) >= MAX_GIVEN
 
     @property
     def is_empty(self) -> bool:

@@ -35,6 +35,7 @@ from broker.state.listening import QueueKey
 from broker.state.machine import StateMachine
 from broker.state.refusals import GroupDiffers, GroupStyled, Refusal
 from broker.state.topics import TopicState
+from dledger.ports import Turns
 from dledger.wire.commands_pb2 import Command, DeliverCommand
 
 MAX_WAITING: Final = 16_384  # settlements of one desk; more are told to come again
@@ -96,6 +97,7 @@ class Surroundings:
             or BrokerError, where they can't be.
         held_back: what FIFO groups aren't given yet.
         buried_bytes: of messages that become dead letters together; one at least.
+        turns: how long work shares the event loop.
         used_again_ms: of lived time, after which whoever waits is in the log again.
     """
 
@@ -108,6 +110,7 @@ class Surroundings:
     bury: Bury
     held_back: HeldBack
     buried_bytes: int
+    turns: Turns
     used_again_ms: int
 
 
@@ -287,7 +290,7 @@ class Desk:
         choice = self._begun()
         for settler in settlers:
             settler.superseded.clear()
-            choice.settle(settler)
+            await choice.settle(settler)
         await self._give(choice)
         if choice.is_empty and choice.failure is not None and not choice.over:
             raise choice.failure
@@ -352,7 +355,8 @@ class Desk:
             held = self._around.held_back.end_of(place.group, topic, queue_id)
             return end if held is None or not self.is_fifo else held
 
-        return Choice(planning, topic, command, now_ms, self._read, end_of, attempts)
+        turns = self._around.turns
+        return Choice(planning, topic, command, now_ms, self._read, end_of, turns, attempts)
 
     async def _propose(self, choice: Choice) -> UnitResult:
         commands = (Command(deliver=choice.command),)

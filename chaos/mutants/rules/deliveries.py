@@ -131,10 +131,8 @@ DELIVERIES = (
     Mutant(
         "acknowledged-and-not-written",
         "broker/leader/deliveries/choosing.py",
-        "        if self.planning.settle(told) is None:\n"
-        "            self.command.settled.append(told)\n"
-        "            return 0\n",
-        "        if self.planning.settle(told) is None:\n            return 0\n",
+        "        if refusal is None:\n            self.command.settled.append(told)\n",
+        "        if refusal is None:\n",
         seed=2,
         tests=_WIRE,
     ),
@@ -231,5 +229,45 @@ DELIVERIES = (
         "        if False:\n",
         masked="no simulated group is unused for so long that it is forgotten",
         tests=_DESK,
+    ),
+    Mutant(
+        "settled-and-still-in-hand",
+        "broker/leader/deliveries/choosing.py",
+        "                hands.move(told.handout, told.base, told.mask, to)\n",
+        "                pass\n",
+        masked="no simulated receiver settles a message twice in one call, and others late",
+        tests=_CHOICE,
+    ),
+    Mutant(
+        "hands-near-by-overlooked",
+        "broker/leader/deliveries/hands.py",
+        "    return range((base - SPAN + 1) // SPAN, ",
+        "    return range(base // SPAN, ",
+        masked="whoever is told so does it again, which is no wrong",
+        tests=_CHOICE,
+    ),
+    Mutant(
+        "all-hands-looked-at-for-each-that-is-late",
+        "broker/leader/deliveries/choosing.py",
+        "            hands = self._hands[wish.queue_id] = await Hands.of(draft, self.turns)\n",
+        "            hands = await Hands.of(draft, self.turns)\n",
+        masked="it costs time and no truth",
+        tests=_CHOICE,
+    ),
+    Mutant(
+        "command-gives-as-much-as-is-asked",
+        "broker/leader/deliveries/choosing.py",
+        " or len(self.command.given) >= MAX_GIVEN\n",
+        "\n",
+        masked="it costs time and no truth",
+        tests=_CHOICE,
+    ),
+    Mutant(
+        "chosen-in-one-turn",
+        "broker/leader/deliveries/choosing.py",
+        "            await self.turns.pause()\n",
+        "            pass\n",
+        masked="it costs time and no truth",
+        tests=_CHOICE,
     ),
 )
