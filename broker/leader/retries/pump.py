@@ -235,7 +235,7 @@ class DelayPump:
         if result.refusal is not None:
             self._rest(due.queue, result.refusal)
         else:
-            self._heads[due.queue].is_held = False
+            self._heads.setdefault(due.queue, _Head()).is_held = False
             self._moved += sum(batch.count for batch in due.batches)
 
     def _condition(self, due: Due) -> Refusal | None:
