@@ -52,7 +52,7 @@ from store.commitlog import CommitLog
 from store.damage import Damage, Extent, Refill
 from store.doubt import DoubtNote, Place
 from store.errors import BeyondRepair, CorruptionFound, OutOfRange
-from store.files import FULL_ERRNOS, PASSING_ERRNOS, SECTOR_BYTES, Handle
+from store.files import FULL_ERRNOS, PASSING_ERRNOS, SECTOR_BYTES
 from store.repair_journal import RepairJournal
 
 GIVEN_BYTES: Final = 64 << 10  # in one answer, but one entry at least: a turn of the loop each
@@ -388,8 +388,7 @@ class Repairs:
         async with self.writing:
             if self._log.damages.is_gone(damage.file):
                 return
-            handle = self._handle_of(place)
-            await self._write(partial(self._journal.write_filler, place, handle))
+            await self._write(partial(self._journal.write_filler, place))
         self._on_written(damage, "")
 
     async def _put_back(self, damage: Damage, given: Given[Refill]) -> None:
@@ -397,8 +396,7 @@ class Repairs:
             if self._log.damages.is_gone(damage.file):
                 return
             for extent, content in given.taken.contents():
-                handle = self._handle_of(extent)
-                await self._write(partial(self._journal.write_back, extent, handle, content))
+                await self._write(partial(self._journal.write_back, extent, content))
         self._on_written(damage, given.peer)
 
     def _on_written(self, damage: Damage, giver: str) -> None:
@@ -412,9 +410,6 @@ class Repairs:
             last_entry=damage.last_index,
             peer=giver,
         )
-
-    def _handle_of(self, extent: Extent) -> Handle:
-        return self._log.damages.handle_of(extent)
 
     async def _write(self, step: Callable[[], None]) -> None:
         """`step` is done, as soon as there is space.

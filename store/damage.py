@@ -33,7 +33,7 @@ from dledger.reading.entry import (
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME
 from store.errors import BeyondRepair, CorruptionFound
-from store.files import FileSystem, Handle, read_exactly
+from store.files import FileSystem, read_exactly
 from store.history import History
 from store.segment_reader import LogReader
 from store.segments import Segment, SegmentTable
@@ -212,10 +212,6 @@ class Damages:
             and int(name) < self._table.segments[0].base
         )
 
-    def handle_of(self, extent: Extent) -> Handle:
-        """The file that it is in, open."""
-        return self._segment_of(str(extent.path)).handle
-
     def _segment_of(self, file: str) -> Segment:
         name = Path(file).name
         if FILE_NAME.fullmatch(name):
@@ -286,7 +282,8 @@ class Damages:
     def bytes_at(self, extent: Extent, at: int) -> bytes:
         """The frame that begins at byte `at` of an extent's file, by the size that it says it has,
         unjudged; nothing where there is none, or it can't be read."""
-        handle, name = self.handle_of(extent), str(extent.path)
+        name = str(extent.path)
+        handle = self._segment_of(name).handle
         try:
             head = read_exactly(self._files, handle, HEADER_SIZE, at, name)
             size = int.from_bytes(head[:4], "big")

@@ -1,7 +1,9 @@
-"""A leader of a group that keeps its messages for hours, and whose own disk rots."""
+"""A leader of a group that keeps its messages for hours, and whose own disk rots, or fails while
+it is put right."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -61,3 +63,29 @@ def test_bit_that_rots_on_the_leader_retires_nothing_and_is_mended(
         assert node.log.first_index == FIRST_ENTRY
     told = leader.replica.repairs.statistics()
     assert (told.found, told.repaired, told.damages) == (1, 1, 0)
+
+
+def test_disk_that_fails_a_repair_silences_the_core_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the turn in which it is known: nothing is voted, led or acknowledged by that disk."""
+    monkeypatch.setattr(Wires, "links", giving(Wires.links))
+    world, leader = grown()
+    at = leader.log.position_of(FIRST_ENTRY + 1) + ENTRY.at("append_time_ms") + 2
+    path = leader.config.data_directory / "commitlog" / file_name(0)
+    leader.disk.flip(path, at, 1)
+    leader.disk.fail_next("pwritev", errno.EIO, "repair.tmp")
+    silent_at_the_end: list[bool] = []
+    end = leader.replica.leadership.end_for_good
+
+    def ended(reason: str) -> None:
+        silent_at_the_end.append(leader.driver.core._state.has_failed)
+        end(reason)
+
+    monkeypatch.setattr(leader.replica.leadership, "end_for_good", ended)
+    for _ in range(HALF_A_MINUTE):
+        world.tick()
+        if leader.failure is not None:
+            break
+    assert isinstance(leader.failure, OSError)
+    assert silent_at_the_end == [True]

@@ -431,12 +431,22 @@ REPAIRS = (
         tests=_BYTES,
     ),
     Mutant(
+        "disk-that-fails-a-repair-is-not-the-core-s-matter",
+        "broker/replication.py",
+        "            self.driver.on_storage_failed(error)\n        self._life.fail(error)\n",
+        "            pass\n        self._life.fail(error)\n",
+        masked="a disk of a run that fails a sync fails the flusher's, too",
+        tests=("tests/node/test_retention.py",),
+    ),
+    Mutant(
         "journal-gone-before-the-bytes-are-back",
         "store/repair_journal.py",
-        "        _put(self._files, handle, extent.path, extent.start, content)\n"
+        "        with self._opened(extent.path) as handle:\n"
+        "            _put(self._files, handle, extent.path, extent.start, content)\n"
         "        self._remove()\n",
         "        self._remove()\n"
-        "        _put(self._files, handle, extent.path, extent.start, content)\n",
+        "        with self._opened(extent.path) as handle:\n"
+        "            _put(self._files, handle, extent.path, extent.start, content)\n",
         masked="a start refuses what is torn, as it would refuse the rot",
         tests=_BYTES,
     ),
