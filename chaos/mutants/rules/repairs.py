@@ -439,6 +439,30 @@ REPAIRS = (
         tests=("tests/node/test_retention.py",),
     ),
     Mutant(
+        "doubt-that-found-no-space-is-noted-no-more",
+        "broker/repairs.py",
+        "                    if self._stopping.is_set():\n                        return\n",
+        "                    return\n",
+        masked="few members find rot on a full disk, and die after there is space again",
+        tests=("tests/node/test_many_damages.py",),
+    ),
+    Mutant(
+        "doubt-is-noted-for-ever-by-who-stops",
+        "broker/repairs.py",
+        "                    if self._stopping.is_set():\n                        return\n",
+        "",
+        masked="few members find rot on a full disk, and stop",
+        tests=("tests/node/test_many_damages.py",),
+    ),
+    Mutant(
+        "stop-waits-for-space-for-the-note",
+        "broker/repairs.py",
+        "        self._stopping.set()\n",
+        "",
+        masked="few members find rot on a full disk, and stop",
+        tests=("tests/node/test_many_damages.py",),
+    ),
+    Mutant(
         "journal-gone-before-the-bytes-are-back",
         "store/repair_journal.py",
         "        with self._opened(extent.path) as handle:\n"
