@@ -741,3 +741,44 @@ async def test_note_that_the_disk_fails_ends_the_member(monkeypatch: pytest.Monk
             await asyncio.sleep(0.01)
     await me.repairs.stop()
     assert [type(error) for error in me.failures] == [OSError]
+
+
+def filler_of_the_first(log: CommitLog) -> tuple[int, int]:
+    """Where the filler begins behind the first segment's last entry, and which entry comes next."""
+    last = log.ends_by(SEGMENT)
+    return log.position_of(last) + log.header_at(last).total_size, last + 1
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["committed", "not known to be"])
+@on_a_loop
+async def test_filler_that_was_noted_and_is_sound_is_in_nobodys_way(is_known: bool) -> None:
+    """It was put right, and the process ended before the note was gone; how far the log is
+    committed a start knows by its checkpoint only."""
+    me, _ = pair()
+    at, behind = filler_of_the_first(me.log)
+    DoubtNote(me.disk, DATA).write([(file_name(0), at)])
+    me.through = behind if is_known else behind - 1
+    me.repairs.recall()
+    assert not me.repairs.is_at_work
+    await me.repairs.stop()
+    assert noted(me) == []
+    assert me.failures == []
+
+
+@pytest.mark.parametrize("within", [0, 5, 7])
+@on_a_loop
+async def test_rotten_filler_before_what_is_not_committed_is_put_right_later(within: int) -> None:
+    """It is no entry: nobody acknowledges it, and a pass that finds it comes by again."""
+    me, _ = pair()
+    at, behind = filler_of_the_first(me.log)
+    DoubtNote(me.disk, DATA).write([(file_name(0), at)])
+    me.flip(at + within)
+    me.through = behind - 1
+    me.repairs.recall()
+    assert not me.repairs.is_at_work
+    assert me.repairs.takes(me.error_at(at + within))
+    assert not me.repairs.is_at_work
+    me.through = me.log.last_index
+    await healed(me)
+    assert contents(me.disk) == contents(healthy())
+    assert me.failures == []

@@ -464,3 +464,23 @@ def test_what_got_lost_of_a_flush_is_told_to_the_flusher_whoever_syncs_first(
     assert [error.errno for error in refused] == [errno.EIO]
     assert made.durable == []
     assert len(made.failures) == 1
+
+
+@pytest.mark.parametrize("change", ["head", "rest", "size", "sector", "nothing"])
+def test_filler_is_damaged_if_anything_but_it_is_there(change: str) -> None:
+    """And not because somebody says so."""
+    disk = filled(SMALL_SIZES)
+    log = reopened(disk).log
+    last, path = log.ends_by(SEGMENT), LOG / file_name(0)
+    at = log.position_of(last) + log.header_at(last).total_size
+    if change == "head":
+        disk.flip(path, at + 3, 0)
+    elif change == "rest":
+        disk.spoil(path, SEGMENT - 1, b"x")
+    elif change == "size":
+        disk.cut_short(path, SEGMENT - 1)
+    elif change == "sector":
+        disk.lose_sector(path, at)
+    damage = log.damages.locate(str(path), at)
+    assert (damage is None) == (change == "nothing")
+    assert damage is None or damage.is_filler
