@@ -1,4 +1,8 @@
-"""What one replica knows of the front of its log: for whoever decides what may go (ADR 43)."""
+"""What one replica knows of the front of its log: for whoever decides what may go (ADR 43).
+
+What goes can't be got back, so it must never tell a time by bytes that nothing vouches for: each
+entry that is looked at is read whole, and its CRC with it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from broker.state.machine import StateMachine
 from broker.state.queue_files import QueueFiles
 from dledger.core.types import NodeId
 from dledger.disk_figures import DiskFigure
+from dledger.reading.entry import parse_header
 from store.commitlog import CommitLog
 
 
@@ -89,8 +94,8 @@ class LogFront:
         formed the group, alone, and it may be years behind."""
         if self.log.last_index < FIRST_ENTRY + 1:
             return 0, 0  # a leader has its own first entry: nobody asks, and nothing would be old
-        founded_ms = self.log.header_at(FIRST_ENTRY).append_time_ms
-        led_ms = self.log.header_at(FIRST_ENTRY + 1).append_time_ms
+        founded_ms = self._time_of(FIRST_ENTRY)
+        led_ms = self._time_of(FIRST_ENTRY + 1)
         lived = LivedTime()
         lived.advance(founded_ms, led_ms)
         return lived.lived_ms, led_ms
@@ -106,7 +111,11 @@ class LogFront:
             last = self.log.ends_by(end_offset)
             if not self.log.first_index <= last < self.machine.applied_index:
                 return
-            yield SegmentEnd(last, self.log.header_at(last).append_time_ms, end_offset)
+            yield SegmentEnd(last, self._time_of(last), end_offset)
+
+    def _time_of(self, index: int) -> int:
+        """When the entry was appended. Raises: CorruptionFound."""
+        return parse_header(self.log.read(index, index), 0).append_time_ms
 
     def is_behind(self) -> bool:
         """Whether what may go by the group's decision hasn't gone here yet."""

@@ -28,6 +28,7 @@ have the bytes hasn't said that it doesn't (docs/adr/0039-rot-in-the-log-is-repa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -52,7 +53,7 @@ from store.commitlog import CommitLog
 from store.damage import Damage, Extent, Refill
 from store.doubt import DoubtNote, Place
 from store.errors import BeyondRepair, CorruptionFound, OutOfRange
-from store.files import FULL_ERRNOS, PASSING_ERRNOS, SECTOR_BYTES, Handle
+from store.files import FULL_ERRNOS, PASSING_ERRNOS, SECTOR_BYTES
 from store.repair_journal import RepairJournal
 
 GIVEN_BYTES: Final = 64 << 10  # in one answer, but one entry at least: a turn of the loop each
@@ -124,6 +125,8 @@ class Repairs:
         self._around = around
         self._note = note
         self._noting: asyncio.Task[None] | None = None
+        self._noted: list[Place] | None = None  # what the note says; None: nobody knows
+        self._stopping = asyncio.Event()
         self._places: list[Extent] = []
         self._task: asyncio.Task[None] | None = None
         self._is_started = False
@@ -195,6 +198,8 @@ class Repairs:
             return None
         damage = self._log.damages.locate(str(place.path), place.start)
         if damage is not None and damage.first_index > self._around.through():
+            if damage.is_filler:
+                return None  # no entry; a pass comes by again once what lies behind is committed
             reason = f"entry {damage.first_index} isn't known to be committed"
             raise BeyondRepair(damage.file, reason)
         return damage
@@ -247,8 +252,10 @@ class Repairs:
             await asyncio.sleep(IDLE_LOOK_S)
 
     async def stop(self) -> None:
-        """No repair goes on; what isn't repaired is found again by the next start."""
+        """No repair goes on; what isn't repaired is found again by the next start. What it is to be
+        found by is tried once more to be written down, if there was no space for it."""
         self._is_started = False
+        self._stopping.set()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -262,18 +269,28 @@ class Repairs:
             self._noting = loop.create_task(self._keep_note(), name="doubt-note")
 
     async def _keep_note(self) -> None:
-        written: list[Place] | None = None
+        """The note says what is named, or the replica stops, or fails."""
         try:
-            while (places := self._named()) != written:
-                await self._hand.run(partial(self._note.write, places))
-                written = places
-        except OSError as error:
-            if error.errno not in PASSING_ERRNOS:
-                self._around.failed(error)
-                return
-            self._wait("no space for the note of it", str(error))
+            while (places := self._named()) != self._noted:
+                self._noted = None  # until it is known what became of it
+                try:
+                    await self._hand.run(partial(self._note.write, places))
+                    self._noted = places
+                except OSError as error:
+                    if error.errno not in PASSING_ERRNOS:
+                        raise
+                    self._wait("no space for the note of it", str(error))
+                    if self._stopping.is_set():
+                        return
+                    await self._pause(SPACE_S)
         except Exception as error:  # noqa: BLE001  nobody else would hear of it
             self._around.failed(error)
+
+    async def _pause(self, seconds: float) -> None:
+        """That time has passed, or there is to be a stop."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
 
     def _named(self) -> list[Place]:
         return [(each.path.name, each.start) for each in self._places]
@@ -388,8 +405,7 @@ class Repairs:
         async with self.writing:
             if self._log.damages.is_gone(damage.file):
                 return
-            handle = self._handle_of(place)
-            await self._write(partial(self._journal.write_filler, place, handle))
+            await self._write(partial(self._journal.write_filler, place))
         self._on_written(damage, "")
 
     async def _put_back(self, damage: Damage, given: Given[Refill]) -> None:
@@ -397,8 +413,7 @@ class Repairs:
             if self._log.damages.is_gone(damage.file):
                 return
             for extent, content in given.taken.contents():
-                handle = self._handle_of(extent)
-                await self._write(partial(self._journal.write_back, extent, handle, content))
+                await self._write(partial(self._journal.write_back, extent, content))
         self._on_written(damage, given.peer)
 
     def _on_written(self, damage: Damage, giver: str) -> None:
@@ -412,9 +427,6 @@ class Repairs:
             last_entry=damage.last_index,
             peer=giver,
         )
-
-    def _handle_of(self, extent: Extent) -> Handle:
-        return self._log.damages.handle_of(extent)
 
     async def _write(self, step: Callable[[], None]) -> None:
         """`step` is done, as soon as there is space.

@@ -150,11 +150,18 @@ class Replication:
             request=self.transport.send_request,
             answer=self.transport.send_answer,
             doubt=lambda *, is_in_doubt: self.driver.report_doubt(is_in_doubt=is_in_doubt),
-            failed=self._life.fail,
+            failed=self._on_repairs_failed,
         )
         journal = RepairJournal(self._ports.files, self._config.data_directory)
         note = DoubtNote(self._ports.files, self._config.data_directory)
         return Repairs(self.log, journal, self._ports.hand, around, note)
+
+    def _on_repairs_failed(self, error: BaseException) -> None:
+        """Of a disk that failed the core hears in the same turn: the flusher, which writes to the
+        same one, may be about to call something durable (ADR 8)."""
+        if isinstance(error, OSError):
+            self.driver.on_storage_failed(error)
+        self._life.fail(error)
 
     def _make_comparison(self) -> Comparison:
         """As the repairs, it speaks to parts that are made later."""

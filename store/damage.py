@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Final
 
 from dledger.reading.entry import (
+    FILLER_HEADER_SIZE,
     HEADER_SIZE,
     EntryHeader,
+    blank_filler,
     digest_of,
     parse_header,
     verify_frame,
@@ -33,7 +35,7 @@ from dledger.reading.entry import (
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME
 from store.errors import BeyondRepair, CorruptionFound
-from store.files import FileSystem, Handle, read_exactly
+from store.files import FileSystem, first_nonzero, read_exactly
 from store.history import History
 from store.segment_reader import LogReader
 from store.segments import Segment, SegmentTable
@@ -212,10 +214,6 @@ class Damages:
             and int(name) < self._table.segments[0].base
         )
 
-    def handle_of(self, extent: Extent) -> Handle:
-        """The file that it is in, open."""
-        return self._segment_of(str(extent.path)).handle
-
     def _segment_of(self, file: str) -> Segment:
         name = Path(file).name
         if FILE_NAME.fullmatch(name):
@@ -224,12 +222,26 @@ class Damages:
                     return segment
         raise BeyondRepair(file, "it is no file of the log")
 
-    def _filler_of(self, segment: Segment) -> Damage:
+    def _filler_of(self, segment: Segment) -> Damage | None:
         if segment is self._table.last:
             raise BeyondRepair(str(segment.path), "nothing was written there yet")
+        if self._has_filler(segment):
+            return None
         behind = segment.first_index + segment.count
         extent = Extent(segment.path, segment.base, segment.used, self._segment_size)
         return Damage((extent,), behind, behind - 1, 0)
+
+    def _has_filler(self, segment: Segment) -> bool:
+        """Whether what belongs behind its last entry is there, and nothing else."""
+        at, size, name = segment.used, self._segment_size, str(segment.path)
+        try:
+            head = read_exactly(self._files, segment.handle, FILLER_HEADER_SIZE, at, name)
+            behind = at + FILLER_HEADER_SIZE
+            is_blank = first_nonzero(self._files, segment.handle, behind, size) is None
+        except CorruptionFound:
+            return False
+        is_whole = self._files.size(segment.handle) == size
+        return head == blank_filler(size - at) and is_blank and is_whole
 
     def _digest_before(self, segment: Segment, slot: int) -> int | None:
         """The digest at the entry before; None if that one isn't intact."""
@@ -286,7 +298,8 @@ class Damages:
     def bytes_at(self, extent: Extent, at: int) -> bytes:
         """The frame that begins at byte `at` of an extent's file, by the size that it says it has,
         unjudged; nothing where there is none, or it can't be read."""
-        handle, name = self.handle_of(extent), str(extent.path)
+        name = str(extent.path)
+        handle = self._segment_of(name).handle
         try:
             head = read_exactly(self._files, handle, HEADER_SIZE, at, name)
             size = int.from_bytes(head[:4], "big")

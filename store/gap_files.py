@@ -60,18 +60,10 @@ class GapFiles:
         """
         for place, content in filled.contents():
             extent = self._extent(place, len(content))
-            handle = self._files.open(extent.path)
-            try:
-                self._journal.write_back(extent, handle, content)
-            finally:
-                self._files.close(handle)
+            self._journal.write_back(extent, content)
         for place in filled.fillers():
             extent = self._extent(place, self._segment_size - place % self._segment_size)
-            handle = self._files.open(extent.path)
-            try:
-                self._journal.write_filler(extent, handle)
-            finally:
-                self._files.close(handle)
+            self._journal.write_filler(extent)
 
     def frame_at(self, place: int) -> bytes:
         """By the size that it says it has, unjudged; nothing where that can't be."""

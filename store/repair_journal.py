@@ -10,11 +10,16 @@ another disk's, does nothing; one that isn't intact itself is no journal.
     damaged ─▶ repair.tmp, fsync ─▶ repair, directory synced ─▶ in place, fdatasync ─▶ read ─▶ gone
 
 A filler is put right without a journal: what belongs there follows from the log.
+
+Each file is opened anew. A kernel tells of a write-back that failed once for each open file: on a
+file that the flusher has open a sync here would be told what the flusher has to be, and the flusher
+would call durable what is nowhere (ADR 8).
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -44,11 +49,12 @@ class RepairJournal:
         self._directory = directory
         self._path = directory / NAME
 
-    def write_back(self, extent: Extent, handle: Handle, content: bytes) -> None:
+    def write_back(self, extent: Extent, content: bytes) -> None:
         """The file has `content` where it was damaged, durably.
 
         Raises:
-            OSError: ENOSPC where the journal finds no space: nothing has happened.
+            OSError: ENOSPC where the journal finds no space: nothing has happened. Others: the disk
+                failed, perhaps at what others have written to the file.
             CorruptionFound: what was written can't be read back.
         """
         place = extent.base + extent.start
@@ -60,17 +66,27 @@ class RepairJournal:
             with contextlib.suppress(OSError):  # what there is of it keeps others' space
                 self._files.unlink(self._path.with_name(NAME + ".tmp"))
             raise
-        _put(self._files, handle, extent.path, extent.start, content)
+        with self._opened(extent.path) as handle:
+            _put(self._files, handle, extent.path, extent.start, content)
         self._remove()
 
-    def write_filler(self, extent: Extent, handle: Handle) -> None:
-        """The segment ends in a filler again, durably."""
-        if self._files.size(handle) < extent.end:
-            self._files.fallocate(handle, extent.end)
-        filler = blank_filler(extent.end - extent.start)
-        zero_range(self._files, handle, extent.start + len(filler), extent.end)
-        write_all(self._files, handle, [filler], extent.start)
-        self._files.fdatasync(handle)
+    def write_filler(self, extent: Extent) -> None:
+        """The segment ends in a filler again, durably. Raises OSError: the disk failed."""
+        with self._opened(extent.path) as handle:
+            if self._files.size(handle) < extent.end:
+                self._files.fallocate(handle, extent.end)
+            filler = blank_filler(extent.end - extent.start)
+            zero_range(self._files, handle, extent.start + len(filler), extent.end)
+            write_all(self._files, handle, [filler], extent.start)
+            self._files.fdatasync(handle)
+
+    @contextlib.contextmanager
+    def _opened(self, path: Path) -> Iterator[Handle]:
+        handle = self._files.open(path)
+        try:
+            yield handle
+        finally:
+            self._files.close(handle)
 
     def redo(self, log: Path, segment_size: int) -> int | None:
         """A repair that a crash interrupted is done; its physical offset, or None if there was

@@ -296,9 +296,9 @@ class LogRepair:
             try:
                 if self._files.size(handle) < self._log.segment_size:
                     self._files.fallocate(handle, self._log.segment_size)
-                journal.write_back(extent, handle, content)
             finally:
                 self._files.close(handle)
+            journal.write_back(extent, content)
         self._windows.clear()
 
     def _filled(self, here: _Here) -> Outcome:
@@ -306,11 +306,7 @@ class LogRepair:
         path = self._path(here.base)
         if self._files is not None:
             extent = Extent(path, here.base, here.at, self._log.segment_size)
-            handle = self._files.open(path)
-            try:
-                RepairJournal(self._files, self._commitlog.parent).write_filler(extent, handle)
-            finally:
-                self._files.close(handle)
+            RepairJournal(self._files, self._commitlog.parent).write_filler(extent)
             self._windows.clear()
         return Outcome(str(path), here.at, size, source="the log")
 

@@ -19,13 +19,17 @@ for the entry before the first. In between it lived no more than the log's time 
 taken for an entry's age is at most that, and less while a standstill lies between the two: what
 follows one is kept for as much longer.
 
+The log's time never goes back, and nothing in a log is older than the group has lived since what is
+before it. An entry that would be is no reason for anything to go: what it, or the log's beginning,
+says of the time is wrong, and that is told.
+
 Source: the seeds (72 h, and the oldest regardless of age from 85 % of the disk on).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -63,6 +67,14 @@ class SegmentEnd:
     append_time_ms: int
     end_offset: int
 
+    def age_ms(self, measured: Measured) -> int:
+        """Of its last entry: lived time, never more than it is."""
+        return measured.lived_ms - (self.append_time_ms - measured.begin_time_ms)
+
+    def can_be(self, measured: Measured) -> bool:
+        """Whether it is as old as anything in this log can be."""
+        return self.age_ms(measured) <= measured.lived_ms
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -86,8 +98,8 @@ def first_kept(ends: Iterable[SegmentEnd], measured: Measured, rules: Rules) -> 
     """
     kept, start = None, measured.start_offset
     for end in ends:
-        age_ms = measured.lived_ms - (end.append_time_ms - measured.begin_time_ms)
-        is_old = bool(rules.age_ms) and age_ms > rules.age_ms
+        is_aged = bool(rules.age_ms) and end.age_ms(measured) > rules.age_ms
+        is_old = is_aged and end.can_be(measured)
         is_much = bool(rules.bytes) and measured.end_offset - start > rules.bytes
         left = measured.end_offset - end.end_offset
         can_be_spared = left > (KEPT_WHEN_FULL - 1) * measured.segment_size
@@ -173,6 +185,7 @@ class Retention:
         self._failed = failed
         self._look_s = look_s
         self._refused = ""
+        self._impossible = 0  # the last entry that was told of
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -221,12 +234,13 @@ class Retention:
                 return
             measured = await front.measured()
             # One is read after the other, as far as they go: mostly it is one.
-            kept = first_kept(front.full_segments(MAX_SEGMENTS), measured, self._rules_now())
+            ends = self._watched(front.full_segments(MAX_SEGMENTS), measured)
+            kept = first_kept(ends, measured, self._rules_now())
             needed = None if kept is None else self._needed()
             if kept is not None and needed is not None:
                 # What nobody needs goes; and if that is nothing, who needs it is told.
-                ends = (end.last_index for end in front.full_segments(MAX_SEGMENTS))
-                kept = max((last + 1 for last in ends if last < min(needed, kept)), default=kept)
+                lasts = (end.last_index for end in front.full_segments(MAX_SEGMENTS))
+                kept = max((last + 1 for last in lasts if last < min(needed, kept)), default=kept)
         except Exception as error:
             if not front.is_mended(error):
                 raise
@@ -243,3 +257,16 @@ class Retention:
         self._refused = ""
         front.on_decided(measured)
         log.info("retention", first_kept=kept, full_disks=sorted(measured.in_need))
+
+    def _watched(self, ends: Iterable[SegmentEnd], measured: Measured) -> Iterator[SegmentEnd]:
+        """The same; one that is older than can be is told once."""
+        for end in ends:
+            if not end.can_be(measured) and self._impossible != end.last_index:
+                self._impossible = end.last_index
+                log.error(
+                    "retention_age_impossible",
+                    index=end.last_index,
+                    age_ms=end.age_ms(measured),
+                    lived_ms=measured.lived_ms,
+                )
+            yield end

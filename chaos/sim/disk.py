@@ -4,7 +4,8 @@ It implements `store.files.FileSystem` below the real store. A power cut keeps o
 was synced and, page by page as the random source decides, some later writes whole or torn at any
 byte; of each directory the names as of its last fsync and some prefix of the later changes. A
 failed fsync marks the pages clean, as ext4, XFS and Btrfs do (ATC'20): the bytes stay readable
-and never reach the platter. Files are sparse: what was never written costs nothing.
+and never reach the platter. A loss is told once to each who has the file open, at its next sync.
+Files are sparse: what was never written costs nothing.
 
 One promise of real disks is kept, as `store.checkpoint` builds on it: the first 512-byte sector
 of a file is written whole or not at all.
@@ -55,6 +56,7 @@ class SimulatedDisk:
         self._latency = 0
         self._root = Directory()
         self._open: dict[int, tuple[Path, SimulatedFile]] = {}
+        self._seen: dict[int, int] = {}  # the losses of its file that an open handle was told of
         self._locks: dict[int, Path] = {}
         self._next_handle = 1
         self._faults: list[tuple[str, str, int]] = []
@@ -66,6 +68,11 @@ class SimulatedDisk:
     def fail_next(self, operation: str, code: int, name: str = "") -> None:
         """The next `operation` on a file whose path holds `name` raises OSError(code)."""
         self._faults.append((operation, name, code))
+
+    def fail_write_back(self, path: Path) -> None:
+        """What was written to the file and not synced is lost, before anybody has asked for a sync:
+        the next one by each handle raises EIO."""
+        self._file(path).lose_writes()
 
     def fail_calls(self, in_calls: int, code: int, count: int = 1) -> None:
         """`count` calls fail with OSError(code), whatever they are, from the `in_calls`-th on."""
@@ -113,6 +120,7 @@ class SimulatedDisk:
     def kill(self) -> None:
         """The process is gone; the page cache survives."""
         self._open.clear()
+        self._seen.clear()
         self._locks.clear()
         self._faults.clear()
         self._odd = None
@@ -250,6 +258,7 @@ class SimulatedDisk:
         if handle not in self._open and not self.is_off:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         self._open.pop(handle, None)
+        self._seen.pop(handle, None)
         self._locks.pop(handle, None)
 
     def pread(self, handle: Handle, size: int, offset: int) -> bytes:
@@ -430,9 +439,16 @@ class SimulatedDisk:
         try:
             self._note(operation, path)
         except OSError:
-            file.unsynced.clear()  # The pages are clean now, and the bytes are nowhere.
+            file.lose_writes()
+            self._tell(handle, file)
             raise
         file.sync()
+        if self._seen[handle] < file.losses:
+            self._tell(handle, file)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    def _tell(self, handle: Handle, file: SimulatedFile) -> None:
+        file.is_told, self._seen[handle] = True, file.losses
 
     def _need(self, file: SimulatedFile, end: int) -> None:
         more_bytes = end - file.used_bytes()
@@ -475,4 +491,5 @@ class SimulatedDisk:
         handle = Handle(self._next_handle)
         self._next_handle += 1
         self._open[handle] = (path, file)
+        self._seen[handle] = file.losses_seen
         return handle

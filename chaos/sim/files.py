@@ -24,7 +24,17 @@ def _sectors(start: int, end: int) -> range:
 class SimulatedFile:
     """A file. `unsynced` lists writes as (offset, bytes), a new size as (-1, size)."""
 
-    __slots__ = ("allocated", "content", "durable", "durable_size", "lost", "size", "unsynced")
+    __slots__ = (
+        "allocated",
+        "content",
+        "durable",
+        "durable_size",
+        "is_told",
+        "losses",
+        "lost",
+        "size",
+        "unsynced",
+    )
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -34,6 +44,8 @@ class SimulatedFile:
         self.durable_size = 0
         self.unsynced: list[tuple[int, bytes | int]] = []
         self.lost: set[int] = set()  # sectors that can't be read until they are written, whole
+        self.losses = 0  # how often what was written got lost on its way to the platter
+        self.is_told = True  # whether somebody has been told of the last time
 
     def __deepcopy__(self, memo: dict[int, object]) -> SimulatedFile:
         """Written out: disks are copied by the thousand, and most bytes of a file are one piece."""
@@ -45,6 +57,7 @@ class SimulatedFile:
         other.durable_size = self.durable_size
         other.unsynced = list(self.unsynced)
         other.lost = set(self.lost)
+        other.losses, other.is_told = self.losses, self.is_told
         return other
 
     def used_bytes(self) -> int:
@@ -83,6 +96,18 @@ class SimulatedFile:
         for offset, data in self.unsynced:
             self._persist(offset, data)
         self.unsynced.clear()
+
+    def lose_writes(self) -> None:
+        """What wasn't synced never reaches the platter, and is called clean."""
+        self.unsynced.clear()
+        self.losses += 1
+        self.is_told = False
+
+    @property
+    def losses_seen(self) -> int:
+        """How many of them who opens the file now isn't told of: one that nobody has been told of
+        yet is told to who comes later, too, as Linux does (errseq)."""
+        return self.losses if self.is_told else self.losses - 1
 
     def lose(self, chance: Random) -> None:
         """A power cut: of what was not synced, each page is kept, torn or lost by itself."""

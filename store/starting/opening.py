@@ -148,6 +148,7 @@ def open_member(site: Site) -> Opened:
     try:
         check_in_service(site)
         founding = settle_forming(site, directory)
+        _take_in_anew(site, directory)
         log = opened.enter_context(contextlib.closing(open_log(site)))
         site.told(log.recovery)
         hard_state = open_hard_state(site)
@@ -284,13 +285,8 @@ def open_log(site: Site) -> CommitLog:
     Raises: see `CommitLog.open`; and
         BaseMissing: what it is to begin with isn't there. The log that was is left as it is.
     """
-    install, snapshots = Install(site.files, site.path), SnapshotFiles(site.path, site.files)
-    intended = install.read()
-    if intended is not None and not snapshots.is_whole(intended.index):
-        file = str(snapshots.path(intended.index))
-        why = "it isn't what was written; the log of before is left as far as it is there"
-        raise BaseMissing(file, intended.first_index, why)
-    install.settle(site.options.segment_size_bytes)
+    _intended(site)
+    Install(site.files, site.path).settle(site.options.segment_size_bytes)
     _distrust_seals(site)
     return CommitLog.open(
         site.path,
@@ -300,6 +296,38 @@ def open_log(site: Site) -> CommitLog:
         clock=site.clock,
         known=site.known,
     )
+
+
+def _intended(site: Site) -> LogStart | None:
+    """Where the log is to begin anew, and can; None: that isn't intended.
+
+    Raises:
+        BaseMissing: what it is to begin with isn't there.
+    """
+    intended, snapshots = (
+        Install(site.files, site.path).read(),
+        SnapshotFiles(site.path, site.files),
+    )
+    if intended is not None and not snapshots.is_whole(intended.index):
+        file = str(snapshots.path(intended.index))
+        why = "it isn't what was written; the log of before is left as far as it is there"
+        raise BaseMissing(file, intended.first_index, why)
+    return intended
+
+
+def _take_in_anew(site: Site, directory: DataDirectory) -> None:
+    """A directory whose log is about to begin where the group doesn't name its disk is being taken
+    in, durably: its member was taken out and is one again by an entry behind. As a formed one it
+    would start no more, and what it had would be gone. It is formed again once its log names it."""
+    if directory.disk.state is not DirectoryState.FORMED:
+        return
+    intended = _intended(site)
+    if intended is None:
+        return
+    named = base_of(intended).configuration
+    node, disk = NodeId(directory.identity.node_id), directory.disk.disk_id
+    if named is None or named.disk_of(node) != disk:
+        directory.mark(DirectoryState.JOINING)
 
 
 def _distrust_seals(site: Site) -> None:

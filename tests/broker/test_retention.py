@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,6 +109,21 @@ def test_months_of_standstill_make_nothing_old() -> None:
     assert first_kept(ends[5:], later, rules) == 61
 
 
+@given(logs(), st.integers(1, 1 << 42))
+def test_nothing_is_older_than_the_group_has_lived(
+    log: tuple[list[SegmentEnd], list[int], Measured], years_ms: int
+) -> None:
+    """Whether an entry's time or that of the log's beginning is one that can't be: no age is a
+    reason, and the log isn't longer than it may be for that."""
+    ends, measured = log[0], replace(log[2], in_need=NOBODY)
+    wrong = [replace(end, append_time_ms=measured.begin_time_ms - years_ms) for end in ends]
+    assert first_kept(wrong, measured, Rules(age_ms=1)) is None
+    late = replace(measured, begin_time_ms=measured.begin_time_ms + (1 << 43))
+    assert first_kept(ends, late, Rules(age_ms=1)) is None
+    much = Rules(age_ms=1, bytes=SIZE)
+    assert first_kept(wrong, measured, much) == first_kept(wrong, measured, Rules(bytes=SIZE))
+
+
 @given(logs())
 def test_without_rules_nothing_goes(
     log: tuple[list[SegmentEnd], list[int], Measured],
@@ -124,11 +140,12 @@ class Front:
         self.behind = False
         self.decided: list[Measured] = []
         self.led_no_more = 0
+        self.begin_time_ms = 0
         self.error: Exception | None = None
         self.behind_error: Exception | None = None
 
     async def measured(self) -> Measured:
-        return Measured(0, 10 * SIZE + 5, SIZE, 10_000, 0)
+        return Measured(0, 10 * SIZE + 5, SIZE, 10_000, self.begin_time_ms)
 
     def full_segments(self, most: int) -> list[SegmentEnd]:
         if self.error is not None:
@@ -261,3 +278,14 @@ def test_topics_wishes_are_looked_at_whatever_the_group_keeps() -> None:
     behind = NoWishes()
     looks(Front(), Rules(), behind, serves=False)
     assert not behind.looks
+
+
+def test_age_that_cannot_be_is_told_once_and_nothing_goes() -> None:
+    """As if the log's beginning had rotted: everything before would be decades old."""
+    front = Front()
+    front.begin_time_ms = 1 << 41
+    with structlog.testing.capture_logs() as told:
+        assert looks(front, Rules(age_ms=5_000)) == ([], [])
+    impossible = [each for each in told if each["event"] == "retention_age_impossible"]
+    assert [each["index"] for each in impossible] == [10]
+    assert impossible[0]["lived_ms"] == 10_000

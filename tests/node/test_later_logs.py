@@ -4,6 +4,7 @@ waits with beginning anew, and what is held while somebody needs it."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -463,3 +464,28 @@ async def test_who_is_asked_for_what_it_has_retired_says_that_it_has_it_not(tmp_
         leader.on_message(asker, seal(pb.PeerMessage(entries_request=request)))
         assert leader.failure is None
         assert leader.repairs.statistics().answers_given == 0
+
+
+@on_a_loop
+async def test_who_is_taken_in_again_begins_where_it_is_not_named(tmp_path: Path) -> None:
+    """It was taken out, and its log is older than that; what it is given in its place is of the
+    time between. It starts as one that is being taken in, whatever it was, and gets the rest."""
+    async with small_members(tmp_path) as group:
+        leader = await grow(group, 3, "a")
+        await let_go(group, leader)
+        name = follower(group, leader)
+        directory = group.replicas[name].config.data_directory
+        await group.stop(name)
+        start = StartNote(OsFiles(), directory).read()
+        named = pb.Configuration.FromString(start.configuration)
+        named.voters.remove(name)
+        named.members.remove(next(each for each in named.members if each.node_id == name))
+        between = replace(start, configuration=named.SerializeToString())
+        Install(OsFiles(), directory).intend(between)
+        (directory / "formation.json").unlink()  # as of who wasn't there when the group was formed
+        group.start(name)
+        last = (await grow(group, 1, "b")).machine.applied_index
+        await group.until(lambda: group.replicas[name].machine.applied_index >= last)
+        assert group.replicas[name].failure is None
+    identity = json.loads((directory / "identity.json").read_text())
+    assert identity["state"] == "joining"

@@ -7,6 +7,7 @@ real ones. The peer is honest, so it must never be refused."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -667,3 +668,117 @@ async def test_what_goes_while_it_is_asked_for_is_not_missed(is_given: bool) -> 
     assert not me.is_in_doubt
     assert me.log.first_index == later
     await me.repairs.stop()
+
+
+# --- the note of it -------------------------------------------------------------------------------
+
+
+def noted(member: Member) -> list[tuple[str, int]]:
+    return DoubtNote(member.disk, DATA).read()
+
+
+def found_without_space(member: Member) -> None:
+    """Rot that nobody puts right, and a disk that has no space for the note of it at first."""
+    at = member.log.position_of(20) + 60
+    member.flip(at)
+    member.disk.fail_next("create", errno.ENOSPC, "doubt")
+    assert member.repairs.takes(member.error_at(at))
+
+
+@on_a_loop
+async def test_what_found_no_space_is_noted_when_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next process would vote on what this one knows to be rotten."""
+    monkeypatch.setattr(repairs_module, "SPACE_S", 0.01)
+    me, _ = pair()
+    found_without_space(me)
+    await asyncio.sleep(0)
+    assert noted(me) == []
+    async with asyncio.timeout(60):
+        while not noted(me):
+            await asyncio.sleep(0.01)
+    assert noted(me) == me.repairs._named()
+    await me.repairs.stop()
+    assert me.failures == []
+
+
+@on_a_loop
+async def test_stop_tries_the_note_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And waits for no space."""
+    monkeypatch.setattr(repairs_module, "SPACE_S", 3600.0)
+    me, _ = pair()
+    found_without_space(me)
+    async with asyncio.timeout(60):
+        while not me.disk.failures:
+            await asyncio.sleep(0)
+        await me.repairs.stop()
+    assert noted(me) == me.repairs._named() != []
+    assert me.failures == []
+
+
+@on_a_loop
+async def test_stop_of_who_never_gets_space_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repairs_module, "SPACE_S", 3600.0)
+    me, _ = pair()
+    found_without_space(me)
+    me.disk.fail_next("create", errno.ENOSPC, "doubt")
+    async with asyncio.timeout(60):
+        while not me.disk.failures:
+            await asyncio.sleep(0)
+        await me.repairs.stop()
+    assert noted(me) == []
+    assert me.failures == []
+
+
+@on_a_loop
+async def test_note_that_the_disk_fails_ends_the_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there was no space before."""
+    monkeypatch.setattr(repairs_module, "SPACE_S", 0.01)
+    me, _ = pair()
+    found_without_space(me)
+    me.disk.fail_next("create", errno.EIO, "doubt")
+    async with asyncio.timeout(60):
+        while not me.failures:
+            await asyncio.sleep(0.01)
+    await me.repairs.stop()
+    assert [type(error) for error in me.failures] == [OSError]
+
+
+def filler_of_the_first(log: CommitLog) -> tuple[int, int]:
+    """Where the filler begins behind the first segment's last entry, and which entry comes next."""
+    last = log.ends_by(SEGMENT)
+    return log.position_of(last) + log.header_at(last).total_size, last + 1
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["committed", "not known to be"])
+@on_a_loop
+async def test_filler_that_was_noted_and_is_sound_is_in_nobodys_way(is_known: bool) -> None:
+    """It was put right, and the process ended before the note was gone; how far the log is
+    committed a start knows by its checkpoint only."""
+    me, _ = pair()
+    at, behind = filler_of_the_first(me.log)
+    DoubtNote(me.disk, DATA).write([(file_name(0), at)])
+    me.through = behind if is_known else behind - 1
+    me.repairs.recall()
+    assert not me.repairs.is_at_work
+    await me.repairs.stop()
+    assert noted(me) == []
+    assert me.failures == []
+
+
+@pytest.mark.parametrize("within", [0, 5, 7])
+@on_a_loop
+async def test_rotten_filler_before_what_is_not_committed_is_put_right_later(within: int) -> None:
+    """It is no entry: nobody acknowledges it, and a pass that finds it comes by again."""
+    me, _ = pair()
+    at, behind = filler_of_the_first(me.log)
+    DoubtNote(me.disk, DATA).write([(file_name(0), at)])
+    me.flip(at + within)
+    me.through = behind - 1
+    me.repairs.recall()
+    assert not me.repairs.is_at_work
+    assert me.repairs.takes(me.error_at(at + within))
+    assert not me.repairs.is_at_work
+    me.through = me.log.last_index
+    await healed(me)
+    assert contents(me.disk) == contents(healthy())
+    assert me.failures == []

@@ -4,7 +4,9 @@ there and with no others, and put back so that a crash at any moment does no har
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -83,14 +85,14 @@ def repair(log: CommitLog, damage: Damage, giver: CommitLog, disk: SimulatedDisk
     journal = RepairJournal(disk, DATA)
     if damage.is_filler:
         extent = damage.extents[0]
-        journal.write_filler(extent, log.damages.handle_of(extent))
+        journal.write_filler(extent)
         return
     refill = Refill(damage, term_of(log), log.damages.arrives)
     is_complete = False
     while not is_complete:
         is_complete = refill.take(giver.read(refill.next_index, refill.next_index))
     for extent, content in refill.contents():
-        journal.write_back(extent, log.damages.handle_of(extent), content)
+        journal.write_back(extent, content)
 
 
 def contents(disk: SimulatedDisk) -> dict[Path, bytes]:
@@ -345,7 +347,7 @@ def test_a_repair_is_done_or_undone_wherever_it_ends(*, keep_some: bool | None) 
 def journal_of(content: bytes, place: int) -> SimulatedDisk:
     """A disk on which a repair was interrupted right behind its journal's name."""
     disk = filled(SMALL_SIZES)
-    made = reopened(disk)
+    reopened(disk)
     extent = Extent(LOG / file_name(0), 0, place, place + len(content))
 
     def stop(operation: str, name: str) -> None:
@@ -354,7 +356,7 @@ def journal_of(content: bytes, place: int) -> SimulatedDisk:
 
     disk.before = stop
     with pytest.raises(PowerCut):
-        RepairJournal(disk, DATA).write_back(extent, made.log.damages.handle_of(extent), content)
+        RepairJournal(disk, DATA).write_back(extent, content)
     disk.before = lambda _operation, _name: None
     disk.kill()
     assert DATA / "repair" in disk.paths()
@@ -425,3 +427,60 @@ def test_scrubs_know_a_digest_that_does_not_carry_on() -> None:
     disk.spoil(LOG / file_name(0), at % SEGMENT, other)
     assert scrubbed(made.log)
     assert isinstance(made.log.scrub, Scrub)
+
+
+@pytest.mark.parametrize("puts_back", ["entry", "filler"])
+def test_what_got_lost_of_a_flush_is_told_to_the_flusher_whoever_syncs_first(
+    puts_back: str,
+) -> None:
+    """The kernel gave up the flusher's pages, and a repair in the same file asks first: both are
+    told, and nothing is durable that isn't on the platter."""
+    disk = filled(SMALL_SIZES)
+    made = reopened(disk)
+    last = made.log.last_index
+    content, start = made.log.read(last, last), made.log.position_of(last) % SEGMENT
+    path = LOG / file_name(made.log.position_of(last) - start)
+    extent = Extent(path, int(path.name), start, start + len(content))
+    if puts_back == "filler":
+        extent = replace(extent, start=SEGMENT - 100, end=SEGMENT)
+    journal, refused = RepairJournal(disk, DATA), list[OSError]()
+
+    def lose(operation: str, name: str) -> None:
+        if (operation, name) != ("fdatasync", path.name):
+            return
+        disk.before = lambda _operation, _name: None
+        disk.fail_write_back(path)
+        try:
+            if puts_back == "filler":
+                journal.write_filler(extent)
+            else:
+                journal.write_back(extent, content)
+        except OSError as error:
+            refused.append(error)
+
+    made.append(b"new", term=made.log.last_term)
+    disk.before = lose
+    made.flush()
+    assert [error.errno for error in refused] == [errno.EIO]
+    assert made.durable == []
+    assert len(made.failures) == 1
+
+
+@pytest.mark.parametrize("change", ["head", "rest", "size", "sector", "nothing"])
+def test_filler_is_damaged_if_anything_but_it_is_there(change: str) -> None:
+    """And not because somebody says so."""
+    disk = filled(SMALL_SIZES)
+    log = reopened(disk).log
+    last, path = log.ends_by(SEGMENT), LOG / file_name(0)
+    at = log.position_of(last) + log.header_at(last).total_size
+    if change == "head":
+        disk.flip(path, at + 3, 0)
+    elif change == "rest":
+        disk.spoil(path, SEGMENT - 1, b"x")
+    elif change == "size":
+        disk.cut_short(path, SEGMENT - 1)
+    elif change == "sector":
+        disk.lose_sector(path, at)
+    damage = log.damages.locate(str(path), at)
+    assert (damage is None) == (change == "nothing")
+    assert damage is None or damage.is_filler

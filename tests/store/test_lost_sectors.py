@@ -114,8 +114,7 @@ def test_a_lost_sector_is_written_over_whole(at: int) -> None:
     assert extent.end >= at - at % SECTOR_BYTES + SECTOR_BYTES
     refill = Refill(damage, lambda _index: 1, log.damages.arrives)
     assert refill.take(content)
-    handle = log.damages.handle_of(extent)
-    RepairJournal(disk, DATA).write_back(extent, handle, content)
+    RepairJournal(disk, DATA).write_back(extent, content)
     assert log.damages.locate(str(PATH), at) is None
     assert log.read(1, log.last_index)
 
@@ -130,9 +129,8 @@ def test_a_crash_before_the_bytes_are_back_is_finished_over_a_lost_sector() -> N
             raise KeyboardInterrupt
 
     disk.before = die
-    handle = disk.open(PATH)
     with pytest.raises(KeyboardInterrupt):
-        RepairJournal(disk, DATA).write_back(extent, handle, content)
+        RepairJournal(disk, DATA).write_back(extent, content)
     disk.before = lambda _operation, _name: None
     disk.kill()
     log = LogUnderTest(disk).log
@@ -215,7 +213,7 @@ def test_a_filler_whose_sync_failed_is_as_rotten_as_before_and_found_again() -> 
     extent = damage.extents[0]
     disk.fail_next("fdatasync", errno.EIO, PATH.name)
     with pytest.raises(OSError, match=r"error"):
-        RepairJournal(disk, DATA).write_filler(extent, log.damages.handle_of(extent))
+        RepairJournal(disk, DATA).write_filler(extent)
     disk.kill()
     again = LogUnderTest(disk).log
     assert all_frames(again) == before

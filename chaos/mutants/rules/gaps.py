@@ -60,8 +60,8 @@ GAPS = (
     Mutant(
         "gap-filled-and-not-written",
         "store/gap_files.py",
-        "                self._journal.write_back(extent, handle, content)\n",
-        "                del content\n",
+        "            self._journal.write_back(extent, content)\n",
+        "            del content\n",
         under="log-rot",
     ),
     Mutant(

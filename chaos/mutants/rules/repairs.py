@@ -431,12 +431,70 @@ REPAIRS = (
         tests=_BYTES,
     ),
     Mutant(
+        "disk-that-fails-a-repair-is-not-the-core-s-matter",
+        "broker/replication.py",
+        "            self.driver.on_storage_failed(error)\n        self._life.fail(error)\n",
+        "            pass\n        self._life.fail(error)\n",
+        masked="a disk of a run that fails a sync fails the flusher's, too",
+        tests=("tests/node/test_retention.py",),
+    ),
+    Mutant(
+        "filler-is-rotten-whatever-it-holds",
+        "store/damage.py",
+        "        return head == blank_filler(size - at) and is_blank and is_whole\n",
+        "        return False\n",
+        masked="what is sound is written again: the same bytes",
+        tests=("tests/node/test_many_damages.py", *_BYTES),
+    ),
+    Mutant(
+        "filler-is-sound-whatever-lies-in-it",
+        "store/damage.py",
+        "        return head == blank_filler(size - at) and is_blank and is_whole\n",
+        "        return head == blank_filler(size - at)\n",
+        masked="few flipped bits lie in what is left of a segment",
+        tests=_BYTES,
+    ),
+    Mutant(
+        "start-ends-over-a-filler-before-what-is-not-committed",
+        "broker/repairs.py",
+        "            if damage.is_filler:\n                return None",
+        "            if False:\n                return None",
+        masked="few members die with a rotten filler as the last thing that they know of",
+        tests=("tests/node/test_many_damages.py",),
+    ),
+    Mutant(
+        "doubt-that-found-no-space-is-noted-no-more",
+        "broker/repairs.py",
+        "                    if self._stopping.is_set():\n                        return\n",
+        "                    return\n",
+        masked="few members find rot on a full disk, and die after there is space again",
+        tests=("tests/node/test_many_damages.py",),
+    ),
+    Mutant(
+        "doubt-is-noted-for-ever-by-who-stops",
+        "broker/repairs.py",
+        "                    if self._stopping.is_set():\n                        return\n",
+        "",
+        masked="few members find rot on a full disk, and stop",
+        tests=("tests/node/test_many_damages.py",),
+    ),
+    Mutant(
+        "stop-waits-for-space-for-the-note",
+        "broker/repairs.py",
+        "        self._stopping.set()\n",
+        "",
+        masked="few members find rot on a full disk, and stop",
+        tests=("tests/node/test_many_damages.py",),
+    ),
+    Mutant(
         "journal-gone-before-the-bytes-are-back",
         "store/repair_journal.py",
-        "        _put(self._files, handle, extent.path, extent.start, content)\n"
+        "        with self._opened(extent.path) as handle:\n"
+        "            _put(self._files, handle, extent.path, extent.start, content)\n"
         "        self._remove()\n",
         "        self._remove()\n"
-        "        _put(self._files, handle, extent.path, extent.start, content)\n",
+        "        with self._opened(extent.path) as handle:\n"
+        "            _put(self._files, handle, extent.path, extent.start, content)\n",
         masked="a start refuses what is torn, as it would refuse the rot",
         tests=_BYTES,
     ),

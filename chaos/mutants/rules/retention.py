@@ -13,6 +13,7 @@ _ARCHIVED = "no simulated group has an archive"
 _READING = ("tests/client/test_reading_loops.py",)
 _CLIENT = "the simulator's consumers are its own"
 _TESTS = ("tests/broker/test_retention.py",)
+_AGELESS = "no simulated group lets go of anything by its age: a run is over in minutes"
 
 
 def _mutant(name: str, old: str, new: str) -> Mutant:
@@ -39,8 +40,32 @@ RETENTION = (
     ),
     _mutant(
         "retention-by-the-age-of-what-is-kept",
-        "age_ms = measured.lived_ms - (end.append_time_ms - measured.begin_time_ms)",
-        "age_ms = measured.lived_ms",
+        "return measured.lived_ms - (self.append_time_ms - measured.begin_time_ms)",
+        "return measured.lived_ms",
+    ),
+    Mutant(
+        "retention-by-a-time-that-nothing-vouches-for",
+        "broker/front.py",
+        "        return parse_header(self.log.read(index, index), 0).append_time_ms\n",
+        "        return self.log.header_at(index).append_time_ms\n",
+        masked=_AGELESS,
+        tests=("tests/broker/test_front.py",),
+    ),
+    Mutant(
+        "retention-by-an-age-that-cannot-be",
+        _FILE,
+        "        is_old = is_aged and end.can_be(measured)\n",
+        "        is_old = is_aged\n",
+        masked=_AGELESS,
+        tests=_TESTS,
+    ),
+    Mutant(
+        "retention-tells-of-no-age-that-cannot-be",
+        _FILE,
+        "            if not end.can_be(measured) and self._impossible != end.last_index:\n",
+        "            if False:\n",
+        masked=_AGELESS,
+        tests=_TESTS,
     ),
     _mutant(
         "retention-one-segment-too-much",

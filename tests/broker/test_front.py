@@ -1,0 +1,81 @@
+"""What a leader reads of its log's front: whatever has rotted there, nothing goes by it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker.front import LogFront
+from broker.leader.retention import Rules, first_kept
+from broker.state.lived_time import LivedTime
+from dledger.reading.entry import HEADER_SIZE, EntryKind
+from dledger.records.layout import ENTRY, file_name
+from store.commitlog import CommitLogOptions
+from store.errors import CorruptionFound
+from tests.store.faulty_files import SimulatedDisk
+from tests.store.logs import LOG, SEGMENT, LogUnderTest
+
+ENTRIES = 12
+MINUTE_MS = 60_000
+FOUNDED_MS = 1_780_000_000_000
+OPTIONS = CommitLogOptions(segment_size_bytes=SEGMENT, reserve_bytes=0, cache_bytes=0)
+RULES = [Rules(age_ms=n * MINUTE_MS) for n in (1, 5, 8, 11, 60)]
+
+
+def filled() -> LogUnderTest:
+    """Two entries a segment, one each minute, all in files only."""
+    made = LogUnderTest(SimulatedDisk(), OPTIONS)
+    for index in range(1, ENTRIES + 1):
+        if not made.log.has_room(HEADER_SIZE + 1500):
+            made.preallocate()
+        time_ms = FOUNDED_MS + index * MINUTE_MS
+        made.log.append(EntryKind.COMMAND, index, 1, time_ms, 0, bytes(1500))
+        made.flush()
+    made.append(b"last")
+    made.flush()
+    return made
+
+
+def front_of(made: LogUnderTest) -> LogFront:
+    lived = LivedTime((ENTRIES - 1) * MINUTE_MS)
+    machine = SimpleNamespace(applied_index=made.log.last_index, lived_time=lived)
+    unused = cast("Any", None)
+    return LogFront(made.log, cast("Any", machine), 0, dict, lambda _: True, unused)
+
+
+async def kept_by(front: LogFront) -> list[int | None]:
+    """What has to be kept by each of the rules."""
+    measured = await front.measured()
+    return [first_kept(front.full_segments(64), measured, rules) for rules in RULES]
+
+
+def header_bits(made: LogUnderTest, index: int) -> Iterator[tuple[int, int]]:
+    """Each byte of the entry's header, by its physical offset, and each bit of it."""
+    begin = made.log.position_of(index)
+    for at in range(begin, begin + HEADER_SIZE):
+        for bit in range(8):
+            yield at, bit
+
+
+@pytest.mark.parametrize("index", [1, 2, 4, 6, 8, 10])
+def test_no_flipped_bit_of_a_header_lets_anything_go(index: int) -> None:
+    """The entries are those that are looked at: the first two, and the last one of each segment."""
+    made = filled()
+    sound = asyncio.run(kept_by(front_of(made)))
+    assert sound == [11, 7, 3, None, None], "some of it goes by some of the rules"
+    times = range(ENTRY.at("append_time_ms"), ENTRY.at("append_time_ms") + 8)
+    refused = 0
+    for at, bit in header_bits(made, index):
+        path, within = LOG / file_name(at - at % SEGMENT), at % SEGMENT
+        made.disk.flip(path, within, bit)
+        try:
+            assert asyncio.run(kept_by(front_of(made))) == sound
+        except CorruptionFound as error:
+            is_there = error.file == str(path)
+            refused += is_there and within - made.log.position_of(index) % SEGMENT in times
+        made.disk.flip(path, within, bit)
+    assert refused == 64, "whoever reads a time that has rotted says so"
