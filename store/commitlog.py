@@ -354,10 +354,10 @@ class CommitLog:
 
         Raises:
             OutOfRange: the entry before isn't held.
-            CorruptionFound: its header in the file has changed since it was written.
+            CorruptionFound: it has changed in the file since it was written.
         """
         before = headers[0].index - 1
-        last = None if before == self.start.index else self.header_at(before)
+        last = None if before == self.start.index else self._sound_header(before)
         return self._end.refusal_of(blob, headers, last)
 
     def append_frames(self, blob: bytes | memoryview, headers: Sequence[EntryHeader]) -> None:
@@ -384,12 +384,13 @@ class CommitLog:
 
         Raises:
             OutOfRange: the log doesn't reach to `index`, or begins behind it.
+            CorruptionFound: the entry before has changed in the file since it was written.
             StorageFailed: the log takes no more work.
         """
         self._queue.refuse_if_failed()
         self._check_held(index)
         self._end.truncate_from(
-            index, self.header_at(index - 1) if index > self.first_index else None
+            index, self._sound_header(index - 1) if index > self.first_index else None
         )
 
     def submit(self, ticket: int, prelude: Callable[[], None] | None = None) -> None:
@@ -440,11 +441,12 @@ class CommitLog:
         return self._reader.read_at(physical_offset, size)
 
     def header_at(self, index: int) -> EntryHeader:
-        """The header of an entry.
+        """The header of an entry. Where it comes from the file only its shape is checked, as a CRC
+        needs the body: nothing that can't be undone goes by it.
 
         Raises:
             OutOfRange: the entry isn't held.
-            CorruptionFound: its header in the file has changed since it was written.
+            CorruptionFound: there is none in the file any more.
         """
         self._check_held(index)
         return self._reader.header_at(index)
@@ -616,6 +618,14 @@ class CommitLog:
         self._table.forget_starts(self._cache.first_index)
         if self._preallocator.ready < SPARES and not self._preallocator.is_full:
             self._allocator.wake()
+
+    def _sound_header(self, index: int) -> EntryHeader:
+        """A header by which peers are judged and the log goes on: from memory as it was appended,
+        or vouched for by the CRC of the whole frame."""
+        self._check_held(index)
+        if self._reader.is_cached(index):
+            return self._reader.header_at(index)
+        return parse_header(self._reader.read(index, index), 0)
 
     def _check_held(self, index: int) -> None:
         if not self.first_index <= index <= self.last_index:

@@ -6,6 +6,7 @@ import pytest
 
 from dledger.reading.entry import HEADER_SIZE, EntryKind, verify_frame, walk_frames
 from dledger.records.errors import AppendRefused
+from dledger.records.layout import file_name
 from store.commitlog import CommitLog, CommitLogOptions
 from store.errors import CorruptionFound, OutOfRange, StorageFull
 from tests.store.faulty_files import SimulatedDisk
@@ -368,3 +369,28 @@ def test_synced_index_follows_fdatasync_and_nothing_else() -> None:
     assert made.log.synced_index == 3
     made.flush()
     assert made.log.synced_index == 4
+
+
+@pytest.mark.parametrize("at", range(HEADER_SIZE))
+def test_nobody_is_judged_and_nothing_is_cut_by_a_header_that_has_rotted(at: int) -> None:
+    """It is rot, and no peer's fault; and no log goes on from another digest."""
+    options = CommitLogOptions(segment_size_bytes=SEGMENT, reserve_bytes=0, cache_bytes=0)
+    made = LogUnderTest(SimulatedDisk(), options)
+    for number in range(5):
+        made.append(bytes([number]) * 50)
+        made.flush()
+    log = made.log
+    made.append(b"evicts")
+    made.flush()
+    follows = log.read(4, 5)
+    place, path = log.position_of(3), LOG / file_name(0)
+    for bit in range(8):
+        made.disk.flip(path, place + at, bit)
+        with pytest.raises(CorruptionFound):
+            log.refusal_of(memoryview(follows), walk_frames(follows))
+        with pytest.raises(CorruptionFound):
+            log.truncate_from(4)
+        made.disk.flip(path, place + at, bit)
+    assert log.last_index == 6
+    log.truncate_from(4)
+    assert log.last_digest == log.digest_at(3)

@@ -147,16 +147,18 @@ DIVERGENCE = (
         "mark-not-asked-for",
         "store/starting/opening.py",
         "        check_in_service(site)\n        founding = settle_forming(site, directory)\n"
-        "        log = ",
-        "        founding = settle_forming(site, directory)\n        log = ",
+        "        _take_in_anew",
+        "        founding = settle_forming(site, directory)\n        _take_in_anew",
         under=_ALTERED,
     ),
     Mutant(
         "mark-asked-for-when-the-log-is-open",
         "store/starting/opening.py",
         "        check_in_service(site)\n        founding = settle_forming(site, directory)\n"
+        "        _take_in_anew(site, directory)\n"
         "        log = opened.enter_context(contextlib.closing(open_log(site)))\n",
         "        founding = settle_forming(site, directory)\n"
+        "        _take_in_anew(site, directory)\n"
         "        log = opened.enter_context(contextlib.closing(open_log(site)))\n"
         "        check_in_service(site)\n",
         masked="what a start writes to a log that is whole is next to nothing",

@@ -241,6 +241,14 @@ STORE = (
         tests=("tests/store/test_commitlog.py",),
     ),
     Mutant(
+        "log-goes-on-from-a-header-that-nothing-vouches-for",
+        "store/commitlog.py",
+        "        return parse_header(self._reader.read(index, index), 0)\n",
+        "        return self._reader.header_at(index)\n",
+        masked="few entries are cut off right behind one that has rotted and isn't in memory",
+        tests=("tests/store/test_commitlog.py",),
+    ),
+    Mutant(
         "deletion-overtakes-a-flush",
         "store/queue_flush.py",
         "        return [[*written], [*renamed], [*deleted]]\n",
