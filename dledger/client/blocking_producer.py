@@ -2,9 +2,9 @@
 
 Messages cross to the loop's thread in one go: sends made while the loop is busy wake it once. What
 takes time or looks at its caller (compression, the hook `stamp`) is done before, in the caller's
-thread. It owns what is on its way there, in order, and the futures of the callers' kind. It must
-never keep the loop to itself, however fast others send, nor leave a future whose message it doesn't
-hand on.
+thread, and what the caller may change is copied there (`dledger.client.crossing`). It owns what is
+on its way there, in order, and the futures of the callers' kind. It must never keep the loop to
+itself, however fast others send, nor leave a future whose message it doesn't hand on.
 
 A signal's handler may raise in a caller's thread, between any two steps of Python's. So what the
 loop's thread takes as well is a lock of the interpreter's own, taken and let go in one step, and no
@@ -23,9 +23,10 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from dledger.client.arguments import message_arguments
+from dledger.client.crossing import Crossing, owned
 from dledger.client.epochs import Registration
 from dledger.client.errors import (
     BufferFull,
@@ -49,17 +50,8 @@ MAX_FAILED: Final = 100_000  # failed futures kept until somebody looks, or is t
 HANDED_IN_ONE_TURN: Final = 256  # of the loop, which has answers to read and timers to keep
 
 
-class _Crossing(NamedTuple):
-    """A send on its way to the loop's thread. `packed`: what has become of it already, if that was
-    asked for; `future`: None, if nobody wants to know."""
-
-    message: NewMessage
-    packed: Packed | ClientError | None
-    future: Sent | None
-
-
 # What waits for everything sent before it crosses as well, and has its turn when that has.
-_Step = _Crossing | asyncio.Future[None]
+_Step = Crossing | asyncio.Future[None]
 
 
 class BlockingProducer:
@@ -126,18 +118,19 @@ class BlockingProducer:
             ProducerClosed: after `close`.
             Forked: in a process that was forked since.
         """
-        message = NewMessage(topic, body, key, tag, properties, queue_id, deadline_s)
-        self._cross(_Crossing(message, self._pack(message), None))
+        message = owned(NewMessage(topic, body, key, tag, properties, queue_id, deadline_s))
+        self._cross(Crossing(message, self._pack(message), None))
 
     def _accept(self, message: NewMessage) -> Sent:
         packed: Packed | ClientError | None = None
-        if not self._packer.is_plain:
-            try:
+        try:
+            message = owned(message)
+            if not self._packer.is_plain:
                 packed = self._pack(message)
-            except ClientError as error:
-                packed = error
+        except ClientError as error:
+            packed = error
         sent = Sent(self._check)
-        self._cross(_Crossing(message, packed, sent))
+        self._cross(Crossing(message, packed, sent))
         return sent
 
     def _pack(self, message: NewMessage) -> Packed:
@@ -145,13 +138,13 @@ class BlockingProducer:
         arguments = message_arguments(topic, body, key, tag, queue_id)
         return self._packer.pack(*arguments[1:4], properties)
 
-    def _cross(self, crossing: _Crossing) -> None:
+    def _cross(self, crossing: Crossing) -> None:
         """It is on its way, behind what was sent before."""
         self._thread.check()
         while (room := self._put(crossing)) is not None:
             room.acquire()
 
-    def _put(self, crossing: _Crossing) -> threading.Lock | None:
+    def _put(self, crossing: Crossing) -> threading.Lock | None:
         """It is on its way; or what to wait for before it is tried again."""
         with self._lock:
             if self._closed:
@@ -305,7 +298,7 @@ class BlockingProducer:
             return
         self._refuse_sends()
         for step in (*self._crossed, *self._crossing):
-            if isinstance(step, _Crossing):
+            if isinstance(step, Crossing):
                 self._refuse(step.future, ClientClosed("the client was closed"))
             else:
                 step.cancel()
@@ -316,7 +309,7 @@ class BlockingProducer:
 
     async def _hand_over(self, crossing: _Step) -> None:
         """The producer has it, or its future says why not."""
-        if not isinstance(crossing, _Crossing):
+        if not isinstance(crossing, Crossing):
             if not crossing.done():
                 crossing.set_result(None)
             return
@@ -334,7 +327,7 @@ class BlockingProducer:
                     stored.add_done_callback(partial(self._on_settled, crossing.future))
                 return
 
-    def _send(self, crossing: _Crossing) -> asyncio.Future[SendResult]:
+    def _send(self, crossing: Crossing) -> asyncio.Future[SendResult]:
         """The producer's future of a message that it has accepted."""
         message, packed, future = crossing
         if isinstance(packed, ClientError):
