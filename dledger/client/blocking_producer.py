@@ -380,7 +380,9 @@ class BlockingProducer:
         await self._failed.tell()
 
     async def _close(self) -> None:
-        """What waits for room gets as long as what is buffered; then it fails."""
+        """What waits for room gets as long as what is buffered; then it fails. Who closes after an
+        abort is told nothing."""
+        is_told = not self._failed.is_given_up
         try:
             try:
                 async with asyncio.timeout(self._producer._close_timeout_s):
@@ -388,15 +390,17 @@ class BlockingProducer:
             except TimeoutError:
                 await self._end()
             await self._producer.close()
-            await self._failed.tell()
+            if is_told:
+                await self._failed.tell()
         finally:
-            self._failed.forget()
+            await self._failed.forget()
 
     async def _abort(self) -> None:
+        self._failed.give_up()
         try:
             await self._end()
         finally:
-            self._failed.forget()
+            await self._failed.forget()
 
     async def _end(self) -> None:
         await self._producer.abort()

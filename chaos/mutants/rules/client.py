@@ -733,4 +733,28 @@ CLIENT = (
         masked=_NO_SUCH_CLIENT,
         tests=_EMPTY,
     ),
+    Mutant(
+        "aborted-producer-tells-one-flush-alone",
+        "dledger/client/failed_sends.py",
+        "        if not self._is_given_up:\n",
+        "        if True:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAILED_SENDS,
+    ),
+    Mutant(
+        "abort-drops-what-nobody-knows-of",
+        "dledger/client/failed_sends.py",
+        "            self._count()\n",
+        "            self._kept, self._beyond = [], 0\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAILED_SENDS,
+    ),
+    Mutant(
+        "closing-after-an-abort-tells",
+        "dledger/client/blocking_producer.py",
+        "            if is_told:\n",
+        "            if True:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
 )
