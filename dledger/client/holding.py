@@ -218,7 +218,8 @@ class Holding:
             return
         record = for_queue(message.record, lane.queue_id)
         self._dispatcher.add_waited(
-            lane, record, message.future, message.deadline, message.timeout_s
+            *(lane, record, message.future, message.deadline, message.timeout_s),
+            is_fixed=message.queue_id is not None,
         )
 
     def _fail(self, route: Route, error: ClientError) -> None:

@@ -189,6 +189,39 @@ async def test_a_message_that_names_its_queue_stays_there_or_fails() -> None:
         assert (figures.accepted, figures.stored, figures.failed) == (7, 6, 1)
 
 
+@pytest.mark.parametrize("queues", [(8, 8), (0, 2)])
+@pytest.mark.parametrize("deadline_s", [None, 20.0])
+def test_a_message_that_waited_for_its_topic_stays_in_its_queue_or_fails(
+    queues: tuple[int, int], deadline_s: float | None
+) -> None:
+    """The topic was changed between its being read and the first batch."""
+
+    @async_test
+    async def changed_in_between() -> None:
+        async with producing(nodes=1, queues=4) as (group, _, producer):
+            sent = False
+
+            async def change(method: str, node: FakeNode, request: Any) -> None:
+                nonlocal sent
+                if method == "Send" and not sent:
+                    sent = True
+                    group.model.update("t", *queues)
+
+            group.before.append(change)
+            named = [
+                producer.send("t", b"%d" % n, key="a", queue_id=3, deadline_s=deadline_s)
+                for n in range(3)
+            ]
+            free = producer.send("t", b"x", key="a", deadline_s=deadline_s)
+            if queues == (8, 8):
+                assert [(await future).queue_id for future in named] == [3] * 3
+            else:
+                assert [type(await error_of(future)) for future in named] == [QueueClosed] * 3
+            assert (await free).queue_id == ord("a") % queues[1]
+
+    changed_in_between()
+
+
 @async_test
 async def test_what_was_in_doubt_is_not_stored_a_second_time_elsewhere() -> None:
     """Its answer was lost, and the topic changed: where it was is asked first."""

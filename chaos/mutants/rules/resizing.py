@@ -374,4 +374,12 @@ RESIZING = (
         masked=_NO_CLIENT,
         tests=_CLIENT,
     ),
+    Mutant(
+        "named-queue-chosen-anew-after-a-wait",
+        "dledger/client/dispatch.py",
+        "            lane.fixed.append(len(lane.parts) - 1)\n",
+        "            pass\n",
+        masked=_NO_CLIENT,
+        tests=_CLIENT,
+    ),
 )
