@@ -262,6 +262,31 @@ async def test_flush_and_close_wait_for_what_goes_another_way() -> None:
 
 
 @async_test
+async def test_flush_waits_for_what_another_look_at_the_topic_sends_another_way() -> None:
+    """No answer has told of the change: a search for another message found it."""
+    async with producing(nodes=1, queues=2) as (group, _, producer):
+        gate = Gate("RegisterProducer")
+        group.before.append(gate)
+        first = producer.send("t", b"1", key="k")
+        await gate.arrived.get()
+        flushing = asyncio.ensure_future(producer.flush())
+        await asyncio.sleep(0)
+        with pytest.raises(QueueNotFound):
+            producer.send("t", b"x", queue_id=99)
+        group.model.update("t", 3, 3)
+        second = producer.send("t", b"2", key="k")  # asks for the topic
+        await producer._holding.searched()
+        await asyncio.sleep(0.02)
+        was_early = flushing.done()
+        gate.opened.set()
+        await flushing
+        assert not was_early
+        assert first.done()
+        await second
+        assert stored(group) == {"k": [1, 2]}
+
+
+@async_test
 async def test_who_cannot_ask_where_to_tells_its_messages() -> None:
     """The topic is gone when it is looked for: nothing is left behind."""
     async with producing(queues=2) as (group, _, producer):

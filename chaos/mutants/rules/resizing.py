@@ -382,4 +382,12 @@ RESIZING = (
         masked=_NO_CLIENT,
         tests=_CLIENT,
     ),
+    Mutant(
+        "flush-counts-what-answers-moved-alone",
+        "dledger/client/holding.py",
+        "        self.moves += bool(held)\n",
+        "",
+        masked=_NO_CLIENT,
+        tests=_CLIENT,
+    ),
 )
