@@ -349,7 +349,7 @@ class BlockingProducer:
         error = stored.exception()
         if error is not None:
             self._fail(future, error)
-        elif future.set_running_or_notify_cancel():
+        elif future.may_settle():
             try:
                 future.set_result(stored.result())
             except (SystemExit, KeyboardInterrupt) as exit_:  # by a callback; it is set by then
@@ -357,7 +357,7 @@ class BlockingProducer:
 
     def _fail(self, future: Sent, error: BaseException) -> None:
         """Fails the future, unless its caller has cancelled it."""
-        if future.done() or not future.set_running_or_notify_cancel():
+        if not future.may_settle():
             return
         try:
             future.set_exception(error)

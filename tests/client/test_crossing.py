@@ -5,12 +5,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent import futures
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from dledger.client import Client, InvalidArgument, NewMessage, Producer, ProducerOptions
+from dledger.client import (
+    Client,
+    InvalidArgument,
+    NewMessage,
+    Producer,
+    ProducerOptions,
+    SendsFailed,
+)
 from dledger.client.blocking import BlockingClient, BlockingProducer
 from dledger.testing import BlockingFakeGroup
 from tests.client.loops import async_test
@@ -119,3 +127,25 @@ def test_what_cannot_be_copied_fails_its_message_alone(group: BlockingFakeGroup)
             with pytest.raises(InvalidArgument):
                 producer.send_one_way(topic, body, properties=properties)  # type: ignore[arg-type]
         assert producer.send(topic, b"fine").result(PATIENCE_S).queue_offset == 0
+
+
+# --- who waits ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["absent", "a b"])
+def test_whoever_waits_for_a_cancelled_message_is_told(
+    group: BlockingFakeGroup, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    """Once what became of it is known, well or badly: one that failed used to be waited for, for
+    ever."""
+    with BlockingClient.connect(group.addresses) as client, client.producer() as producer:
+        topic = group.topic()
+        with busy_loop(client):
+            sent = [producer.send(each, b"x") for each in (topic, where, topic, where)]
+            assert [future.cancel() for future in sent[:2]] == [True, True]
+        done, pending = futures.wait(sent, PATIENCE_S)
+        assert (len(done), pending) == (4, set())
+        assert set(futures.as_completed(sent[:2], PATIENCE_S)) == set(sent[:2])
+        with pytest.raises(SendsFailed, match="1 message failed"):
+            producer.flush()
+    assert not caplog.records

@@ -253,4 +253,11 @@ SENDING: Final = (
         "",
         _CROSSING,
     ),
+    _broken(
+        "cancelled-and-failed-tells-nobody",
+        "dledger/client/blocking_producer.py",
+        "        if not future.may_settle():\n",
+        "        if future.done() or not future.may_settle():\n",
+        _CROSSING,
+    ),
 )
