@@ -17,11 +17,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
+from time import monotonic
 from types import TracebackType
 from typing import Final, Self
 
@@ -40,6 +42,7 @@ from dledger.client.failed_sends import FailedSends
 from dledger.client.faults import client_error
 from dledger.client.loop_thread import LoopThread, report_exit
 from dledger.client.options import ProducerOptions
+from dledger.client.overdue import Overdue, due_at, left_s, overdue
 from dledger.client.packing import Packed, Packer
 from dledger.client.producer import Producer
 from dledger.client.results import NewMessage, ProducerStatistics, SendResult
@@ -72,6 +75,7 @@ class BlockingProducer:
         self._lock = threading.RLock()
         # Of senders that wait for room: each is locked, and its sender waits to lock it again.
         self._waiting: deque[threading.Lock] = deque()  # under the lock
+        self._overdue = Overdue(thread, self._lock, self._dated, self._fail)
         self._mover: asyncio.Task[None] | None = None  # of the loop's thread
         self._moving = self._closed = False
         self._refused_one_way = 0  # of the loop's thread
@@ -91,6 +95,10 @@ class BlockingProducer:
         deadline_s: float | None = None,
     ) -> Future[SendResult]:
         """Accepts a message, waiting for room if need be; see `Producer.send`.
+
+        `deadline_s` runs from this call on: what is overdue before the producer had room for it is
+        never sent. `ProducerOptions.delivery_timeout_ms` begins when the producer has room, and
+        what was sent before has its place.
 
         Raises:
             ProducerClosed: after `close`.
@@ -118,10 +126,12 @@ class BlockingProducer:
             ProducerClosed: after `close`.
             Forked: in a process that was forked since.
         """
+        due = None if deadline_s is None else due_at(deadline_s)
         message = owned(NewMessage(topic, body, key, tag, properties, queue_id, deadline_s))
-        self._cross(Crossing(message, self._pack(message), None))
+        self._cross(Crossing(message, self._pack(message), None, due))
 
     def _accept(self, message: NewMessage) -> Sent:
+        due = None if message[6] is None else due_at(message[6])
         packed: Packed | ClientError | None = None
         try:
             message = owned(message)
@@ -130,7 +140,7 @@ class BlockingProducer:
         except ClientError as error:
             packed = error
         sent = Sent(self._check)
-        self._cross(Crossing(message, packed, sent))
+        self._cross(Crossing(message, packed, sent, due))
         return sent
 
     def _pack(self, message: NewMessage) -> Packed:
@@ -139,10 +149,24 @@ class BlockingProducer:
         return self._packer.pack(*arguments[1:4], properties)
 
     def _cross(self, crossing: Crossing) -> None:
-        """It is on its way, behind what was sent before."""
+        """It is on its way, behind what was sent before; or was overdue before it could be."""
         self._thread.check()
         while (room := self._put(crossing)) is not None:
-            room.acquire()
+            if crossing.due_at is None:
+                room.acquire()
+            elif not room.acquire(timeout=max(crossing.due_at - monotonic(), 0.0)):
+                self._give_up(crossing, room)
+                return
+
+    def _give_up(self, crossing: Crossing, room: threading.Lock) -> None:
+        """Its sender has waited for as long as it may."""
+        with self._lock:
+            if room in self._waiting:
+                self._waiting.remove(room)
+        try:
+            self._thread.post(partial(self._refuse, crossing.future, overdue()))
+        except ClientClosed:
+            raise ProducerClosed("the client was closed", subject=Subject.MESSAGE) from None
 
     def _put(self, crossing: Crossing) -> threading.Lock | None:
         """It is on its way; or what to wait for before it is tried again."""
@@ -158,6 +182,8 @@ class BlockingProducer:
             if not self._moving:
                 self._wake_mover()
                 self._moving = True  # not before: who is interrupted there leaves it to the next
+            if crossing.due_at is not None:
+                self._overdue.note(crossing.due_at)
         return None
 
     def _wake_senders(self) -> None:
@@ -317,8 +343,7 @@ class BlockingProducer:
             try:
                 stored = self._send(crossing)
             except BufferFull:
-                with suppress(ProducerClosed):  # the next attempt says so itself
-                    await self._producer.room()
+                await self._room(crossing.due_at)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this message's
                 self._refuse(crossing.future, client_error("sending a message", error))
                 return
@@ -327,15 +352,28 @@ class BlockingProducer:
                     stored.add_done_callback(partial(self._on_settled, crossing.future))
                 return
 
+    async def _room(self, due: float | None) -> None:
+        """There is room, or never will be, or the time is over: the next attempt says so itself."""
+        with suppress(ProducerClosed, TimeoutError):
+            async with asyncio.timeout(None if due is None else max(due - monotonic(), 0.0)):
+                await self._producer.room()
+
+    def _dated(self) -> Iterator[tuple[float, Sent | None]]:
+        """What is on its way and has a deadline, under the lock."""
+        for step in chain(self._crossed, self._crossing):
+            if isinstance(step, Crossing) and step.due_at is not None:
+                yield step.due_at, step.future
+
     def _send(self, crossing: Crossing) -> asyncio.Future[SendResult]:
         """The producer's future of a message that it has accepted."""
-        message, packed, future = crossing
+        message, packed, future, due = crossing
         if isinstance(packed, ClientError):
             raise packed
+        deadline_s = message[6] if due is None else left_s(due)
         stored = self._producer._nobody
         if future is not None:
             stored = self._thread.loop.create_future()
-        self._producer._send(*message, stored, packed)
+        self._producer._send(*message[:6], deadline_s, stored, packed)
         return stored
 
     def _refuse(self, future: Sent | None, error: BaseException) -> None:

@@ -18,11 +18,13 @@ from dledger.client.sent import Sent
 
 class Crossing(NamedTuple):
     """A send on its way to the loop's thread. `packed`: what has become of it already, if that was
-    asked for; `future`: None, if nobody wants to know."""
+    asked for; `future`: None, if nobody wants to know; `due_at`: when its own deadline is over, by
+    `time.monotonic`."""
 
     message: NewMessage
     packed: Packed | ClientError | None
     future: Sent | None
+    due_at: float | None
 
 
 def owned(message: NewMessage) -> NewMessage:

@@ -4,8 +4,10 @@ whoever waits for one of them is told."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from concurrent import futures
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,17 +15,20 @@ import pytest
 
 from dledger.client import (
     Client,
+    DeadlineExceeded,
     InvalidArgument,
     NewMessage,
+    Outcome,
     Producer,
     ProducerOptions,
+    SendResult,
     SendsFailed,
+    blocking_producer,
 )
 from dledger.client.blocking import BlockingClient, BlockingProducer
 from dledger.testing import BlockingFakeGroup
 from tests.client.loops import async_test
-
-PATIENCE_S = 20.0
+from tests.client.test_blocking_ends import PATIENCE_S, Pool
 
 
 @pytest.fixture(scope="module")
@@ -149,3 +154,127 @@ def test_whoever_waits_for_a_cancelled_message_is_told(
         with pytest.raises(SendsFailed, match="1 message failed"):
             producer.flush()
     assert not caplog.records
+
+
+# --- deadlines ------------------------------------------------------------------------------------
+
+
+class Full:
+    """A producer that has no room, as its group is silent: what is sent waits behind `"2"`."""
+
+    def __init__(self, group: BlockingFakeGroup, client: BlockingClient) -> None:
+        self.group, self.topic = group, group.topic()
+        options = ProducerOptions(max_buffered_messages=2, linger_ms=0)
+        self.producer = client.producer(options)
+        self.producer.send(self.topic, b"first").result(PATIENCE_S)
+        group.pause()
+        for body in (b"0", b"1", b"2"):
+            self.send(body)
+
+    def send(self, body: bytes, deadline_s: float | None = None) -> Future[SendResult]:
+        return self.producer.send(self.topic, body, queue_id=0, deadline_s=deadline_s)
+
+    def stored(self) -> list[bytes]:
+        """All that is, once there was room."""
+        self.group.resume()
+        self.producer.flush()
+        return self.group.bodies(self.topic)
+
+
+@pytest.fixture
+def full() -> Iterator[Full]:
+    with BlockingFakeGroup() as group, BlockingClient.connect(group.addresses) as client:
+        full = Full(group, client)
+        try:
+            yield full
+        finally:
+            full.producer.abort()
+
+
+def is_overdue(future: Future[SendResult]) -> bool:
+    error = future.exception(PATIENCE_S)
+    return isinstance(error, DeadlineExceeded) and error.outcome is Outcome.DID_NOT_HAPPEN
+
+
+def test_deadline_holds_while_a_message_waits_for_room(full: Full) -> None:
+    """Wherever it waits, and whoever is in front of it; it isn't sent after that, and the others
+    are, in their order. The sooner one that comes later is told first."""
+    told: list[bytes] = []
+    begun = time.monotonic()
+    sent = {body: full.send(body, deadline_s) for body, deadline_s in ((b"b", 0.4), (b"c", 20.0))}
+    full.send(b"d")
+    sent[b"a"] = full.send(b"a", 0.2)
+    for body, future in sent.items():
+        future.add_done_callback(lambda _, body=body: told.append(body))  # type: ignore[misc]
+    assert is_overdue(sent[b"a"])
+    assert time.monotonic() - begun >= 0.2
+    assert is_overdue(sent[b"b"])
+    assert 0.4 <= time.monotonic() - begun < 10.0
+    assert not sent[b"c"].done()
+    assert full.stored() == [b"first", b"0", b"1", b"2", b"c", b"d"]
+    assert told == [b"a", b"b", b"c"]
+
+
+def test_overdue_message_in_front_lets_the_others_pass(full: Full) -> None:
+    """And a one-way one is counted when it has its turn."""
+    assert full.stored() == [b"first", b"0", b"1", b"2"]
+    full.group.pause()
+    for body in (b"3", b"4"):
+        full.send(body)
+    front = full.send(b"front", 0.1)
+    full.producer.send_one_way(full.topic, b"one way", deadline_s=0.1)
+    assert is_overdue(front)
+    until = time.monotonic() + PATIENCE_S
+    while full.producer.statistics().one_way_failed < 1 and time.monotonic() < until:
+        time.sleep(0.001)
+    assert full.producer.statistics().one_way_failed == 1
+    assert full.stored()[4:] == [b"3", b"4"]
+
+
+def test_overdue_message_that_nobody_looks_at_is_told_by_flush_once(full: Full) -> None:
+    """Told at its time, and not a second time in its turn; who has cancelled is told nothing, but
+    for who waits."""
+    dropped, cancelled = full.send(b"x", 0.05), full.send(b"x", 0.05)
+    assert cancelled.cancel()
+    assert futures.wait([dropped, cancelled], PATIENCE_S).not_done == set()
+    full.group.resume()
+    with pytest.raises(SendsFailed, match="1 message failed; the first: the deadline is over"):
+        full.producer.flush()
+    full.producer.flush()
+
+
+def test_deadline_ends_the_wait_of_send_itself(full: Full, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where too many are on their way already, its sender waits no longer than that."""
+    monkeypatch.setattr(blocking_producer, "MAX_CROSSING", 2)
+    for body in (b"3", b"4"):
+        full.send(body)
+    assert is_overdue(Pool().submit(full.send, b"x", 0.1).result(PATIENCE_S))
+    full.producer.send_one_way(full.topic, b"x", deadline_s=0.1)
+    assert not full.producer._waiting
+    assert full.stored() == [b"first", b"0", b"1", b"2", b"3", b"4"]
+    assert full.producer.statistics().one_way_failed == 1
+
+
+def test_messages_of_threads_with_one_deadline_share_batches(group: BlockingFakeGroup) -> None:
+    """Though each has a little less of it left than the one before."""
+    with BlockingClient.connect(group.addresses) as client, client.producer() as producer:
+        topic = group.topic()
+        producer.send(topic, b"first").result(PATIENCE_S)
+        before = group.calls("Send")
+        with busy_loop(client):
+            for _ in range(500):
+                producer.send(topic, b"x", deadline_s=600.0)
+        producer.flush()
+        assert group.calls("Send") - before < 10
+
+
+@pytest.mark.parametrize("deadline_s", [0, -1.0, "5", True, float("nan")])
+def test_deadline_that_is_none_is_told_as_ever(group: BlockingFakeGroup, deadline_s: Any) -> None:
+    """On its way it is nobody's affair; nor is one that never comes."""
+    with BlockingClient.connect(group.addresses) as client, client.producer() as producer:
+        topic = group.topic()
+        kind = DeadlineExceeded if deadline_s in (0, -1.0) else InvalidArgument
+        error = producer.send(topic, b"x", deadline_s=deadline_s).exception(PATIENCE_S)
+        assert isinstance(error, kind)
+        never = producer.send(topic, b"x", deadline_s=float("inf"))
+        assert never.result(PATIENCE_S).queue_offset == 0
