@@ -18,6 +18,7 @@ _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
 _CONNECTION = ("tests/client/test_connection.py",)
 _BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
+_LOST_LEASES = ("tests/client/members/test_threads_of_lost_leases.py",)
 _BLOCKING_MEMBERS = ("tests/client/members/test_blocking_members.py",)
 
 CLIENT = (
@@ -756,5 +757,21 @@ CLIENT = (
         "            if True:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "newer-lease-ends-the-older-in-silence",
+        "dledger/client/members/membership.py",
+        "        lost = [lease.ended for lease in leases if lease.ended is not None]\n",
+        "        lost: list[ProcessQueue] = []\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOST_LEASES,
+    ),
+    Mutant(
+        "threads-begin-without-a-stream",
+        "dledger/client/members/membership.py",
+        "        self.member.on_broken()\n        self._owner.on_withdrawn()\n",
+        "        self.member.on_broken()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOST_LEASES,
     ),
 )
