@@ -316,4 +316,11 @@ SENDING: Final = (
         "0",
         "tests/cli/test_consume_output.py",
     ),
+    _broken(
+        "texts-of-others-speak-to-the-terminal",
+        "dledger/terminal/output.py",
+        "        each if each.isprintable() else each.encode",
+        "        each if each else each.encode",
+        "tests/cli/test_texts_of_others.py",
+    ),
 )
