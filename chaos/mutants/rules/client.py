@@ -241,8 +241,8 @@ CLIENT = (
     Mutant(
         "failed-sends-untold",
         "dledger/client/failed_sends.py",
-        "        if errors or beyond:\n            raise",
-        "        if beyond:\n            raise",
+        "        if count:\n            raise",
+        "        if count and not errors:\n            raise",
         masked=_NO_SUCH_CLIENT,
         tests=_FAILED_SENDS,
     ),

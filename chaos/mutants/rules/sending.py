@@ -300,7 +300,7 @@ SENDING: Final = (
         "dledger/client/sent.py",
         "        if self._is_over:\n",
         "        if False:\n",
-        _CROSSING,
+        "tests/client/test_interruptions.py",
     ),
     _broken(
         "consume-erases-before-it-knows-the-topic",
