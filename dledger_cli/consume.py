@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -169,7 +170,12 @@ IdleOption = Annotated[
         "--idle-timeout", min=0.001, metavar="S", help="End when nothing came for S seconds."
     ),
 ]
-OutputOption = Annotated[str, typer.Option("--output", metavar="FILE|-", help="Where lines go.")]
+OutputOption = Annotated[
+    str,
+    typer.Option(
+        "--output", metavar="FILE|-", help="Where lines go; with --group, behind what FILE holds."
+    ),
+]
 RawOption = Annotated[
     bool, typer.Option("--raw", help="Write bodies back to back, adding no line endings.")
 ]
@@ -210,6 +216,9 @@ def consume(
     All members name the same topic, --tag and --from. A group that has read goes on where it was;
     dledger consumers reset-offset sends it elsewhere.
 
+    A FILE that is there is written anew once the topic is known to be there. With --group lines are
+    added to it: the group's place goes on, and what runs before have written comes no more.
+
     With --tag only messages with one of the tags are read; the group's offsets cover the others.
 
     With --json a line is an object; a body that isn't UTF-8 is in base64 then, and body_encoding
@@ -234,7 +243,7 @@ def consume(
     job = Job(topic, output, group, begin.start, limit, idle_timeout, as_json, raw, when_gone, tags)
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-        descriptor = _open_output(output)
+        descriptor = _open_output(output, appends=group is not None)
     unreadable = Unreadable()
     if run(_consume(addresses, descriptor, job, unreadable)):
         end(ExitCode.INTERRUPTED)
@@ -243,11 +252,22 @@ def consume(
         end(ExitCode.FAILED)
 
 
-def _open_output(output: str) -> int:
+def _open_output(output: str, *, appends: bool) -> int:
+    """Nothing is erased by this: it isn't known yet whether there is anything to read."""
     if output == STANDARD_STREAM:
         return open_standard(sys.stdout, STANDARD_OUTPUT)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if appends else 0)
     return os.open(Path(output), flags, 0o644)
+
+
+async def _erase(client: Client, descriptor: int, job: Job) -> None:
+    """The file is empty, if it is to hold this run alone, and there is something to be read. With a
+    group it holds what was committed by runs before."""
+    if job.group is not None or job.output == STANDARD_STREAM:
+        return
+    await client.describe_topic(job.topic)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.ftruncate(descriptor, 0)
 
 
 async def _consume(addresses: list[str], descriptor: int, job: Job, unreadable: Unreadable) -> bool:
@@ -255,6 +275,7 @@ async def _consume(addresses: list[str], descriptor: int, job: Job, unreadable: 
     async with connect(addresses) as client:
         name = STANDARD_OUTPUT if job.output == STANDARD_STREAM else job.output
         consumer = job.consumer(client)
+        await _erase(client, descriptor, job)
         writing = Writing(consumer, job, ByteWriter(descriptor, name), unreadable)
         async with consumer:
             try:

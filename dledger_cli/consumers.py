@@ -26,7 +26,7 @@ from dledger.client import (
 )
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import errors_told, run
-from dledger.terminal.output import print_columns, print_json
+from dledger.terminal.output import print_columns, print_json, shown
 from dledger.terminal.program import new_program
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
@@ -131,7 +131,7 @@ def _show(found: GroupDescription, rates: Rates) -> None:
         f"from {group.start}" if group.start else "",
         f"version {group.version}" if group.joined else "",
     ]
-    typer.echo(f"{group.name}: {', '.join(part for part in parts if part)}")
+    typer.echo(shown(f"{group.name}: {', '.join(part for part in parts if part)}"))
     numbers = {each.session: at for at, each in enumerate(found.members, 1)}
     if found.members:
         typer.echo("")
@@ -140,7 +140,7 @@ def _show(found: GroupDescription, rates: Rates) -> None:
             (
                 (
                     at,
-                    cut(each.name),
+                    cut(shown(each.name)),
                     each.session,
                     each.queue_count,
                     "here" if each.attached else None,

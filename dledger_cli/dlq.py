@@ -16,7 +16,7 @@ from dledger.records.reserved import (
 )
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import errors_told, interruption_told, run
-from dledger.terminal.output import print_columns, print_json
+from dledger.terminal.output import print_columns, print_facts, print_json
 from dledger.terminal.program import new_program
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
@@ -99,8 +99,7 @@ def show(
     if as_json:
         print_json(facts)
         return
-    for name, value in facts.items():
-        typer.echo(f"{name:14} {'-' if value in (None, '', {}) else value}")
+    print_facts(facts)
 
 
 @app.command()

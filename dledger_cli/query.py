@@ -9,7 +9,7 @@ import typer
 from dledger.client import Message
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import errors_told, run
-from dledger.terminal.output import print_json
+from dledger.terminal.output import print_facts, print_json
 from dledger.terminal.program import new_program
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
@@ -77,5 +77,4 @@ def _tell(message: Message, *, as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
-    for name, value in facts.items():
-        typer.echo(f"{name:14} {'-' if value in (None, '', {}) else value}")
+    print_facts(facts)

@@ -179,7 +179,7 @@ def message_arguments(
     """
     return (
         _plain("topic", topic),
-        _body(body),
+        body_bytes(body),
         None if key is None else _key(key),
         None if tag is None else _plain("tag", tag),
         None if queue_id is None else _number("queue_id", queue_id),
@@ -233,10 +233,18 @@ def _key(key: object) -> str:
     return checked_key(decoded)
 
 
-def _body(body: object) -> bytes:
-    if isinstance(body, bytes | bytearray | memoryview):
+def body_bytes(body: object) -> bytes:
+    """A body's bytes, which nobody changes any more.
+
+    Raises:
+        InvalidArgument: it is of a wrong kind, or a view of a buffer that was let go.
+    """
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise _refused("body", body, "bytes")
+    try:
         return bytes(body)
-    raise _refused("body", body, "bytes")
+    except ValueError as error:
+        raise InvalidArgument(f"body can't be read: {error}", subject=Subject.MESSAGE) from error
 
 
 def _plain(name: str, value: object, wanted: str = "a str") -> str:

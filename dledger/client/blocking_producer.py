@@ -2,9 +2,9 @@
 
 Messages cross to the loop's thread in one go: sends made while the loop is busy wake it once. What
 takes time or looks at its caller (compression, the hook `stamp`) is done before, in the caller's
-thread. It owns what is on its way there, in order, and the futures of the callers' kind. It must
-never keep the loop to itself, however fast others send, nor leave a future whose message it doesn't
-hand on.
+thread, and what the caller may change is copied there (`dledger.client.crossing`). It owns what is
+on its way there, in order, and the futures of the callers' kind. It must never keep the loop to
+itself, however fast others send, nor leave a future whose message it doesn't hand on.
 
 A signal's handler may raise in a caller's thread, between any two steps of Python's. So what the
 loop's thread takes as well is a lock of the interpreter's own, taken and let go in one step, and no
@@ -17,15 +17,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
+from time import monotonic
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from dledger.client.arguments import message_arguments
+from dledger.client.crossing import Crossing, owned
 from dledger.client.epochs import Registration
 from dledger.client.errors import (
     BufferFull,
@@ -39,6 +42,7 @@ from dledger.client.failed_sends import FailedSends
 from dledger.client.faults import client_error
 from dledger.client.loop_thread import LoopThread, report_exit
 from dledger.client.options import ProducerOptions
+from dledger.client.overdue import Overdue, due_at, left_s, overdue
 from dledger.client.packing import Packed, Packer
 from dledger.client.producer import Producer
 from dledger.client.results import NewMessage, ProducerStatistics, SendResult
@@ -49,17 +53,8 @@ MAX_FAILED: Final = 100_000  # failed futures kept until somebody looks, or is t
 HANDED_IN_ONE_TURN: Final = 256  # of the loop, which has answers to read and timers to keep
 
 
-class _Crossing(NamedTuple):
-    """A send on its way to the loop's thread. `packed`: what has become of it already, if that was
-    asked for; `future`: None, if nobody wants to know."""
-
-    message: NewMessage
-    packed: Packed | ClientError | None
-    future: Sent | None
-
-
 # What waits for everything sent before it crosses as well, and has its turn when that has.
-_Step = _Crossing | asyncio.Future[None]
+_Step = Crossing | asyncio.Future[None]
 
 
 class BlockingProducer:
@@ -80,6 +75,7 @@ class BlockingProducer:
         self._lock = threading.RLock()
         # Of senders that wait for room: each is locked, and its sender waits to lock it again.
         self._waiting: deque[threading.Lock] = deque()  # under the lock
+        self._overdue = Overdue(thread, self._lock, self._dated, self._fail)
         self._mover: asyncio.Task[None] | None = None  # of the loop's thread
         self._moving = self._closed = False
         self._refused_one_way = 0  # of the loop's thread
@@ -99,6 +95,10 @@ class BlockingProducer:
         deadline_s: float | None = None,
     ) -> Future[SendResult]:
         """Accepts a message, waiting for room if need be; see `Producer.send`.
+
+        `deadline_s` runs from this call on: what is overdue before the producer had room for it is
+        never sent. `ProducerOptions.delivery_timeout_ms` begins when the producer has room, and
+        what was sent before has its place.
 
         Raises:
             ProducerClosed: after `close`.
@@ -126,18 +126,21 @@ class BlockingProducer:
             ProducerClosed: after `close`.
             Forked: in a process that was forked since.
         """
-        message = NewMessage(topic, body, key, tag, properties, queue_id, deadline_s)
-        self._cross(_Crossing(message, self._pack(message), None))
+        due = None if deadline_s is None else due_at(deadline_s)
+        message = owned(NewMessage(topic, body, key, tag, properties, queue_id, deadline_s))
+        self._cross(Crossing(message, self._pack(message), None, due))
 
     def _accept(self, message: NewMessage) -> Sent:
+        due = None if message[6] is None else due_at(message[6])
         packed: Packed | ClientError | None = None
-        if not self._packer.is_plain:
-            try:
+        try:
+            message = owned(message)
+            if not self._packer.is_plain:
                 packed = self._pack(message)
-            except ClientError as error:
-                packed = error
+        except ClientError as error:
+            packed = error
         sent = Sent(self._check)
-        self._cross(_Crossing(message, packed, sent))
+        self._cross(Crossing(message, packed, sent, due))
         return sent
 
     def _pack(self, message: NewMessage) -> Packed:
@@ -145,13 +148,27 @@ class BlockingProducer:
         arguments = message_arguments(topic, body, key, tag, queue_id)
         return self._packer.pack(*arguments[1:4], properties)
 
-    def _cross(self, crossing: _Crossing) -> None:
-        """It is on its way, behind what was sent before."""
+    def _cross(self, crossing: Crossing) -> None:
+        """It is on its way, behind what was sent before; or was overdue before it could be."""
         self._thread.check()
         while (room := self._put(crossing)) is not None:
-            room.acquire()
+            if crossing.due_at is None:
+                room.acquire()
+            elif not room.acquire(timeout=max(crossing.due_at - monotonic(), 0.0)):
+                self._give_up(crossing, room)
+                return
 
-    def _put(self, crossing: _Crossing) -> threading.Lock | None:
+    def _give_up(self, crossing: Crossing, room: threading.Lock) -> None:
+        """Its sender has waited for as long as it may."""
+        with self._lock:
+            if room in self._waiting:
+                self._waiting.remove(room)
+        try:
+            self._thread.post(partial(self._refuse, crossing.future, overdue()))
+        except ClientClosed:
+            raise ProducerClosed("the client was closed", subject=Subject.MESSAGE) from None
+
+    def _put(self, crossing: Crossing) -> threading.Lock | None:
         """It is on its way; or what to wait for before it is tried again."""
         with self._lock:
             if self._closed:
@@ -165,6 +182,8 @@ class BlockingProducer:
             if not self._moving:
                 self._wake_mover()
                 self._moving = True  # not before: who is interrupted there leaves it to the next
+            if crossing.due_at is not None:
+                self._overdue.note(crossing.due_at)
         return None
 
     def _wake_senders(self) -> None:
@@ -305,7 +324,7 @@ class BlockingProducer:
             return
         self._refuse_sends()
         for step in (*self._crossed, *self._crossing):
-            if isinstance(step, _Crossing):
+            if isinstance(step, Crossing):
                 self._refuse(step.future, ClientClosed("the client was closed"))
             else:
                 step.cancel()
@@ -316,7 +335,7 @@ class BlockingProducer:
 
     async def _hand_over(self, crossing: _Step) -> None:
         """The producer has it, or its future says why not."""
-        if not isinstance(crossing, _Crossing):
+        if not isinstance(crossing, Crossing):
             if not crossing.done():
                 crossing.set_result(None)
             return
@@ -324,8 +343,7 @@ class BlockingProducer:
             try:
                 stored = self._send(crossing)
             except BufferFull:
-                with suppress(ProducerClosed):  # the next attempt says so itself
-                    await self._producer.room()
+                await self._room(crossing.due_at)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this message's
                 self._refuse(crossing.future, client_error("sending a message", error))
                 return
@@ -334,15 +352,28 @@ class BlockingProducer:
                     stored.add_done_callback(partial(self._on_settled, crossing.future))
                 return
 
-    def _send(self, crossing: _Crossing) -> asyncio.Future[SendResult]:
+    async def _room(self, due: float | None) -> None:
+        """There is room, or never will be, or the time is over: the next attempt says so itself."""
+        with suppress(ProducerClosed, TimeoutError):
+            async with asyncio.timeout(None if due is None else max(due - monotonic(), 0.0)):
+                await self._producer.room()
+
+    def _dated(self) -> Iterator[tuple[float, Sent | None]]:
+        """What is on its way and has a deadline, under the lock."""
+        for step in chain(self._crossed, self._crossing):
+            if isinstance(step, Crossing) and step.due_at is not None:
+                yield step.due_at, step.future
+
+    def _send(self, crossing: Crossing) -> asyncio.Future[SendResult]:
         """The producer's future of a message that it has accepted."""
-        message, packed, future = crossing
+        message, packed, future, due = crossing
         if isinstance(packed, ClientError):
             raise packed
+        deadline_s = message[6] if due is None else left_s(due)
         stored = self._producer._nobody
         if future is not None:
             stored = self._thread.loop.create_future()
-        self._producer._send(*message, stored, packed)
+        self._producer._send(*message[:6], deadline_s, stored, packed)
         return stored
 
     def _refuse(self, future: Sent | None, error: BaseException) -> None:
@@ -356,7 +387,7 @@ class BlockingProducer:
         error = stored.exception()
         if error is not None:
             self._fail(future, error)
-        elif future.set_running_or_notify_cancel():
+        elif future.may_settle():
             try:
                 future.set_result(stored.result())
             except (SystemExit, KeyboardInterrupt) as exit_:  # by a callback; it is set by then
@@ -364,7 +395,7 @@ class BlockingProducer:
 
     def _fail(self, future: Sent, error: BaseException) -> None:
         """Fails the future, unless its caller has cancelled it."""
-        if future.done() or not future.set_running_or_notify_cancel():
+        if not future.may_settle():
             return
         try:
             future.set_exception(error)
@@ -387,7 +418,9 @@ class BlockingProducer:
         await self._failed.tell()
 
     async def _close(self) -> None:
-        """What waits for room gets as long as what is buffered; then it fails."""
+        """What waits for room gets as long as what is buffered; then it fails. Who closes after an
+        abort is told nothing."""
+        is_told = not self._failed.is_given_up
         try:
             try:
                 async with asyncio.timeout(self._producer._close_timeout_s):
@@ -395,15 +428,17 @@ class BlockingProducer:
             except TimeoutError:
                 await self._end()
             await self._producer.close()
-            await self._failed.tell()
+            if is_told:
+                await self._failed.tell()
         finally:
-            self._failed.forget()
+            await self._failed.forget()
 
     async def _abort(self) -> None:
+        self._failed.give_up()
         try:
             await self._end()
         finally:
-            self._failed.forget()
+            await self._failed.forget()
 
     async def _end(self) -> None:
         await self._producer.abort()

@@ -230,13 +230,18 @@ class Dispatcher:
         future: asyncio.Future[SendResult],
         deadline: float,
         timeout_s: float | None = None,
+        *,
+        is_fixed: bool = False,
     ) -> None:
         """`add` for a message that has waited elsewhere already, and is due by `deadline`. With a
-        timeout of its own it is a batch of its own: others have waited longer, or less."""
+        timeout of its own it is a batch of its own: others have waited longer, or less.
+        `is_fixed`: it names its queue itself."""
         self._arm_expiry(deadline)
         if timeout_s is not None:
             self._seal(lane)
         self.add(lane, record, future, timeout_s)
+        if is_fixed:
+            lane.fixed.append(len(lane.parts) - 1)
         lane.gather_deadline = min(lane.gather_deadline, deadline)
         if timeout_s is None:
             lane.gather_limit = min(lane.gather_limit, deadline)

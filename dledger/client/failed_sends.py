@@ -3,6 +3,10 @@
 A future that is dropped tells nobody, so `flush` and `close` do: they raise `SendsFailed` for each
 failure whose future has not been asked. This keeps those futures. It must neither tell of a
 failure twice nor of one that its caller knows of, and it must not grow without a bound.
+
+Where a producer is aborted there is nobody to be told by the end, but there may be threads or tasks
+that flush, or will: from then on every one of them is told, as any one may be about to say that its
+messages are stored.
 """
 
 from __future__ import annotations
@@ -49,6 +53,9 @@ class FailedSends(Generic[Failed]):
         self._kept: list[Failed] = []
         self._sweep_at = MIN_SWEEP
         self._beyond = 0
+        self._is_given_up = False
+        self._untold = 0  # that are not kept, and that nobody knows of
+        self._first_untold: list[ClientError] = []  # of those, what they failed with
 
     def add(self, future: Failed) -> None:
         """`future` has just failed."""
@@ -67,27 +74,51 @@ class FailedSends(Generic[Failed]):
         self._kept = kept[excess:]
         self._sweep_at = max(MIN_SWEEP, 2 * len(self._kept))
 
-    def forget(self) -> None:
-        """Nobody is to be told."""
-        for future in self._kept:
-            self._error_of(future)
+    @property
+    def is_given_up(self) -> bool:
+        """Whether `give_up` was called."""
+        return self._is_given_up
+
+    def give_up(self) -> None:
+        """The producer is about to be aborted: what fails, or has failed, is told to everybody who
+        asks from now on, each time."""
+        self._is_given_up = True
+
+    async def forget(self) -> None:
+        """Nothing more will fail, and who awaits a failed future has looked at it: of what nobody
+        knows of by now only the number is kept, and the first errors."""
+        try:
+            await self._looked_at()
+        finally:
+            self._count()
+
+    def _count(self) -> None:
+        errors = [self._error_of(future) for future in self._kept if not self._asked(future)]
+        self._untold += len(errors) + self._beyond
+        room = SendsFailed.MAX_FAILURES - len(self._first_untold)
+        self._first_untold += [error for error in errors if isinstance(error, ClientError)][:room]
         self._kept, self._beyond = [], 0
 
+    async def _looked_at(self) -> None:
+        """Who awaits a failed future has had the time to look at it."""
+        if self._kept:
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+
     async def tell(self) -> None:
-        """Returns if every failure is known to its caller; each is told once.
+        """Returns if every failure is known to its caller; each is told once, but for those of a
+        producer that was aborted.
 
         Raises:
             SendsFailed: otherwise.
         """
-        if not self._kept and not self._beyond:
-            return
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
-        errors = [self._error_of(future) for future in self._kept if not self._asked(future)]
-        beyond, self._kept, self._beyond = self._beyond, [], 0
-        known = [error for error in errors if isinstance(error, ClientError)]
-        if errors or beyond:
-            raise SendsFailed.of(known, len(errors) + beyond)
+        await self._looked_at()
+        self._count()
+        errors, count = self._first_untold, self._untold
+        if not self._is_given_up:
+            self._first_untold, self._untold = [], 0
+        if count:
+            raise SendsFailed.of(errors, count)
 
 
 async def closed_together(closes: Sequence[Coroutine[Any, Any, None]]) -> None:

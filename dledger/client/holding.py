@@ -72,7 +72,7 @@ class Holding:
         self._first_sticky = first_sticky
         self._loop = asyncio.get_running_loop()
         self._searches: dict[Route, asyncio.Task[None]] = {}
-        self.moves = 0  # how often topics were found to take messages in other queues
+        self.moves = 0  # how often messages went from their batches into others
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # of the timer, which doesn't know it on every event loop
 
@@ -89,7 +89,6 @@ class Holding:
         route.forget()
         for lane in self._dispatcher.lanes_of(route.topic):
             lane.freeze()
-        self.moves += 1
         self._begin(route)
 
     def _begin(self, route: Route) -> None:
@@ -171,6 +170,7 @@ class Holding:
         for each in (*before, *lanes):
             each.queues_changed = topic.queues_changed
         route.resolve(lanes, self._first_sticky)
+        self.moves += bool(held)
         for lane, batches in held:
             moved: set[asyncio.Future[SendResult]] = set()
             with contained("choosing queues anew", partial(self._give_up, batches, moved)):
@@ -218,7 +218,8 @@ class Holding:
             return
         record = for_queue(message.record, lane.queue_id)
         self._dispatcher.add_waited(
-            lane, record, message.future, message.deadline, message.timeout_s
+            *(lane, record, message.future, message.deadline, message.timeout_s),
+            is_fixed=message.queue_id is not None,
         )
 
     def _fail(self, route: Route, error: ClientError) -> None:

@@ -390,7 +390,8 @@ class Producer:
         """Everything accepted before this call is stored, or its caller knows that it failed.
 
         Raises:
-            SendsFailed: messages failed, and nobody has looked at their futures. Told once.
+            SendsFailed: messages failed, and nobody has looked at their futures. Told once; of a
+                producer that was aborted to each `flush`, with all that had failed by then.
         """
         self._owner.check()
         await self._settle()
@@ -436,16 +437,18 @@ class Producer:
                 await self._end()
             await self._failed.tell()
         finally:
-            self._failed.forget()
+            await self._failed.forget()
 
     async def abort(self) -> None:
-        """Closes without flushing. The messages' futures tell what became of them."""
+        """Closes without flushing. The messages' futures tell what became of them, and so does each
+        `flush` that is under way, or comes later."""
         if self._owner.is_of_another_process:
             return
+        self._failed.give_up()
         try:
             await self._end()
         finally:
-            self._failed.forget()
+            await self._failed.forget()
 
     async def _end(self) -> None:
         if self._ended.is_set():

@@ -43,7 +43,17 @@ class Sent(Future[SendResult]):
         self._condition = _Guard()  # type: ignore[assignment]  # as far as a future needs one
         self._bells: list[threading.Lock] = []  # of those who wait, each locked
         self._check = check
+        self._is_over = False  # of the thread that settles it
         self.asked = False
+
+    def may_settle(self) -> bool:
+        """It is known what became of the message: whether that is to be set now, and not if it was
+        before, or the caller has cancelled. Who waits for one that was cancelled is told, which may
+        be done once. For the thread that settles it."""
+        if self._is_over:
+            return False
+        self._is_over = True
+        return self.set_running_or_notify_cancel()
 
     def result(self, timeout: float | None = None) -> SendResult:
         """See `Future.result`; `Forked` where nobody would ever settle it."""

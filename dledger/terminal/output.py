@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import typer
 from rich.console import Console
@@ -27,10 +27,27 @@ def print_json(facts: object) -> None:
     typer.echo(json.dumps(facts, ensure_ascii=False))
 
 
+def shown(value: object) -> str:
+    """A value in one line for a person; `-` stands for nothing. What would move a terminal's
+    cursor, or tell it anything else, is written out: names and texts are whatever others chose."""
+    if value is None or value in ("", {}):
+        return "-"
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode()
+        for each in str(value)
+    )
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """A line for each."""
+    for name, value in facts.items():
+        typer.echo(f"{name:14} {shown(value)}")
+
+
 def print_columns(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table whose columns are as wide as their widest cell; `-` stands for nothing."""
     lines = [[str(title) for title in titles]]
-    lines += [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    lines += [["" if cell == "" else shown(cell) for cell in row] for row in rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(titles))]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))

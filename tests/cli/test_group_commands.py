@@ -115,6 +115,7 @@ def produced(group: LocalGroup, topic: str, lines: Sequence[bytes], *options: st
 
 def consumed(group: LocalGroup, topic: str, *options: str) -> bytes:
     output = group.directory.parent / "consumed"
+    output.unlink(missing_ok=True)  # a group's lines are added to what is there
     bounds = () if "--idle-timeout" in options else ("--idle-timeout", str(WAIT_S))
     assert told(group, "consume", topic, "--output", str(output), *options, *bounds) == ""
     return output.read_bytes()

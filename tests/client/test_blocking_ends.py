@@ -298,6 +298,39 @@ def test_bulk_under_which_the_client_is_closed_ends(group: BlockingFakeGroup, po
         bulk.result(PATIENCE_S)
 
 
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_every_flush_under_an_abort_is_told(pool: Pool, *, interrupted: bool) -> None:
+    """Threads that wait for their messages, when another one is interrupted in the block, or gives
+    up: none of them goes on as if these were stored. Closing after that tells nobody."""
+    with BlockingFakeGroup() as group, BlockingClient.connect(group.addresses) as client:
+        topic, producer = group.topic(), client.producer()
+        producer.send(topic, b"first").result(PATIENCE_S)
+        group.refuse("NOT_READY", times=1_000_000)
+        flushes = []
+        for _ in range(2):
+            producer.send(topic, b"dropped")
+            flushes.append(pool.submit(producer.flush))
+        while client._open_thread().call(flushing()) < len(flushes):
+            time.sleep(0.001)
+        if interrupted:
+            with pytest.raises(KeyboardInterrupt), producer:
+                raise KeyboardInterrupt
+        else:
+            producer.abort()
+        told = [flush.exception(PATIENCE_S) for flush in flushes]
+        assert [getattr(error, "count", error) for error in told] == [2, 2]
+        for _ in range(2):
+            with pytest.raises(SendsFailed, match="2 messages"):
+                producer.flush()
+            producer.close()
+
+
+async def flushing() -> int:
+    """How many calls of `flush` are under way."""
+    tasks = (repr(task.get_coro()) for task in asyncio.all_tasks())
+    return sum("BlockingProducer._flush" in task for task in tasks)
+
+
 def test_loop_has_its_turns_while_messages_cross(
     group: BlockingFakeGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,43 @@ async def test_abort_leaves_it_to_the_futures() -> None:
 
 
 @async_test
+async def test_every_flush_under_an_abort_is_told() -> None:
+    """Each may be about to say that its messages are stored: those that wait, and those that come
+    after it. What its caller looks at is not counted, and closing after it tells nobody."""
+    async with FakeGroup() as group, Client.connect(group.bootstrap, options=QUICK) as client:
+        group.elect(None)
+        producer = client.producer()
+        producer.send("t", b"dropped")
+        waiting = asyncio.ensure_future(asyncio.wait_for(producer.send("t", b"awaited"), 30))
+        flushes = [asyncio.ensure_future(producer.flush()) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        await producer.abort()
+        told = await asyncio.gather(*flushes, waiting, return_exceptions=True)
+        assert [type(error) for error in told] == [SendsFailed, SendsFailed, ProducerClosed]
+        for _ in range(2):
+            with pytest.raises(
+                SendsFailed, match="1 message failed; the first: the producer"
+            ) as by:
+                await producer.flush()
+            assert by.value.count == 1
+            await producer.close()
+
+
+@async_test
+async def test_failure_before_an_abort_is_told_as_well() -> None:
+    """Nobody had flushed by then."""
+    async with FakeGroup() as group, Client.connect(group.bootstrap, options=QUICK) as client:
+        producer = client.producer()
+        future = producer.send("absent", b"x")
+        while not future.done():
+            await asyncio.sleep(0.001)
+        async with producer:
+            await producer.abort()
+        with pytest.raises(SendsFailed, match="'absent' does not exist"):
+            await producer.flush()
+
+
+@async_test
 async def test_closing_many_producers_takes_one_timeout() -> None:
     """They wait for the same silent leader at the same time."""
     async with FakeGroup() as group:

@@ -159,6 +159,15 @@ def test_message_whose_asker_is_interrupted_anywhere_is_settled(
         sents.append(Sent(lambda: None))
 
 
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_message_is_settled_once(*, is_cancelled: bool) -> None:
+    """Whoever comes second leaves it, also where nobody wants to know: a future of Python's breaks
+    if it is told so twice."""
+    sent = Sent(lambda: None)
+    assert not is_cancelled or sent.cancel()
+    assert [sent.may_settle(), sent.may_settle()] == [not is_cancelled, False]
+
+
 def test_bulk_that_is_interrupted_anywhere_holds_up_no_message() -> None:
     """Its messages are settled, whether or not it waits for them."""
     pool = Pool()

@@ -189,6 +189,39 @@ async def test_a_message_that_names_its_queue_stays_there_or_fails() -> None:
         assert (figures.accepted, figures.stored, figures.failed) == (7, 6, 1)
 
 
+@pytest.mark.parametrize("queues", [(8, 8), (0, 2)])
+@pytest.mark.parametrize("deadline_s", [None, 20.0])
+def test_a_message_that_waited_for_its_topic_stays_in_its_queue_or_fails(
+    queues: tuple[int, int], deadline_s: float | None
+) -> None:
+    """The topic was changed between its being read and the first batch."""
+
+    @async_test
+    async def changed_in_between() -> None:
+        async with producing(nodes=1, queues=4) as (group, _, producer):
+            sent = False
+
+            async def change(method: str, node: FakeNode, request: Any) -> None:
+                nonlocal sent
+                if method == "Send" and not sent:
+                    sent = True
+                    group.model.update("t", *queues)
+
+            group.before.append(change)
+            named = [
+                producer.send("t", b"%d" % n, key="a", queue_id=3, deadline_s=deadline_s)
+                for n in range(3)
+            ]
+            free = producer.send("t", b"x", key="a", deadline_s=deadline_s)
+            if queues == (8, 8):
+                assert [(await future).queue_id for future in named] == [3] * 3
+            else:
+                assert [type(await error_of(future)) for future in named] == [QueueClosed] * 3
+            assert (await free).queue_id == ord("a") % queues[1]
+
+    changed_in_between()
+
+
 @async_test
 async def test_what_was_in_doubt_is_not_stored_a_second_time_elsewhere() -> None:
     """Its answer was lost, and the topic changed: where it was is asked first."""
@@ -226,6 +259,31 @@ async def test_flush_and_close_wait_for_what_goes_another_way() -> None:
         await producer.close()
         assert (await last).queue_id == 0
         assert stored(group) == {"k": [0, 1, 2]}
+
+
+@async_test
+async def test_flush_waits_for_what_another_look_at_the_topic_sends_another_way() -> None:
+    """No answer has told of the change: a search for another message found it."""
+    async with producing(nodes=1, queues=2) as (group, _, producer):
+        gate = Gate("RegisterProducer")
+        group.before.append(gate)
+        first = producer.send("t", b"1", key="k")
+        await gate.arrived.get()
+        flushing = asyncio.ensure_future(producer.flush())
+        await asyncio.sleep(0)
+        with pytest.raises(QueueNotFound):
+            producer.send("t", b"x", queue_id=99)
+        group.model.update("t", 3, 3)
+        second = producer.send("t", b"2", key="k")  # asks for the topic
+        await producer._holding.searched()
+        await asyncio.sleep(0.02)
+        was_early = flushing.done()
+        gate.opened.set()
+        await flushing
+        assert not was_early
+        assert first.done()
+        await second
+        assert stored(group) == {"k": [1, 2]}
 
 
 @async_test

@@ -18,6 +18,7 @@ _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
 _CONNECTION = ("tests/client/test_connection.py",)
 _BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
+_LOST_LEASES = ("tests/client/members/test_threads_of_lost_leases.py",)
 _BLOCKING_MEMBERS = ("tests/client/members/test_blocking_members.py",)
 
 CLIENT = (
@@ -240,8 +241,8 @@ CLIENT = (
     Mutant(
         "failed-sends-untold",
         "dledger/client/failed_sends.py",
-        "        if errors or beyond:\n            raise",
-        "        if beyond:\n            raise",
+        "        if count:\n            raise",
+        "        if count and not errors:\n            raise",
         masked=_NO_SUCH_CLIENT,
         tests=_FAILED_SENDS,
     ),
@@ -732,5 +733,45 @@ CLIENT = (
         "            pass\n",
         masked=_NO_SUCH_CLIENT,
         tests=_EMPTY,
+    ),
+    Mutant(
+        "aborted-producer-tells-one-flush-alone",
+        "dledger/client/failed_sends.py",
+        "        if not self._is_given_up:\n",
+        "        if True:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAILED_SENDS,
+    ),
+    Mutant(
+        "abort-drops-what-nobody-knows-of",
+        "dledger/client/failed_sends.py",
+        "            self._count()\n",
+        "            self._kept, self._beyond = [], 0\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAILED_SENDS,
+    ),
+    Mutant(
+        "closing-after-an-abort-tells",
+        "dledger/client/blocking_producer.py",
+        "            if is_told:\n",
+        "            if True:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "newer-lease-ends-the-older-in-silence",
+        "dledger/client/members/membership.py",
+        "        lost = [lease.ended for lease in leases if lease.ended is not None]\n",
+        "        lost: list[ProcessQueue] = []\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOST_LEASES,
+    ),
+    Mutant(
+        "threads-begin-without-a-stream",
+        "dledger/client/members/membership.py",
+        "        self.member.on_broken()\n        self._owner.on_withdrawn()\n",
+        "        self.member.on_broken()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LOST_LEASES,
     ),
 )

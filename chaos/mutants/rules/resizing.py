@@ -374,4 +374,20 @@ RESIZING = (
         masked=_NO_CLIENT,
         tests=_CLIENT,
     ),
+    Mutant(
+        "named-queue-chosen-anew-after-a-wait",
+        "dledger/client/dispatch.py",
+        "            lane.fixed.append(len(lane.parts) - 1)\n",
+        "            pass\n",
+        masked=_NO_CLIENT,
+        tests=_CLIENT,
+    ),
+    Mutant(
+        "flush-counts-what-answers-moved-alone",
+        "dledger/client/holding.py",
+        "        self.moves += bool(held)\n",
+        "",
+        masked=_NO_CLIENT,
+        tests=_CLIENT,
+    ),
 )

@@ -122,6 +122,14 @@ class Returned(NamedTuple):
     failed: int = 0
 
 
+class Gained(NamedTuple):
+    """What a lease changes: the queue, if the member has it only now, and what it had of it by an
+    earlier lease, which is lost by that."""
+
+    queue: ProcessQueue | None
+    ended: ProcessQueue | None
+
+
 class Line:
     """Queues that may have something to hand out, each once, in turns: of the topics whose
     handlers are of one kind."""
@@ -221,9 +229,9 @@ class Member:
         frontier: int,
         runs: Iterable[Run],
         failures: int | None = None,
-    ) -> ProcessQueue | None:
-        """The queue is its own; the queue, if it wasn't before. `failures`: of the message at the
-        frontier; None: the log doesn't count them."""
+    ) -> Gained:
+        """The queue is its own. `failures`: of the message at the frontier; None: the log doesn't
+        count them."""
         self._told.add(place)
         held = self.queues.get(place)
         if held is not None and held.epoch >= epoch:
@@ -231,11 +239,11 @@ class Member:
             if held.epoch == epoch and held.state is Held.ASKED and not self.is_stopping:
                 held.state = Held.HELD
                 self._enqueue(held)
-            return None
+            return Gained(None, None)
         if held is not None:
             self._drop(held)
-        if self.is_stopping:
-            return None  # what it gives back may come again, until it has said goodbye
+        if self.is_stopping:  # what it gives back may come again, until it has said goodbye
+            return Gained(None, held)
         queue = ProcessQueue(
             place,
             epoch,
@@ -246,7 +254,7 @@ class Member:
             counted=self.rules.counted(frontier, failures),
         )
         self.queues[place] = queue
-        return queue
+        return Gained(queue, held)
 
     def on_asked(self, place: Place, now: float) -> ProcessQueue | None:
         """Another one is to have the queue; nothing of it is started any more."""

@@ -32,6 +32,7 @@ from dledger.client.members.attendance import Attendance, is_final
 from dledger.client.members.clock import clock
 from dledger.client.members.finished import decode_runs, encode_runs
 from dledger.client.members.member import (
+    Gained,
     Line,
     Member,
     Progress,
@@ -217,27 +218,30 @@ class Membership:
         """What has changed of what it holds."""
         member, now = self.member, clock()
         as_new = member.was_whole
-        gained = [queue for topic in assignment.gained for queue in self._gain(topic)]
+        # What is being released goes by that; should the commit be refused, it tells.
+        released = {q for q in member.queues.values() if q.state is Held.RELEASING}
+        leases = [lease for topic in assignment.gained for lease in self._gain(topic)]
+        gained = [lease.queue for lease in leases if lease.queue is not None]
+        lost = [lease.ended for lease in leases if lease.ended is not None]
         for asked in assignment.asked:
             for queue_id in asked.queue_ids:
                 member.on_asked(Place(asked.topic, asked.incarnation, queue_id), now)
-        # What is being released goes by that; should the commit be refused, it tells.
-        kept = {q for q in member.queues.values() if q.state is not Held.RELEASING}
-        lost: list[ProcessQueue | None] = []
         for gone in assignment.lost:
             for queue_id in gone.queue_ids:
-                lost.append(member.on_lost(Place(gone.topic, gone.incarnation, queue_id)))
+                queue = member.on_lost(Place(gone.topic, gone.incarnation, queue_id))
+                if queue is not None:
+                    lost.append(queue)
         if assignment.whole:
             lost += member.on_whole()
-        if assignment.asked or lost:
+        if assignment.asked or assignment.lost or lost:
             self._owner.on_withdrawn()
             self._wants_commit.set()
-        self._tell_lost([queue for queue in lost if queue in kept])
+        self._tell_lost([queue for queue in lost if queue not in released])
         if gained and self.keeper is not None:
             self._start(partial(self._locate, gained, as_new=as_new), "locate")
         self._go_on()
 
-    def _gain(self, topic: gpb.TopicLeases) -> Iterable[ProcessQueue]:
+    def _gain(self, topic: gpb.TopicLeases) -> Iterable[Gained]:
         if not self.member.knows(topic.topic):
             _log.warning(
                 "group %s: holds queues of topic %s, which this member has no use for",
@@ -249,9 +253,7 @@ class Membership:
             place = Place(topic.topic, topic.incarnation, lease.queue_id)
             runs = decode_runs(lease.frontier, lease.finished)
             failures = lease.failures if lease.HasField("failures") else None
-            queue = self.member.on_gained(place, lease.epoch, lease.frontier, runs, failures)
-            if queue is not None:
-                yield queue
+            yield self.member.on_gained(place, lease.epoch, lease.frontier, runs, failures)
 
     async def _locate(self, queues: Sequence[ProcessQueue], *, as_new: bool) -> None:
         assert self.keeper is not None
@@ -281,8 +283,9 @@ class Membership:
         self._emptied.set()
 
     def on_broken(self) -> None:
-        """There is no stream now."""
+        """There is no stream now: nothing new is begun until there is, by threads neither."""
         self.member.on_broken()
+        self._owner.on_withdrawn()
 
     def _tell_lost(self, queues: Sequence[ProcessQueue | None]) -> None:
         lost = [queue for queue in queues if queue is not None]

@@ -65,7 +65,7 @@ class Group:
         member.on_stream()
         member.on_joined(1, Times(), 0.0)
         runs: list[Run] = [(at, at + 1) for at in sorted(self.finished) if at > self.frontier]
-        queue = member.on_gained(PLACE, 1, self.frontier, runs, self.known)
+        queue = member.on_gained(PLACE, 1, self.frontier, runs, self.known).queue
         assert queue is not None
         running: list[Work] = []
         for _ in range(MOST_STEPS):

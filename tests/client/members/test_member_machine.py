@@ -468,7 +468,7 @@ def test_replaced_member_hands_out_nothing_more() -> None:
     member.on_stream()
     member.on_joined(5, TIMES, 0.0)
     place = Place("t", 7, 0)
-    queue = member.on_gained(place, 9, 0, [])
+    queue = member.on_gained(place, 9, 0, []).queue
     assert queue is not None
     queue.on_fetched([make_message("t", b"x")], 1, 1)
     member.on_pulled(queue)

@@ -1,0 +1,73 @@
+"""What `dledger consume --output FILE` does to a file that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dledger.client.blocking import BlockingClient
+from dledger.testing import BlockingFakeGroup
+from tests.cli.called import command
+
+OLD = b"what was there\n"
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[BlockingFakeGroup]:
+    with BlockingFakeGroup() as group:
+        yield group
+
+
+def topic_of(group: BlockingFakeGroup, *bodies: bytes) -> str:
+    topic = group.topic()
+    send(group, topic, *bodies)
+    return topic
+
+
+def send(group: BlockingFakeGroup, topic: str, *bodies: bytes) -> None:
+    with BlockingClient.connect(group.addresses) as client, client.producer() as producer:
+        for body in bodies:
+            producer.send(topic, body).result()
+
+
+def consumed(group: BlockingFakeGroup, topic: str, file: Path, *options: str) -> int:
+    place = ("--bootstrap", group.addresses, "--output", str(file), "--idle-timeout", "0.3")
+    return command("consume", topic, *place, *options).returncode
+
+
+@pytest.mark.parametrize("options", [(), ("--group", "g")])
+def test_file_is_as_it_was_if_there_is_no_such_topic(
+    group: BlockingFakeGroup, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """A slip in the topic's name costs nothing. A member waits for topics."""
+    file = tmp_path / "lines"
+    file.write_bytes(OLD)
+    assert bool(consumed(group, "absent", file, *options)) is not bool(options)
+    assert file.read_bytes() == OLD
+
+
+def test_file_is_written_anew_without_a_group(group: BlockingFakeGroup, tmp_path: Path) -> None:
+    """Each run reads from where it is told; so also if it finds nothing."""
+    file = tmp_path / "lines"
+    file.write_bytes(OLD)
+    assert consumed(group, topic_of(group, b"1", b"2"), file) == 0
+    assert file.read_bytes() == b"1\n2\n"
+    assert consumed(group, topic_of(group), file) == 0
+    assert file.read_bytes() == b""
+
+
+def test_lines_of_a_group_are_added(group: BlockingFakeGroup, tmp_path: Path) -> None:
+    """They are committed and come no more: a second run used to erase them."""
+    file = tmp_path / "lines"
+    topic = topic_of(group, b"1", b"2")
+    assert consumed(group, topic, file, "--group", "adding", "--from", "first") == 0
+    send(group, topic, b"3")
+    assert consumed(group, topic, file, "--group", "adding", "--from", "first") == 0
+    assert file.read_bytes() == b"1\n2\n3\n"
+
+
+def test_output_that_is_no_file_is_only_written_to(group: BlockingFakeGroup) -> None:
+    """There is nothing in it to be erased."""
+    assert consumed(group, topic_of(group, b"1"), Path("/dev/null")) == 0
