@@ -138,7 +138,7 @@ ELSEWHERE = {
 # These are the node's to call, or another service's, and no questions.
 NOT_ASKED = {
     "cluster.heard_epoch",
-    *("cluster.notify", "cluster.close", "groups.statistics"),
+    *("cluster.notify", "cluster.close", "groups.statistics", "deliveries.is_waited_for"),
     *("topics.found", "pulls.read", "pulls.account", "pulls.hold_s"),
 }
 

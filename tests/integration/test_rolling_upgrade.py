@@ -38,6 +38,7 @@ from tests.warm import program
 
 pytestmark = pytest.mark.slow
 
+LEADERSHIPS = 5  # that are tried until one lasts
 WAIT_S = 60.0
 TOPIC = "t"
 
@@ -205,9 +206,12 @@ def test_group_is_upgraded_node_by_node_under_load(tmp_path: Path) -> None:
                 last: FIRST_LEVEL,
             }
             assert {each.level for each in found.values()} == {FIRST_LEVEL}
-            await told(group, "group", "transfer", first)
-            code, text = await told(group, "member", "demote", second)
-            assert code == ExitCode.FAILED
+            for _ in range(LEADERSHIPS):  # a busy machine may elect the older one again meanwhile
+                await told(group, "group", "transfer", first)
+                code, text = await told(group, "member", "demote", second)
+                assert code == ExitCode.FAILED
+                if "takes no administration" not in text:
+                    break
             assert f"level {FIRST_LEVEL} is in use" in text
             await upgrade(group, last)
             await until(lambda: _has(group, {KNOWN_LEVEL}))
