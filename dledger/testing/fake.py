@@ -18,6 +18,7 @@ from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import errors_pb2 as epb
 
 Answer = TypeVar("Answer")
+LAST_CALLS_S: Final = 1.0
 PATIENCE_S: Final = 30.0  # for anything that the fake is asked
 
 
@@ -120,7 +121,7 @@ class BlockingFakeGroup:
         """Ends the nodes and the thread."""
         if not self._thread.is_alive():
             return
-        self._run(self._group.__aexit__())
+        self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_S)
         self._loop.close()
@@ -140,6 +141,13 @@ class BlockingFakeGroup:
 
     async def _open(self, nodes: int) -> FakeGroup:
         return await FakeGroup(nodes).__aenter__()
+
+    async def _end(self) -> None:
+        """Calls that are cut off end some turns of the loop later; the loop doesn't end before."""
+        await self._group.__aexit__()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if left:
+            await asyncio.wait(left, timeout=LAST_CALLS_S)
 
     async def _kill(self, node: FakeNode) -> None:
         await node.kill()
