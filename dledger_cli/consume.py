@@ -15,6 +15,7 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -260,14 +261,27 @@ def _open_output(output: str, *, appends: bool) -> int:
     return os.open(Path(output), flags, 0o644)
 
 
-async def _erase(client: Client, descriptor: int, job: Job) -> None:
+async def _prepare(client: Client, descriptor: int, job: Job) -> None:
     """The file is empty, if it is to hold this run alone, and there is something to be read. With a
-    group it holds what was committed by runs before."""
-    if job.group is not None or job.output == STANDARD_STREAM:
+    group it holds what was committed by runs before; where the last one broke off within a line, as
+    on a full disk, the next one begins anew."""
+    if job.output == STANDARD_STREAM or not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return
+    if job.group is not None:
+        if not job.raw and _ends_within_a_line(Path(job.output)):
+            os.write(descriptor, b"\n")
         return
     await client.describe_topic(job.topic)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.ftruncate(descriptor, 0)
+    os.ftruncate(descriptor, 0)
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    """Whether it is so, as far as the file may be read."""
+    with suppress(OSError), path.open("rb") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    return False
 
 
 async def _consume(addresses: list[str], descriptor: int, job: Job, unreadable: Unreadable) -> bool:
@@ -275,7 +289,7 @@ async def _consume(addresses: list[str], descriptor: int, job: Job, unreadable: 
     async with connect(addresses) as client:
         name = STANDARD_OUTPUT if job.output == STANDARD_STREAM else job.output
         consumer = job.consumer(client)
-        await _erase(client, descriptor, job)
+        await _prepare(client, descriptor, job)
         writing = Writing(consumer, job, ByteWriter(descriptor, name), unreadable)
         async with consumer:
             try:

@@ -31,6 +31,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
+from operator import gt
 from typing import Final, Protocol
 
 import structlog
@@ -240,7 +243,8 @@ class Retention:
             if kept is not None and needed is not None:
                 # What nobody needs goes; and if that is nothing, who needs it is told.
                 lasts = (end.last_index for end in front.full_segments(MAX_SEGMENTS))
-                kept = max((last + 1 for last in lasts if last < min(needed, kept)), default=kept)
+                spared = takewhile(partial(gt, min(needed, kept)), lasts)  # each is read whole
+                kept = max((last + 1 for last in spared), default=kept)
         except Exception as error:
             if not front.is_mended(error):
                 raise

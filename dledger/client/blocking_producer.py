@@ -431,6 +431,7 @@ class BlockingProducer:
             if is_told:
                 await self._failed.tell()
         finally:
+            self._overdue.stop()
             await self._failed.forget()
 
     async def _abort(self) -> None:
@@ -438,6 +439,7 @@ class BlockingProducer:
         try:
             await self._end()
         finally:
+            self._overdue.stop()
             await self._failed.forget()
 
     async def _end(self) -> None:

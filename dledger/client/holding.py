@@ -156,6 +156,8 @@ class Holding:
             for each in before:
                 each.freeze()
             return False
+        if any(each.is_frozen and not each.is_quiet for each in before):
+            return False  # others froze it while the topic was asked for: what it sent is out yet
         self._resolve(route, topic, before)
         return True
 

@@ -94,6 +94,12 @@ class Overdue:
                 self._thread.post(self._arm)
             self._look_at = due  # not before: who is interrupted there leaves it to the next
 
+    def stop(self) -> None:
+        """Nothing that is on its way has a time any more; on the loop's thread."""
+        with self._lock:
+            self._look_at = inf
+        self._arm()
+
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

@@ -148,7 +148,7 @@ def open_member(site: Site) -> Opened:
     try:
         check_in_service(site)
         founding = settle_forming(site, directory)
-        _take_in_anew(site, directory)
+        _take_in_anew(site, directory, founding)
         log = opened.enter_context(contextlib.closing(open_log(site)))
         site.told(log.recovery)
         hard_state = open_hard_state(site)
@@ -315,7 +315,7 @@ def _intended(site: Site) -> LogStart | None:
     return intended
 
 
-def _take_in_anew(site: Site, directory: DataDirectory) -> None:
+def _take_in_anew(site: Site, directory: DataDirectory, founding: Founding | None) -> None:
     """A directory whose log is about to begin where the group doesn't name its disk is being taken
     in, durably: its member was taken out and is one again by an entry behind. As a formed one it
     would start no more, and what it had would be gone. It is formed again once its log names it."""
@@ -324,9 +324,9 @@ def _take_in_anew(site: Site, directory: DataDirectory) -> None:
     intended = _intended(site)
     if intended is None:
         return
-    named = base_of(intended).configuration
+    named = base_of(intended).configuration or base_configuration(site, founding)
     node, disk = NodeId(directory.identity.node_id), directory.disk.disk_id
-    if named is None or named.disk_of(node) != disk:
+    if named.disk_of(node) != disk:
         directory.mark(DirectoryState.JOINING)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from broker.leader.batches import BatchRules
 from broker.leader.retries.copies import Failure as Failed
 from broker.leader.retries.copies import copy_of
 from broker.leader.retries.own_topics import OwnTopics
-from broker.leader.retries.pump import DelayStatistics
+from broker.leader.retries.pump import DelayPump, DelayStatistics, Due
 from broker.leader.units import ProposedUnit
 from broker.state.refusals import Refusal, TooManyQueues
 from broker.state.retries import Queue
@@ -159,3 +160,26 @@ def test_a_level_that_cannot_go_on_is_told_of(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(OwnTopics, "make", make)
     room.pass_ms(1_000)
     assert (room.left, delays.statistics()) == (0, DelayStatistics(2, 0))
+
+
+def test_a_level_that_could_not_be_read_for_a_moment_is_not_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing of it was due: nobody is to be woken for it."""
+    room = Levels()
+    delays = room.leader.replica.parts.delays
+    due, left = DelayPump._due, 1
+
+    def not_now(self: DelayPump, *arguments: Any) -> Due | int:
+        nonlocal left
+        if left:
+            left -= 1
+            raise BrokerError(ErrorCode.NOT_READY, "it is being mended")
+        return due(self, *arguments)
+
+    monkeypatch.setattr(DelayPump, "_due", not_now)
+    room.fail(("a", b"1"))
+    room.pass_ms(3_000)
+    assert (left, delays.statistics().held) == (0, 0)
+    room.pass_ms(WAIT_MS)
+    assert (room.left, delays.statistics()) == (0, DelayStatistics(1, 0))

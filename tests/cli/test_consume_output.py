@@ -68,6 +68,20 @@ def test_lines_of_a_group_are_added(group: BlockingFakeGroup, tmp_path: Path) ->
     assert file.read_bytes() == b"1\n2\n3\n"
 
 
+def test_lines_of_a_group_begin_anew_behind_one_that_broke_off(
+    group: BlockingFakeGroup, tmp_path: Path
+) -> None:
+    """As a run leaves it that found no more space; bodies without line ends have none."""
+    file = tmp_path / "lines"
+    file.write_bytes(b"whole\nbroken o")
+    topic = topic_of(group, b"1")
+    assert consumed(group, topic, file, "--group", "anew", "--from", "first") == 0
+    assert file.read_bytes() == b"whole\nbroken o\n1\n"
+    send(group, topic, b"2")
+    assert consumed(group, topic, file, "--group", "anew", "--raw") == 0
+    assert file.read_bytes() == b"whole\nbroken o\n1\n2"
+
+
 def test_output_that_is_no_file_is_only_written_to(group: BlockingFakeGroup) -> None:
     """There is nothing in it to be erased."""
     assert consumed(group, topic_of(group, b"1"), Path("/dev/null")) == 0

@@ -278,3 +278,14 @@ def test_deadline_that_is_none_is_told_as_ever(group: BlockingFakeGroup, deadlin
         assert isinstance(error, kind)
         never = producer.send(topic, b"x", deadline_s=float("inf"))
         assert never.result(PATIENCE_S).queue_offset == 0
+
+
+def test_producer_that_is_closed_is_kept_by_no_deadline(group: BlockingFakeGroup) -> None:
+    """However far it is: a program that makes a producer for each job makes many."""
+    with BlockingClient.connect(group.addresses) as client:
+        topic = group.topic()
+        for end in (BlockingProducer.close, BlockingProducer.abort):
+            producer = client.producer()
+            producer.send(topic, b"x", deadline_s=3_600.0).result(PATIENCE_S)
+            end(producer)
+            assert producer._overdue._timer is None

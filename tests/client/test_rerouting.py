@@ -328,6 +328,48 @@ async def test_who_gets_nowhere_looks_at_the_topic_again() -> None:
 
 
 @async_test
+async def test_what_is_frozen_while_the_topic_is_asked_for_is_waited_for_too() -> None:
+    """A search began, for another message, before anybody knew that there are other queues; what
+    was sent is answered while it asks, or after: nothing of it goes elsewhere before."""
+    async with producing(queues=2) as (group, _, producer):
+        for queue_id in (0, 1):
+            await producer.send("t", b"0", queue_id=queue_id)
+        stored_late, asked, told, answered = (asyncio.Event() for _ in range(4))
+
+        async def answer_late(method: str, node: FakeNode, request: Any) -> None:
+            if method == "Send" and not stored_late.is_set():
+                stored_late.set()
+                await answered.wait()
+
+        async def ask_long(method: str, node: FakeNode, request: Any) -> None:
+            if method == "DescribeTopic":
+                asked.set()
+                await told.wait()
+
+        group.after.append(answer_late)
+        group.before.append(ask_long)
+        sent = [producer.send("t", b"1", key="k")]
+        await stored_late.wait()
+        sent.append(producer.send("t", b"2", key="l"))
+        with pytest.raises(QueueNotFound):
+            producer.send("t", b"x", queue_id=99)
+        group.model.update("t", 5, 5)
+        sent.append(producer.send("t", b"3", key="k"))
+        await asked.wait()
+        lanes = producer._dispatcher.lanes_of("t")
+        while not any(each.is_frozen for each in lanes):
+            await asyncio.sleep(0)
+        told.set()
+        await asyncio.sleep(0.05)
+        answered.set()
+        results = await asyncio.gather(*sent)
+        bodies = [body for queue_id in range(5) for body in group.model.bodies("t", queue_id)]
+        assert sorted(bodies) == [b"0", b"0", b"1", b"2", b"3"]
+        assert results[0].queue_id == ord("k") % 2
+        assert stored(group)["k"] == [1, 3]
+
+
+@async_test
 async def test_nobody_waits_when_choosing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of ours: the messages are told, and the next ones go on."""
     async with producing(queues=2) as (group, _, producer):

@@ -176,7 +176,7 @@ class DelayPump:
             self._rest(queue, error)
             return
         if isinstance(due, int):
-            head.offset, head.due_ms = moved_to, due
+            head.offset, head.due_ms, head.is_held = moved_to, due, False
         else:
             task = asyncio.get_running_loop().create_task(self._move(due), name="delay-pump")
             self._moving[queue] = task

@@ -155,10 +155,10 @@ DIVERGENCE = (
         "mark-asked-for-when-the-log-is-open",
         "store/starting/opening.py",
         "        check_in_service(site)\n        founding = settle_forming(site, directory)\n"
-        "        _take_in_anew(site, directory)\n"
+        "        _take_in_anew(site, directory, founding)\n"
         "        log = opened.enter_context(contextlib.closing(open_log(site)))\n",
         "        founding = settle_forming(site, directory)\n"
-        "        _take_in_anew(site, directory)\n"
+        "        _take_in_anew(site, directory, founding)\n"
         "        log = opened.enter_context(contextlib.closing(open_log(site)))\n"
         "        check_in_service(site)\n",
         masked="what a start writes to a log that is whole is next to nothing",

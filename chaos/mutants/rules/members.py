@@ -20,7 +20,7 @@ MEMBERS = (
     Mutant(
         "taken-in-again-as-if-it-had-never-gone",
         "store/starting/opening.py",
-        "    if named is None or named.disk_of(node) != disk:\n",
+        "    if named.disk_of(node) != disk:\n",
         "    if False:\n",
         masked="a simulated machine that was taken out is emptied before it is taken in again",
         tests=("tests/node/test_later_logs.py",),

@@ -367,6 +367,14 @@ RESIZING = (
         tests=_CLIENT,
     ),
     Mutant(
+        "lanes-that-others-froze-are-not-waited-for",
+        "dledger/client/holding.py",
+        "        if any(each.is_frozen and not each.is_quiet for each in before):\n",
+        "        if False:\n",
+        masked=_NO_CLIENT,
+        tests=_CLIENT,
+    ),
+    Mutant(
         "route-of-what-got-nowhere-kept",
         "dledger/client/dispatch.py",
         "                if self.failed + self.unknown > over:",
