@@ -246,7 +246,8 @@ class Dispatcher:
         if timeout_s is None:
             lane.gather_limit = min(lane.gather_limit, deadline)
         else:
-            self._seal(lane)
+            with contained("sealing", self._try_later):  # it is in the lane, and sent
+                self._seal(lane)
 
     def seal_all(self) -> list[Batch]:
         """Sends what can be sent; every batch that is not over."""

@@ -370,6 +370,29 @@ async def test_what_is_frozen_while_the_topic_is_asked_for_is_waited_for_too() -
 
 
 @async_test
+async def test_message_that_is_in_its_lane_is_not_said_to_have_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waited for its topic, with a deadline of its own, and a fault of ours comes right behind:
+    it is sent (seeds 2615029, 2615064, 2615158 of the library's simulation)."""
+    async with producing(queues=2) as (group, _, producer):
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+        seal, calls = Lane.seal, 0
+
+        def break_behind(self: Lane) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise RuntimeError("behind it")
+            seal(self)
+
+        monkeypatch.setattr(Lane, "seal", break_behind)
+        result = await producer.send("t", b"1", key="k", deadline_s=20.0)
+        assert calls > 2
+        assert group.model.bodies("t", result.queue_id) == [b"1"]
+
+
+@async_test
 async def test_nobody_waits_when_choosing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of ours: the messages are told, and the next ones go on."""
     async with producing(queues=2) as (group, _, producer):

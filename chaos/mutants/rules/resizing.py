@@ -375,6 +375,14 @@ RESIZING = (
         tests=_CLIENT,
     ),
     Mutant(
+        "what-is-in-its-lane-is-said-to-have-failed",
+        "dledger/client/dispatch.py",
+        '            with contained("sealing", self._try_later):  # it is in the lane, and sent\n',
+        "            if True:\n",
+        masked="found by the library's simulation: its seeds 2615029 and 2615064",
+        tests=_CLIENT,
+    ),
+    Mutant(
         "route-of-what-got-nowhere-kept",
         "dledger/client/dispatch.py",
         "                if self.failed + self.unknown > over:",
