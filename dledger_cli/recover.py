@@ -73,11 +73,8 @@ def recover(
       dledger member recover --data /srv/n3 --data /srv/n4 --lose orders
     """
     from broker.last_resort import check, hear, listening, newest_term
-    from store.commitlog import CommitLogOptions
     from store.files import OsFiles
-    from store.starting.opening import Site
-    from store.starting.recovering import HOLDER, examine, force, identity_at, same_up_to
-    from store.worker import InlineWorker
+    from store.starting.recovering import examine, identity_at, same_up_to
 
     with errors_told():
         addresses = [] if bootstrap is None else parse_addresses(bootstrap)
@@ -107,12 +104,23 @@ def recover(
             else:
                 _tell_risk(survivor)
             return
-        identity = identity_at(survivor.path)
-        options = CommitLogOptions(segment_size_bytes=identity.segment_size_bytes, reserve_bytes=0)
-        site = Site(survivor.path, identity, files, options, workers=InlineWorker, holder=HOLDER)
-        force(site, survivor, seen_term=newest_term(rivals, heard))
-        done = examine(survivor.path, identity, files)  # as the next start will find it
+        done = _forced(survivor, newest_term(rivals, heard))
     _tell_done(done, as_json=as_json)
+
+
+def _forced(survivor: Survivor, seen_term: int) -> Survivor:
+    """The survivor goes on alone; its directory, as the next start will find it."""
+    from store.commitlog import CommitLogOptions
+    from store.files import OsFiles
+    from store.starting.opening import Site
+    from store.starting.recovering import HOLDER, examine, force, identity_at
+    from store.worker import InlineWorker
+
+    files, identity = OsFiles(), identity_at(survivor.path)
+    options = CommitLogOptions(segment_size_bytes=identity.segment_size_bytes, reserve_bytes=0)
+    site = Site(survivor.path, identity, files, options, workers=InlineWorker, holder=HOLDER)
+    force(site, survivor, seen_term=seen_term)
+    return examine(survivor.path, identity, files)
 
 
 def _tell_found(survivor: Survivor, rivals: Sequence[Survivor], heard: Sequence[Heard]) -> None:

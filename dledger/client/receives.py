@@ -30,6 +30,7 @@ from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import RECEIVE
 from dledger.client.delivery import Delivery, Receipt
 from dledger.client.errors import ClientError, from_wire
+from dledger.client.faults import fault
 from dledger.client.results import Message, decode_messages
 from dledger.outcome import Outcome
 from dledger.wire import commands_pb2 as kpb
@@ -160,10 +161,13 @@ class Receives:
             for each in asked:
                 each.found.cancel()
             raise
+        except ClientError as error:
+            self._failed(asked, error)
+        except Exception as error:  # noqa: BLE001  ours: what was acknowledged may be so
+            self._failed(asked, fault("receiving", error, Outcome.MAY_HAVE_HAPPENED))
         except BaseException as error:
             self._failed(asked, error)
-            if not isinstance(error, Exception):
-                raise
+            raise
 
     async def _receive(self, asked: Sequence[_Asked]) -> None:
         riding = together(one for each in asked for one in each.done if not one.is_settled)

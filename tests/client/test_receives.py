@@ -16,13 +16,21 @@ from hypothesis import strategies as st
 from dledger.client.delivery import Delivery, Receipt
 from dledger.client.errors import (
     ClientClosed,
+    ClientFault,
     DeadlineExceeded,
     LeadershipLost,
     ReceiptExpired,
     TopicNotFound,
 )
 from dledger.client.options import ClientOptions
-from dledger.client.receives import MAX_SHARED, MAX_SHARING, SHARE_BYTES, dealt, together
+from dledger.client.receives import (
+    MAX_SHARED,
+    MAX_SHARING,
+    SHARE_BYTES,
+    Receives,
+    dealt,
+    together,
+)
 from dledger.client.simple_consumer import SimpleConsumer
 from dledger.outcome import Outcome
 from dledger.records.layout import RECORD
@@ -260,6 +268,25 @@ async def test_what_was_acknowledged_does_not_ride_again() -> None:
         assert not call.request.settled
         call.answer.set_result(handed(3, 1))
         assert [offsets(await each) for each in waiting] == [[3], []]
+
+
+@pytest.mark.parametrize("rule", ["_deliveries", "_settle", "_deal"])
+@async_test
+async def test_fault_of_ours_is_told_as_one(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    """To each that shared the call; what they acknowledged may be so (seed 2615034 of the library's
+    simulation)."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("nobody foresaw it")
+
+    async with receiving() as (brokers, consumer):
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+        monkeypatch.setattr(Receives, rule, fail)
+        tasks = asking(consumer, 1, 1)
+        (await brokers.asked(1)).answer.set_result(handed(0, 2))
+        for found in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(found, ClientFault)
+            assert found.outcome is Outcome.MAY_HAVE_HAPPENED
 
 
 @async_test

@@ -13,6 +13,14 @@ _PLANNED = "the leader asks the same rules, and proposes nothing that they refus
 
 DELIVERIES = (
     Mutant(
+        "faults-of-receives-reach-users-as-they-are",
+        "dledger/client/receives.py",
+        'self._failed(asked, fault("receiving", error, Outcome.MAY_HAVE_HAPPENED))',
+        "self._failed(asked, error)",
+        masked="found by the library's simulation: its seed 2615034",
+        tests=("tests/client/test_receives.py",),
+    ),
+    Mutant(
         "rows-lost-where-pages-become-one",
         "broker/state/handouts.py",
         "        if len(pages) > 1 and not self._loses_rows:\n",
