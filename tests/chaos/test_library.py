@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from chaos.sim.applications.books import SentBook
+from chaos.sim.applications.books import Held, SentBook
 from chaos.sim.applications.process import ClientProcess
 from chaos.sim.applications.run import Outcome, run_library
 from chaos.sim.defect import Defect
@@ -91,12 +91,23 @@ def test_book_knows_a_broken_promise(
     book: SentBook, stored: dict[tuple[int, int], bytes], check: str
 ) -> None:
     with pytest.raises(Defect, match=check):
-        book.check(stored)
+        book.check(Held(stored, {0: 0}))
+
+
+def test_what_went_with_its_queue_is_not_lost() -> None:
+    """Where the queue has come again since; and what had no place may have been there."""
+    before = SendResult("t", 0, -1, 0, 0, b"", duplicate=True)
+    book = book_of((b"a", at(0), None), (b"b", before, None), (b"c", at(2), None))
+    held = Held({(0, 2): b"c"}, {0: 2})
+    book.check(held)
+    assert book.gone(held) == {b"a", b"b"}
+    with pytest.raises(Defect, match="lost"):
+        book.check(Held({(0, 2): b"c"}, {0: 0}))
 
 
 def test_a_doubt_is_neither_one_nor_the_other() -> None:
     book = book_of((b"a", None, PERHAPS), (b"b", None, PERHAPS), (b"c", at(1), None))
-    book.check({(0, 0): b"b", (0, 1): b"c"})
+    book.check(Held({(0, 0): b"b", (0, 1): b"c"}, {0: 0}))
 
 
 def test_a_killed_process_does_nothing_more() -> None:

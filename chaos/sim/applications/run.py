@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, Final
 
 from broker.state.topics import TopicRef
-from chaos.sim.applications.books import SentBook, WorkBook
+from chaos.sim.applications.books import Held, SentBook, WorkBook
 from chaos.sim.applications.channel import Network
 from chaos.sim.applications.process import ClientProcess, library_in
 from chaos.sim.applications.programs import (
@@ -241,8 +241,7 @@ class LibraryRun(Run):
         self.told.stopping = True
         senders = [each.name for each in self.programs if isinstance(each, Sending)]
         self._until(lambda: set(senders) <= set(self.told.ended), END_US, "senders don't end")
-        stored = self._stored()
-        self._until(partial(self._is_worked_off, set(stored.values())), THROUGH_US, "")
+        self._until(partial(self._is_worked_off, self._all_stored()), THROUGH_US, "")
         self.told.closing = True
         names = {each.name for each in self.programs}
         self._until(lambda: names <= set(self.told.ended), END_US, "programs don't end")
@@ -267,8 +266,14 @@ class LibraryRun(Run):
         left = {group: book.missing(stored) for group, book in self.books.items()}
         return all(not bodies or self._dead(group) >= set(bodies) for group, bodies in left.items())
 
+    def _all_stored(self) -> set[bytes]:
+        """What every group has to be through with: what is held, and what went with its queue,
+        which goes only once everybody has read it."""
+        held = self._held()
+        return {*held.messages.values(), *self.sent.gone(held)}
+
     def _what_is_left(self) -> str:
-        stored = set(self._stored().values())
+        stored = self._all_stored()
         left = {group: sorted(book.missing(stored)) for group, book in self.books.items()}
         return "nobody has handled " + "; ".join(
             f"{group}: {len(bodies)} of {len(stored)}, {bodies[:3]}"
@@ -277,36 +282,37 @@ class LibraryRun(Run):
 
     def _look(self) -> None:
         super()._look()
-        stored = self._stored()
-        self.sent.check(stored, has_moved=self.told.has_moved)
+        held = self._held()
+        self.sent.check(held, has_moved=self.told.has_moved)
         for group, book in self.books.items():
-            book.check_order(set(stored.values()), self._dead(group))
+            book.check_order(set(held.messages.values()), self._dead(group))
 
     def _dead(self, group: str) -> set[bytes]:
         """The group's dead letters."""
-        return set(self._stored(dead_letter_topic(group)).values())
+        return set(self._held(dead_letter_topic(group)).messages.values())
 
-    def _stored(self, name: str = TOPIC) -> dict[tuple[int, int], bytes]:
+    def _held(self, name: str = TOPIC) -> Held:
         """What a member that serves holds of a topic; or, where that has rotted, another one."""
         lives = [node.life for node in self.world.nodes.values() if node.life is not None]
         lives.sort(key=lambda life: not life.replica.leadership.serving)
         for life in lives:
             with suppress(CorruptionFound, StorageFailed, OSError):
                 return self._held_by(life, name)
-        return {}
+        return Held({}, {})
 
-    def _held_by(self, life: Life, name: str) -> dict[tuple[int, int], bytes]:
+    def _held_by(self, life: Life, name: str) -> Held:
         topic = life.replica.machine.topics.get(name)
-        found: dict[tuple[int, int], bytes] = {}
+        found = Held({}, {})
         if topic is None:
             return found
         ref = TopicRef(name, topic.incarnation)
-        for queue_id, end in enumerate(topic.next_offsets):
-            at = 0
+        for queue_id in range(len(topic.next_offsets)):
+            at, end = life.replica.reader.bounds(ref, queue_id)
+            found.fronts[queue_id] = at
             while at < end:
                 pulled = life.replica.reader.pull(ref, queue_id, at, 1_000, 1 << 20)
                 for record in decode_records(pulled.records):
-                    found[queue_id, record.queue_offset] = record.body
+                    found.messages[queue_id, record.queue_offset] = record.body
                 at = pulled.next_offset
         return found
 
