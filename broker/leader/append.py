@@ -4,7 +4,9 @@ This owns who waits for entries that are proposed and not yet applied; what they
 are is `broker.leader.flight`. All of it is thrown away when leadership ends; whoever waits then
 learns that the batch *may have been stored* and finds out by sending it again, which stores it
 once. It must never answer a batch before the state machine has applied its entry, and never hand
-out a queue offset twice.
+out a queue offset twice. Who waits is known by an entry's index alone, so nothing is taken but from
+`begin` to `end`: between an election and `begin` the log may hold what isn't applied, and what was
+proposed in one leadership must not be there in the next, when the index is another entry's.
 
     Send ─ known? ─┬─ producer unknown, or fenced ──── refused
                    ├─ in flight ────────────────────── wait for the same entry
@@ -130,20 +132,23 @@ class Appender:
         self._waiting: dict[int, list[Waiting]] = {}
         self._commands: dict[int, asyncio.Future[Refusal | None]] = {}
         self._applied = 0
+        self._is_leading = False
         self._batches = self._messages = self._bytes = self._duplicates = self._refused = 0
 
     # --- leadership ---------------------------------------------------------------------------
 
     def begin(self, applied_index: int) -> None:
         """This node leads and has applied everything in its log: start from the applied state."""
-        self._forget()
+        self.end(BrokerError(ErrorCode.LEADERSHIP_LOST, "of a leadership before: it may be stored"))
         self._applied = applied_index
+        self._is_leading = True
         self.units.begin()
 
     def end(self, error: BrokerError) -> None:
-        """Leadership is lost: everybody who waits is told `error`."""
+        """Leadership is lost, or was never begun: everybody who waits is told `error`."""
         waiting, commands = self._waiting, self._commands
-        self._forget()
+        self._is_leading = False
+        self._flight, self._waiting, self._commands = InFlight(), {}, {}
         self.units.end(error)
         for batches in waiting.values():
             for batch in batches:
@@ -153,10 +158,16 @@ class Appender:
                 future.set_exception(error)
                 future.exception()  # whoever awaited it may be gone
 
-    def _forget(self) -> None:
-        self._flight = InFlight()
-        self._waiting = {}
-        self._commands = {}
+    def _check_leading(self) -> None:
+        """Returns between `begin` and `end`. Whoever was let in by a leadership before, and had its
+        turn only now, isn't answered by a state that isn't whole.
+
+        Raises:
+            BrokerError: NOT_READY.
+        """
+        if not self._is_leading:
+            text = "this node leads no more, or has not applied its log yet: nothing happened"
+            raise BrokerError(ErrorCode.NOT_READY, text)
 
     @property
     def idle(self) -> bool:
@@ -202,6 +213,7 @@ class Appender:
         return done
 
     def _take(self, producer: bytes, batch: Batch, pending: PendingSend, position: int) -> None:
+        self._check_leading()
         if is_reserved(batch.topic):
             raise own_topic(batch.topic)
         topic = self._machine.topics.get(batch.topic)
@@ -399,6 +411,7 @@ class Appender:
         Raises:
             BrokerError: nothing happened.
         """
+        self._check_leading()
         if command.HasField("register_producer") and is_crowded(
             self._machine.producers, self._flight
         ):

@@ -107,6 +107,7 @@ class Leadership:
         )
         self._old_sessions = old_sessions
         self.serving = False
+        self.times_served = 0
         self._is_over = False  # it failed: what was under way is still applied, and begins nothing
         self._is_held_up = False  # sessions of another epoch are to end first
         self.draining = False
@@ -181,6 +182,7 @@ class Leadership:
         if self._is_held_up:
             return
         self.serving = True
+        self.times_served += 1
         log.info("serving_started", term=core.term, applied_index=index)
         self._changed()
 
@@ -201,12 +203,13 @@ class Leadership:
         self.end_serving(reason)
 
     def end_serving(self, reason: str) -> None:
-        """Nobody is served any more; who waits for a commit is told that it may have happened."""
+        """Nobody is served any more; who waits for a commit is told that it may have happened. Also
+        if nobody was served yet: an index that somebody waits for may be another entry's next."""
+        text = f"{reason} after the proposal: it may have been stored"
+        self._appender.end(BrokerError(ErrorCode.LEADERSHIP_LOST, text))
         if not self.serving and not self._is_held_up:
             return
         self.serving = self._is_held_up = False
-        text = f"{reason} after the proposal: it may have been stored"
-        self._appender.end(BrokerError(ErrorCode.LEADERSHIP_LOST, text))
         self._held.wake_all()
         log.info("serving_ended", term=self._core.term, reason=reason)
         self._changed()

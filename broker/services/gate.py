@@ -40,6 +40,8 @@ ABSENCES: Final = frozenset(
 class ServingState(Protocol):
     """`broker.leader.leadership.Leadership`, as far as calls ask it."""
 
+    times_served: int  # this time included: leaderships since this node was started
+
     def check_serving(self) -> None: ...
     def check_writable(self) -> None: ...
     def not_leader(self, reason: str) -> BrokerError: ...
@@ -74,6 +76,12 @@ class Gate:
         """
         self._leadership.check_serving()
         self._leadership.check_writable()
+
+    @property
+    def leadership(self) -> int:
+        """Which of its leaderships this node serves in; an absence is to be confirmed in the one in
+        which it was found."""
+        return self._leadership.times_served
 
     async def confirm(self) -> None:
         """Returns once this node has been the leader since the call began (ReadIndex).

@@ -90,6 +90,7 @@ class Sends:
             BrokerError: nothing happened.
         """
         self._gate.check_writable()
+        leadership = self._gate.leadership
         arrived = time.perf_counter()
         size = sum(len(batch.records) for batch in batches)
         self.budget.take(size)
@@ -102,7 +103,7 @@ class Sends:
         finally:
             self.budget.give_back(size)
         if any(_is_absence(each) for each in answers):
-            answers = await self._doubt_absences(answers)
+            answers = await self._doubt_absences(answers, leadership)
         self._timings.proposed(proposed - arrived)
         self._timings.answered(time.perf_counter() - arrived)
         return answers
@@ -134,11 +135,17 @@ class Sends:
                 return done
             await self._turns.pause()
 
-    async def _doubt_absences(self, answers: list[BatchAnswer]) -> list[BatchAnswer]:
+    async def _doubt_absences(
+        self, answers: list[BatchAnswer], leadership: int
+    ) -> list[BatchAnswer]:
         """A leader that was deposed without knowing it may lack what it says does not exist: only
-        a confirmed one may say so; otherwise the batch is sent to the leader's door."""
+        a confirmed one may say so, that has led since before it was asked; otherwise the batch is
+        sent to the leader's door."""
         try:
             await self._gate.confirm()
+            if self._gate.leadership != leadership:
+                text = "leadership was lost and won again meanwhile"
+                raise BrokerError(ErrorCode.NOT_READY, text)
         except BrokerError as error:
             return [error.failure if _is_absence(each) else each for each in answers]
         return answers

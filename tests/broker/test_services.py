@@ -19,13 +19,15 @@ from broker.leader.batches import Placed
 from broker.reading.progress import QueueOffset
 from broker.reading.queues import Found
 from broker.services.audit import SegmentClaim
-from broker.services.messages import PullRequest
+from broker.services.messages import PART_WEIGHT, PullRequest
 from broker.services.offsets import QueueBounds
 from broker.services.queue_pulls import QueuesRequest, QueueWish
 from broker.services.services import Services
 from broker.state.offsets import OffsetCommit
 from broker.state.registration import Registration
 from broker.state.topics import TopicRef
+from broker.turns import LoopTurns
+from dledger.core.types import NodeId
 from dledger.reading.entry import HEADER_SIZE
 from dledger.records.layout import file_name
 from dledger.records.record import BATCH_PREAMBLE, decode_records, message_id
@@ -313,6 +315,39 @@ def test_a_batch_is_refused_for_good_by_a_confirmed_leader_only() -> None:
     assert isinstance(answers[0], Failure)
     assert answers[0].code is ErrorCode.NOT_LEADER
     assert isinstance(answers[1], Placed)
+
+
+class Held(LoopTurns):
+    """`Turns` whose pauses last until `over` is set."""
+
+    def __init__(self) -> None:
+        self.over: asyncio.Future[None] | None = None
+
+    async def pause(self) -> None:
+        if self.over is not None:
+            await self.over
+
+
+def test_a_denial_of_one_leadership_is_not_confirmed_by_the_next() -> None:
+    """Another leader may have made the topic between the two; what was let in by the first one is
+    taken by the next as everything is."""
+    turns = Held()
+    asked = Asked(3, turns=turns).filled()
+    world, leader = asked.world, asked.leader
+    turns.over = leader.loop.create_future()
+    many = batch(3, *(b"" for _ in range(PART_WEIGHT)))
+    sent = leader.begin(asked.services.sends.send(PRODUCER, [batch(0, b"x", topic="new"), many]))
+    world.settle()
+    other = world.lead(NodeId("n2"))
+    asked.ask(other.replica.services.topics.create("new", 1, if_not_exists=False), other)
+    world.lead(leader.name)
+    with leader.running():
+        turns.over.set_result(None)
+    turns.over = None
+    denied, stored = world.outcome(sent)
+    assert isinstance(denied, Failure)
+    assert denied.code is ErrorCode.NOT_READY
+    assert isinstance(stored, Placed)
 
 
 # --- pulls -------------------------------------------------------------------------------------
