@@ -14,6 +14,7 @@ from broker.archiving import Archiver
 from broker.comparing import Comparison
 from broker.config import NodeConfig
 from broker.leader.append import Appender
+from broker.leader.batches import PART_WEIGHT
 from broker.leader.commands import Commands
 from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.leadership import Leadership
@@ -91,6 +92,7 @@ class Surrounds:
         timings: who is told how long Sends take.
         disk: the one that the replica is on.
         premises: what there is to say of where it lives.
+        part_weight: of a Send: what is proposed in one turn.
     """
 
     links: Callable[[], Mapping[NodeId, PeerLink]]
@@ -99,6 +101,7 @@ class Surrounds:
     timings: SendTimings = UNTIMED
     disk: Callable[[], DiskId] = lambda: NO_DISK
     premises: Callable[[], Premises] = nothing_known
+    part_weight: int = PART_WEIGHT
 
 
 def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Services:
@@ -108,7 +111,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
     committed = committed_log(parts)
     limits, reader = config.broker, parts.reader
     hold = HoldTimes(default_ms=limits.long_poll_default_ms, max_ms=limits.long_poll_max_ms)
-    sends = Sends(gate, parts.appender, surrounds.turns, surrounds.timings)
+    sends = Sends(gate, parts.appender, surrounds.turns, surrounds.timings, surrounds.part_weight)
     soundness = Soundness(surrounds.fail, parts.repairs.takes)
     pulls = Pulls(gate, reader, parts.held, hold, surrounds.turns, soundness)
 

@@ -14,6 +14,7 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from broker.archiving import RunCommand, run_command
+from broker.leader.batches import PART_WEIGHT
 from broker.leader.groups.pace import USUAL_PACE as USUAL_GROUPS
 from broker.leader.groups.pace import Pace
 from broker.leader.topic_retention import SLACK_MS
@@ -122,6 +123,7 @@ class Rhythm:
     topic_slack_ms: int = SLACK_MS  # see `broker.leader.topic_retention`
     groups: Pace = USUAL_GROUPS
     delays_ms: tuple[int, ...] = LEVEL_DELAYS_MS  # by level: the format's, but where time is short
+    part_weight: int = PART_WEIGHT  # of a Send: what is proposed in one turn, in records
     hastens_first_election: bool = True  # see `broker.first_election`
 
 

@@ -303,6 +303,7 @@ class Wiring:
             timings,
             lambda: own_disk(self._recovered),
             ports.premises,
+            ports.rhythm.part_weight,
         )
         return services_of(config, self.parts, around)
 

@@ -27,6 +27,7 @@ MAX_BATCH_RECORDS = 65_535  # the entry header counts them in two bytes
 BATCH_SLACK_BYTES = 512 << 10  # a batch may be this much longer than the largest message
 MAX_RECORD_OVERHEAD = MIN_RECORD_SIZE + MAX_TOPIC_BYTES + MAX_PROPERTIES_BYTES
 STEP_RECORDS = 2_048  # checked at once; a microsecond each
+PART_WEIGHT = 3_000  # of batches that are proposed at once: about five milliseconds
 TOTAL_SIZE = RECORD.run("total_size")
 BODY_LENGTH = RECORD.run("body_length")
 BODY_LENGTH_AT = RECORD.at("body_length")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from broker.errors import BrokerError, ErrorCode, Failure
-from broker.leader.batches import Batch, BatchAnswer
+from broker.leader.batches import PART_WEIGHT, Batch, BatchAnswer
 from broker.leader.budget import ByteBudget
 from broker.reading.held import HeldPulls
 from broker.reading.queues import DEFAULT_BYTES, Found, QueueReader
@@ -30,9 +30,7 @@ from dledger.records.errors import InvalidRecord
 from dledger.records.record import parse_message_id
 
 REQUEST_BYTES: Final = 64 << 20  # over all Sends that wait for their commit
-# Checking a batch takes as long as checking some ten records; so many take about five milliseconds.
-BATCH_WEIGHT: Final = 10
-PART_WEIGHT: Final = 3_000
+BATCH_WEIGHT: Final = 10  # checking a batch takes as long as checking so many records
 ANSWER_BYTES: Final = 32 << 20  # over all pulls whose clients have not read the answer
 
 
@@ -71,12 +69,19 @@ class Sends:
     """Takes batches into the log."""
 
     def __init__(
-        self, gate: Gate, sender: Sender, turns: Turns, timings: SendTimings = UNTIMED
+        self,
+        gate: Gate,
+        sender: Sender,
+        turns: Turns,
+        timings: SendTimings = UNTIMED,
+        part_weight: int = PART_WEIGHT,
     ) -> None:
+        """`part_weight`: of the batches that are proposed in one turn, in records."""
         self._turns = turns
         self._in_order = asyncio.Lock()
         self._gate = gate
         self._sender = sender
+        self._part_weight = part_weight
         self._timings = timings
         self.budget = ByteBudget(REQUEST_BYTES, "messages on their way into the log")
 
@@ -115,10 +120,10 @@ class Sends:
         next: a producer's batches must not overtake each other. Leadership may change between
         two turns; the sender then refuses the batches that are left."""
         pending: list[Awaitable[list[BatchAnswer]]] = []
-        for part in _parts(batches):
+        for part in _parts(batches, self._part_weight):
             if pending:
                 await self._turns.pause()
-            if len(part) == 1 and part[0].count > PART_WEIGHT:
+            if len(part) == 1 and part[0].count > self._part_weight:
                 part = [await self._checked(part[0])]
             pending.append(self._sender.send(producer_id, part))
         return pending
@@ -151,13 +156,13 @@ class Sends:
         return answers
 
 
-def _parts(batches: Sequence[Batch]) -> Iterator[Sequence[Batch]]:
+def _parts(batches: Sequence[Batch], part_weight: int) -> Iterator[Sequence[Batch]]:
     """The batches in runs that take their sender milliseconds. A Send of too many batches, or of
     none, stays whole: it is refused as a whole."""
     first = weight = 0
     for at, batch in enumerate(batches):
         weight += BATCH_WEIGHT + batch.count
-        if weight > PART_WEIGHT and at > first and len(batches) <= MAX_SEND_BATCHES:
+        if weight > part_weight and at > first and len(batches) <= MAX_SEND_BATCHES:
             yield batches[first:at]
             first, weight = at, BATCH_WEIGHT + batch.count
     yield batches[first:] if first else batches

@@ -67,7 +67,8 @@ class Cast:
         for i in range(plan.producers):
             name = f"producer-{i}"
             life = _life_span(plan, f"billing-{i}" if i % 2 else "")
-            clients.append(Producer(name, shared, plan.random(name), interval_s, life))
+            twofold = plan.random(f"{name}/twice")
+            clients.append(Producer(name, shared, plan.random(name), interval_s, life, twofold))
         for i in range(plan.consumers):
             name = f"consumer-{i}"
             clients.append(Consumer(name, shared, plan.random(name), interval_s))

@@ -187,7 +187,7 @@ class SimNode(Machine):
             made.append(Links(self.world, self, on_message, on_broken))
             return made[0]
 
-        turns = CountedTurns(self.world.timeline, loop, self.plan.tuning.turn_steps)
+        turns = self._turns(loop)
         ports = self._ports(self.disk, loop, turns, connect)
         try:
             replica = Replica.open(self.config, ports)
@@ -229,6 +229,11 @@ class SimNode(Machine):
         process = loop.create_task(self._live(life))
         process.add_done_callback(partial(_tell_of_crash, loop))
 
+    def _turns(self, loop: ProcessLoop) -> CountedTurns:
+        steps, calm_us = self.plan.tuning.turn_steps, self.plan.duration_ms * 1_000
+        late = Random(f"{self.plan.seed}/late-pauses/{self.name}")
+        return CountedTurns(self.world.timeline, loop, steps, late, calm_us)
+
     def _ports(
         self,
         disk: SimulatedDisk,
@@ -266,6 +271,7 @@ class SimNode(Machine):
                 retention_s=tuning.retention_ms / 1e3,
                 groups=MEMBER_PACE,
                 delays_ms=MEMBER_DELAYS_MS,
+                part_weight=1,  # each batch of a Send has a turn of its own
                 hastens_first_election=tuning.hastens_first_election,
             ),
             known_level=self.known_level,
@@ -415,7 +421,7 @@ class SimNode(Machine):
         def connect(identity: Identity, on_message: OnMessage, on_broken: OnBroken) -> Links:
             raise _FoundOut(identity.start)
 
-        turns = CountedTurns(timeline, loop, self.plan.tuning.turn_steps)
+        turns = self._turns(loop)
         timeline.switch(loop)
         try:
             Replica.open(self.config, self._ports(disk, loop, turns, connect))

@@ -30,6 +30,7 @@ from dledger.wire import errors_pb2 as epb
 
 WINDOW = 5  # batches of a queue under way: as many as the broker remembers
 REMEMBERED = 40  # answered batches of a producer that it may send again
+TWICE_SHARE = 0.2  # of its attempts, that have the batch twice in one Send
 AGAIN_SHARE = 0.15  # of its sends, beside which an old batch goes again
 SUCCEEDED_SHARE = 0.02  # of a named one's sends, before which another instance takes over
 MEANWHILE_S = 0.004  # between batches of an instance that is being succeeded
@@ -85,10 +86,17 @@ class Producer(Client):
     """Sends numbered batches to random queues, in order per queue, until each is answered."""
 
     def __init__(
-        self, name: str, shared: Shared, chance: Random, interval_s: float, life: LifeSpan
+        self,
+        name: str,
+        shared: Shared,
+        chance: Random,
+        interval_s: float,
+        life: LifeSpan,
+        twofold: Random,
     ) -> None:
         super().__init__(name, shared, chance)
         self._interval_s = interval_s
+        self._twofold = twofold
         self._life = life
         self._session: Session | None = None
         self._used_us = 0
@@ -248,7 +256,7 @@ class Producer(Client):
                 self.shared.pending -= 1
                 return
             request = pb.SendRequest(producer_id=present.producer_id, batches=[batch])
-            result = await self._attempt(request)
+            result = await self._attempt(self._twice(request))
             if result is not None and not result.HasField("error"):
                 break
             if result is not None:
@@ -276,15 +284,15 @@ class Producer(Client):
         return present if same else None
 
     async def _attempt(self, request: pb.SendRequest) -> pb.SendResult | None:
-        """The answer of one attempt, an error of the call's own as that of its batch; None if
-        nobody knows."""
+        """The answer of one attempt to the last of the batches, an error of the call's own as that
+        of its batch; None if nobody knows."""
         topic, gates = request.batches[0].topic, self.shared.gates
         closing = gates.closed.get(topic)
         try:
             answer = await self.call("send", request)
         except CallFailed as failure:
             return pb.SendResult(error=failure.error) if failure.error is not None else None
-        result = answer.results[0]
+        result = answer.results[-1]
         assert isinstance(result, pb.SendResult)
         is_new = not result.HasField("error") and not result.duplicate
         if is_new and closing is not None and gates.closed.get(topic) == closing:
@@ -292,6 +300,14 @@ class Producer(Client):
         if result.HasField("error") and result.error.code != epb.OUT_OF_SEQUENCE:
             self.look_elsewhere()
         return result
+
+    def _twice(self, request: pb.SendRequest) -> pb.SendRequest:
+        """Now and then the same batch twice in a Send: the second has another turn of the leader's
+        loop, or is let in by one leadership and has its turn in the next."""
+        if self._twofold.random() > TWICE_SHARE:
+            return request
+        twice = [*request.batches, *request.batches]
+        return pb.SendRequest(producer_id=request.producer_id, batches=twice)
 
     async def _send_again(self, before: Answered) -> None:
         """A retry that comes late: it is known, or refused, and never stored."""

@@ -3,27 +3,41 @@ the whole world between them.
 
 A piece ends after as many steps as the plan says, one as a rule, and the next is an event of its
 own on the timeline: a message, a fault or the death of the process may come before it. Real
-pieces end by the clock; here no time passes within a turn, so steps are counted.
+pieces end by the clock; here no time passes within a turn, so steps are counted. Who pauses may
+have to wait for others' work as long as a leader needs to be deposed and elected again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from random import Random
 
 from chaos.sim.loop import ProcessLoop
 from chaos.sim.timeline import Timeline
 
 PAUSE_US = 20  # from one piece to the next
+LATE_SHARE = 0.1  # of the pauses, in half of the runs
+LATE_US = (2_000, 50_000, 400_000)
 
 
 class CountedTurns:
-    """`dledger.ports.Turns`: a piece has `steps` steps."""
+    """`dledger.ports.Turns`: a piece has `steps` steps. `late`: draws which pauses are long, up to
+    `late_until_us`."""
 
-    def __init__(self, timeline: Timeline, loop: ProcessLoop, steps: int) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        loop: ProcessLoop,
+        steps: int,
+        late: Random,
+        late_until_us: int,
+    ) -> None:
         self._timeline = timeline
         self._loop = loop
         self._steps = steps
+        self._late = late if late.random() < 0.5 else None
+        self._late_until_us = late_until_us
         self.paused: set[asyncio.Task[object] | None] = set()  # whose work has a turn to come
 
     def share(self) -> Callable[[], bool]:
@@ -47,6 +61,12 @@ class CountedTurns:
         task = asyncio.current_task()
         self.paused.add(task)
         try:
-            await asyncio.sleep(PAUSE_US / 1e6)
+            await asyncio.sleep(self._pause_us() / 1e6)
         finally:
             self.paused.discard(task)
+
+    def _pause_us(self) -> int:
+        late = self._late
+        if late is None or self._timeline.now > self._late_until_us:
+            return PAUSE_US
+        return late.choice(LATE_US) if late.random() < LATE_SHARE else PAUSE_US

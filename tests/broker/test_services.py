@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from broker.errors import BrokerError, ErrorCode, Failure
-from broker.leader.batches import Placed
+from broker.leader.batches import PART_WEIGHT, Placed
 from broker.reading.progress import QueueOffset
 from broker.reading.queues import Found
 from broker.services.audit import SegmentClaim
-from broker.services.messages import PART_WEIGHT, PullRequest
+from broker.services.messages import PullRequest
 from broker.services.offsets import QueueBounds
 from broker.services.queue_pulls import QueuesRequest, QueueWish
 from broker.services.services import Services

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from broker.errors import ErrorCode, Failure
-from broker.leader.batches import STEP_RECORDS, Batch, BatchAnswer, Placed
+from broker.leader.batches import PART_WEIGHT, STEP_RECORDS, Batch, BatchAnswer, Placed
 from broker.reading.held import RECHECK_S
 from broker.reading.queues import Found
-from broker.services.messages import PART_WEIGHT, PullRequest
+from broker.services.messages import PullRequest
 from broker.services.queue_pulls import LOOKED_AT_ONCE, QueuesRequest, QueueWish
 from broker.services.topics import MAX_QUEUES, PAGE_GROUPS, PAGE_OFFSETS, PAGE_TOPICS
 from broker.state.offsets import OffsetCommit
