@@ -197,6 +197,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduling
 
 
+@pytest.fixture(scope="session", autouse=True)
+def java_leaves_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What Spark's processes write where temporary files go is the run's, also of those that are
+    killed."""
+    folder = str(tmp_path_factory.mktemp("java"))
+    os.environ["SPARK_LOCAL_DIRS"] = folder
+    os.environ["SPARK_SUBMIT_OPTS"] = f"-Djava.io.tmpdir={folder}"
+
+
 @pytest.fixture(scope="session")
 def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
     """One session for all tests, on two threads; where it can't be had, its tests are skipped."""
