@@ -24,7 +24,7 @@ import grpc
 from audit.errors import Unreachable, UsageMistake
 from audit.reading.replica import Replica
 from dledger.credentials.tls import open_blocking_channel
-from dledger.reading.files import opened, read_at
+from dledger.reading.files import is_same_directory, opened, read_at
 from dledger.reading.survey import Position
 from dledger.terminal.tls import chosen_material
 from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
@@ -94,12 +94,7 @@ def _of_directory(node: tuple[str, str, str], answer: NodeStatus | None, over: O
 
 def _runs_on(path: str, node_id: str, answer: NodeStatus) -> bool:
     """Whether it is that node, on that directory, who answers."""
-    if answer.node_id != node_id:
-        return False
-    try:
-        return os.path.samefile(path, answer.data_directory)
-    except OSError:  # It can't be looked at; then it can't be read either.
-        return os.path.normpath(path) == os.path.normpath(answer.data_directory)
+    return answer.node_id == node_id and is_same_directory(path, answer.data_directory)
 
 
 def _content(file: Path) -> bytes:

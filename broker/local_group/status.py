@@ -154,6 +154,7 @@ class NodeView:
     scrub_ended_ms: int | None = None  # when its log was last read to its end
     preferred: str = ""  # the member that is to lead, by its log
     other_group: str = ""  # whose node answers there, and isn't this member
+    other_directory: str = ""  # that node's
     silence: str = ""  # why it doesn't answer, if that was asked
     is_full: bool = False  # its disk has no room for more of the log, or for what derives from it
 
@@ -165,9 +166,18 @@ class NodeView:
             known_as: who is to be there, as others say; empty: nobody says.
         """
         if answer is not None and answer.broker_group != group:
-            view = cls.of(known_as or answer.node_id, address, None)
-            return replace(view, role=STRANGER_ROLE, other_group=answer.broker_group)
+            return cls.stranger(known_as or answer.node_id, address, answer)
         return cls.of(known_as if answer is None else answer.node_id, address, answer)
+
+    @classmethod
+    def stranger(cls, node_id: str, address: str, answer: NodeStatus) -> NodeView:
+        """The view of a node in whose place another group's gives the answer."""
+        return replace(
+            cls.of(node_id, address, None),
+            role=STRANGER_ROLE,
+            other_group=answer.broker_group,
+            other_directory=answer.data_directory,
+        )
 
     @classmethod
     def of(cls, node_id: str, address: str, answer: NodeStatus | None) -> NodeView:

@@ -15,6 +15,7 @@ _WIRE = (
 _RIGHT_NAMES = "in every run members have short names, and few of them"
 _HELLO = ("tests/links/test_hello_fields.py",)
 _TOLD = ("tests/node/test_told_configurations.py",)
+_LOCAL = ("tests/cli/test_whose_nodes.py",)
 
 STRANGERS = (
     Mutant(
@@ -137,6 +138,22 @@ STRANGERS = (
         "",
         masked=_NO_SOCKETS,
         tests=("tests/cli/test_local_secret.py",),
+    ),
+    Mutant(
+        "another-local-group-is-asked",
+        "dledger_cli/group_options.py",
+        "    return LocalGroup.open(directory).checked_addresses()\n",
+        "    return LocalGroup.open(directory).addresses\n",
+        masked=_NO_SOCKETS,
+        tests=_LOCAL,
+    ),
+    Mutant(
+        "local-node-is-known-by-its-id-alone",
+        "broker/local_group/strangers.py",
+        "    return answer.node_id == node.id and is_directory\n",
+        "    return answer.node_id == node.id\n",
+        masked=_NO_SOCKETS,
+        tests=_LOCAL,
     ),
     Mutant(
         "administration-told-on-loopback",
