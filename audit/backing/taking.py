@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from audit.backing.members import check_members
 from audit.engines.engine import PassStarted
 from audit.errors import BackupRefused, NodeRefused, SegmentGone, Unreachable
 from audit.proof.log import SegmentVerified, open_log, verify_log, weight_of
@@ -123,6 +124,7 @@ def take_backup(
         others = [each.address for each in answering if each.address is not None]
         mended = _verified(folder, others, files, started)
         _check_base(files, folder, int(source.survey.segment_size_bytes))
+        check_members(folder, int(source.survey.segment_size_bytes), answering)
         backup = _described(folder, source)
         write_backup(files, folder, backup)
     finally:

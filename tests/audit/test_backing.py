@@ -315,6 +315,36 @@ def test_member_out_of_service_is_no_source(
         live.take(tmp_path / "b", "n2")
 
 
+@pytest.mark.parametrize(("offset", "digest"), [(0, 1), (-8, 0)], ids=["digest", "place"])
+def test_member_with_another_log_is_told(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int, digest: int
+) -> None:
+    """Its digest isn't the copy's, at the entry that it knows to be committed: nobody here knows
+    whose log is the group's. The backup that there was stays."""
+    folder = tmp_path / "b"
+    before = live.take(folder)
+    live.send(1)
+    found = live_members.replicas_of_group
+
+    def one_differs(*given: Any, **named: Any) -> list[Replica]:
+        replicas = found(*given, **named)
+        for at, each in enumerate(replicas):
+            if each.id == "n3" and each.position is not None:
+                committed = each.position.committed + offset
+                other = replace(
+                    each.position, committed=committed, digest=each.position.digest ^ digest
+                )
+                replicas[at] = replace(each, position=other)
+        return replicas
+
+    with monkeypatch.context() as patched:
+        patched.setattr(taking, "replicas_of_group", one_differs)
+        with pytest.raises(BackupRefused, match=r"n3 .* entry \d+ .* another log"):
+            live.take(folder, "n1")
+    assert read_backup(OsFiles(), folder) == before.backup
+    check(folder, live, live.take(folder))
+
+
 def test_two_backups_into_one_folder_exclude_each_other(live: Live, tmp_path: Path) -> None:
     from store.directory import lock_directory
     from store.errors import DirectoryInUse
