@@ -1,4 +1,9 @@
-"""The members of the group that is backed up: what each says of its log, held against the copy.
+"""The members of the group that is backed up: who they are, and what they say of their logs, held
+against the copy.
+
+Only who is a member by the group's log, on the disk that this names (`audit.reading.membership`),
+counts as an answer, and is copied from: a stranger's longer log would be the one that is wanted,
+and its answer stand for the member's whose id it has.
 
 The copy is proven by its own digests, which say that it is one log, and not whose. Each member that
 answered knew an entry to be committed, and the running digest there, which covers all before: the
@@ -19,6 +24,27 @@ from dledger.records.layout import file_name
 from store.backup import COMMITLOG
 from store.files import OsFiles
 from store.log_start import StartNote
+
+
+def members_of(found: Sequence[Replica]) -> tuple[list[Replica], tuple[str, ...]]:
+    """Those that answer and count, and the names of those that don't."""
+    members = [each for each in found if each.is_member]
+    # One that is out of service has another log than a majority: it counts as nobody.
+    silent = tuple(
+        each.id for each in members if each.address is None or each.silence or each.standing
+    )
+    return [each for each in members if each.id not in silent], silent
+
+
+def remarks_on(found: Sequence[Replica]) -> tuple[str, ...]:
+    """What is to be told of those that don't count, in words."""
+    return tuple(
+        each.silence
+        or each.standing
+        or f"{each.id} is no member by the group's log: nothing of it was asked"
+        for each in found
+        if each.silence or each.standing or not each.is_member
+    )
 
 
 def check_members(folder: Path, segment_size: int, members: Sequence[Replica]) -> None:

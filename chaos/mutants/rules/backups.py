@@ -31,9 +31,15 @@ BACKUPS = (
     ),
     _mutant(
         "backup-of-a-member-that-is-out-of-service",
-        _TAKING,
+        _MEMBERS,
         "each.id for each in members if each.address is None or each.silence or each.standing\n",
         "each.id for each in members if each.address is None or each.silence\n",
+    ),
+    _mutant(
+        "backup-of-who-is-no-member",
+        _MEMBERS,
+        "    members = [each for each in found if each.is_member]\n",
+        "    members = list(found)\n",
     ),
     _mutant(
         "backup-though-members-hold-other-logs",
