@@ -88,7 +88,7 @@ async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None)
     if len(set(groups.values())) > 1:
         raise SeveralGroups(groups)
     group = next(iter(groups.values()), "")
-    heard = {one.node_id for one in first.values() if one}
+    heard = _heard_as_named([one for one in first.values() if one])
     known = {
         peer.address: peer.node_id
         for one in first.values()
@@ -110,6 +110,20 @@ async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None)
         view = NodeView.seen(group, known.get(address, ""), address, one)
         views.append(replace(view, silence=silent.get(address, "")))
     return GroupStatus.of(group, views)
+
+
+def _heard_as_named(answers: Sequence[NodeStatus]) -> set[str]:
+    """The ids of those that answered on every disk that some log names for them: where one was
+    replaced, an old process may answer under the member's id, and isn't the member."""
+    found = {(one.node_id, one.health.disk_id) for one in answers}
+    missing = {
+        each.node_id
+        for one in answers
+        for each in one.health.members
+        # A program of before disks were told doesn't say on which it is.
+        if each.disk_id and found.isdisjoint({(each.node_id, each.disk_id), (each.node_id, b"")})
+    }
+    return {node_id for node_id, _ in found} - missing
 
 
 async def _heard_from(address: str, tls: TlsMaterial | None) -> NodeStatus | str:
