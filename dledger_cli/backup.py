@@ -62,9 +62,12 @@ def backup(
     if as_json:
         mended = [asdict(each) for each in taken.mended]
         facts = {"copied_bytes": taken.copied_bytes, "mended": mended, "silent": taken.silent}
+        facts["remarks"] = taken.remarks
         print_json({**_facts(taken.backup), **facts})
     else:
         _tell_taken(folder, taken)
+    for remark in taken.remarks:
+        complain(remark)
     if taken.silent:
         names = ", ".join(taken.silent)
         complain(f"no answer from {names}: what only they knew to be committed may be missing")

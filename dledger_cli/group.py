@@ -461,7 +461,7 @@ def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
         if node.other_group:
             typer.echo(
                 f"at {node.address}, where {node.id} is to be, a node of broker group "
-                f"{node.other_group} answers"
+                f"{node.other_group} answers, on {node.other_directory}"
             )
         if node.role == OUT_OF_SERVICE_ROLE:
             typer.echo(

@@ -27,16 +27,18 @@ CALL_DEADLINE_S = 10.0  # one call to the brokers, retries included
 
 
 def bootstrap_addresses(bootstrap: str | None, directory: Path) -> list[str]:
-    """Where a client begins: `--bootstrap` or its variable, else the group in `--dir`.
+    """Where a client begins: `--bootstrap` or its variable, else the group in `--dir`, at whose
+    addresses nobody else answers.
 
     Raises:
         typer.BadParameter: the addresses make no sense.
-        LocalGroupError: none are given, and `directory` holds no group.
+        LocalGroupError: none are given, and `directory` holds no group, or another group's nodes
+            answer in its place.
     """
     if bootstrap is not None:
         return parse_addresses(bootstrap)
     forget()
-    return LocalGroup.open(directory).addresses
+    return LocalGroup.open(directory).checked_addresses()
 
 
 def connect(addresses: list[str]) -> AbstractAsyncContextManager[Client]:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from audit.backing.members import check_members, members_of, remarks_on
 from audit.engines.engine import PassStarted
 from audit.errors import BackupRefused, NodeRefused, SegmentGone, Unreachable
 from audit.proof.log import SegmentVerified, open_log, verify_log, weight_of
@@ -69,12 +70,15 @@ class Taken:
         copied_bytes: of the log, now; the rest was there.
         mended: places that had rotted at the source.
         silent: members that gave no answer: what only they knew to be committed isn't in it.
+        remarks: why the silent ones are that, where another one answers in their place or they are
+            out of service; and who answered and is no member, so that nothing of it counts.
     """
 
     backup: Backup
     copied_bytes: int
     mended: tuple[Outcome, ...]
     silent: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +105,12 @@ def take_backup(
     Raises:
         Unreachable, NodeRefused: a member that is needed doesn't answer.
         BackupRefused: the folder, or the group's log, can't be that; what is there stays.
+        UsageMistake: the addresses are of several groups.
         StoreError, OSError: the folder can't be used.
     """
     files = OsFiles()
-    members = replicas_of_group(addresses, on_hosts=False, over=Over.GRPC)
-    # One that is out of service has another log than a majority: it counts as nobody.
-    silent = tuple(
-        each.id for each in members if each.address is None or each.silence or each.standing
-    )
-    answering = [each for each in members if each.id not in silent]
+    found = replicas_of_group(addresses, on_hosts=False, over=Over.GRPC)
+    answering, silent = members_of(found)
     if not answering:
         raise Unreachable(", ".join(addresses), "no member's log can be read")
     make_directory(files, folder)
@@ -123,11 +124,12 @@ def take_backup(
         others = [each.address for each in answering if each.address is not None]
         mended = _verified(folder, others, files, started)
         _check_base(files, folder, int(source.survey.segment_size_bytes))
+        check_members(folder, int(source.survey.segment_size_bytes), answering)
         backup = _described(folder, source)
         write_backup(files, folder, backup)
     finally:
         files.close(lock)
-    return Taken(backup, copied, mended, silent)
+    return Taken(backup, copied, mended, silent, remarks_on(found))
 
 
 # --- from whom ----------------------------------------------------------------------------------

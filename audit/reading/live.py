@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -22,15 +23,17 @@ from typing import Final
 import grpc
 
 from audit.errors import Unreachable, UsageMistake
+from audit.reading.membership import Answer, Membership
 from audit.reading.replica import Replica
 from dledger.credentials.tls import open_blocking_channel
-from dledger.reading.files import opened, read_at
+from dledger.reading.files import is_same_directory, opened, read_at
 from dledger.reading.survey import Position
 from dledger.terminal.tls import chosen_material
 from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
 
 TIMEOUT_S: Final = 2.0
 MAX_NODES: Final = 64
+ROUNDS: Final = 4  # in which members are looked for that others name: who is asked first may be old
 _MOST_BYTES: Final = 1 << 20  # of a group's file, or a node's identity
 _GET_STATUS: Final = "/dledger.v1.Cluster/GetStatus"
 # A channel of its own: a shared one may still be backing off from a node that was down.
@@ -94,12 +97,7 @@ def _of_directory(node: tuple[str, str, str], answer: NodeStatus | None, over: O
 
 def _runs_on(path: str, node_id: str, answer: NodeStatus) -> bool:
     """Whether it is that node, on that directory, who answers."""
-    if answer.node_id != node_id:
-        return False
-    try:
-        return os.path.samefile(path, answer.data_directory)
-    except OSError:  # It can't be looked at; then it can't be read either.
-        return os.path.normpath(path) == os.path.normpath(answer.data_directory)
+    return answer.node_id == node_id and is_same_directory(path, answer.data_directory)
 
 
 def _content(file: Path) -> bytes:
@@ -120,7 +118,7 @@ def replicas_of_group(
     addresses: Sequence[str], *, on_hosts: bool, over: Over = Over.AUTO
 ) -> list[Replica]:
     """The nodes that `addresses` and their answers name, each with its position; a member that
-    doesn't answer is silent.
+    doesn't answer is silent, and so is who answers beside one under its id (`membership`).
 
     Args:
         on_hosts: a node's files are read on the host of its address; else they are read here.
@@ -128,45 +126,48 @@ def replicas_of_group(
 
     Raises:
         Unreachable: none of them answers.
+        UsageMistake: they are of several groups.
     """
     heard = _heard(addresses)
     answers = _answers_of(heard)
     if not answers:
         reasons = (f"{address}: {each}" for address, each in heard.items())
         raise Unreachable(", ".join(addresses), next(reasons, "no answer"))
-    members = {peer.address: peer.node_id for each in answers.values() for peer in each.peers}
-    others = [address for address in members if address and address not in answers]
-    asked_already = {answer.node_id for answer in answers.values()}
-    answers |= ask([a for a in others if a not in addresses and members[a] not in asked_already])
-    by_id = {answer.node_id: (address, answer) for address, answer in answers.items()}
-    found = [
-        _answered(address, answer, on_hosts=on_hosts, over=over)
-        for address, answer in by_id.values()
-    ]
-    # An address that nobody answers at and no member has may be any node's: it isn't counted.
+    group, asked = Membership(answers), set(addresses)
+    for _ in range(ROUNDS):
+        wanted = [each for each in group.to_ask() if each not in asked]
+        group.hear(ask(wanted))
+        asked.update(wanted)
+    found = [_answered(each, on_hosts=on_hosts, over=over) for each in group.nodes()]
     found += [
-        Replica(node_id, address, silence=f"{address} gives no answer")
-        for address, node_id in members.items()
-        if node_id not in by_id
+        Replica(each.node_id, each.address or each.node_id, silence=each.instead)
+        for each in group.absent()
     ]
+    found += [_stranger(each) for each in group.strangers()]
     return sorted(found, key=lambda replica: replica.id)
 
 
-def _answered(address: str, answer: NodeStatus, *, on_hosts: bool, over: Over) -> Replica:
+def _answered(node: Answer, *, on_hosts: bool, over: Over) -> Replica:
+    address, answer = node.address, node.status
     host = address.rpartition(":")[0].strip("[]") if on_hosts and over is not Over.GRPC else None
     asks = over is Over.GRPC or (over is Over.AUTO and not on_hosts and not _lies_here(answer))
     asked_at = (answer.admin_address or address) if asks else None
+    known = Replica(answer.node_id, answer.data_directory, is_member=node.is_member)
     if asked_at is not None and asked_at != address and (silence := _silence(asked_at, answer)):
-        return Replica(answer.node_id, answer.data_directory, silence=silence)
-    position = _position(answer)
-    return Replica(
-        answer.node_id,
-        answer.data_directory,
-        host,
-        position,
+        return replace(known, silence=silence)
+    return replace(
+        known,
+        host=host,
+        position=_position(answer),
         address=asked_at,
         standing=_standing(answer),
     )
+
+
+def _stranger(node: Answer) -> Replica:
+    """Nothing is compared with it, and nobody finds that it isn't there."""
+    name = f"{node.status.node_id}@{node.address}"
+    return Replica(name, node.address, silence=node.stranger, is_member=False)
 
 
 def _silence(administration: str, told: NodeStatus) -> str:
@@ -177,12 +178,16 @@ def _silence(administration: str, told: NodeStatus) -> str:
     found = _ask(administration)
     if isinstance(found, str):
         return f"{administration}, where {told.node_id} is audited, gives no answer"
-    if (found.broker_group, found.node_id) != (told.broker_group, told.node_id):
+    if _itself(found) != _itself(told):
         return (
             f"{administration}, where {told.node_id} is audited, leads to {found.node_id} of "
             f"broker group {found.broker_group} from here"
         )
     return ""
+
+
+def _itself(answer: NodeStatus) -> tuple[str, str, bytes]:
+    return answer.broker_group, answer.node_id, answer.health.disk_id
 
 
 def _lies_here(answer: NodeStatus) -> bool:

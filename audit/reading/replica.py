@@ -24,7 +24,8 @@ class Replica:
     for engines that run beside the nodes; `position`: None for a copy nobody was asked about;
     `address`: its node is asked for its log there, over gRPC, instead of its files; `silence`: why
     nothing of it can be read, empty for all but members that don't answer; `standing`: what is
-    wrong with it by its node's word, or with whoever answers in its place; empty for all others."""
+    wrong with it by its node's word, or with whoever answers in its place; empty for all others;
+    `is_member`: nothing says that its group's log doesn't name it."""
 
     id: str
     path: str
@@ -33,6 +34,7 @@ class Replica:
     address: str | None = None
     silence: str = ""
     standing: str = ""
+    is_member: bool = True
 
 
 def parse_replica(text: str) -> Replica:
@@ -64,9 +66,10 @@ def check_replicas(replicas: list[Replica]) -> None:
     """
     if not replicas:
         raise UsageMistake("no replica is given: use --replica NAME=PATH, --dir or --bootstrap")
+    read = [each for each in replicas if not each.silence]  # of the others nothing is, anywhere
     for what, values in (
         ("name", [replica.id for replica in replicas]),
-        ("place", [f"{each.path}@{each.address or each.host or 'here'}" for each in replicas]),
+        ("place", [f"{each.path}@{each.address or each.host or 'here'}" for each in read]),
     ):
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:

@@ -154,7 +154,11 @@ class LogRepair:
     # --- this log ---------------------------------------------------------------------------
 
     def _beginning(self, base: int) -> _Here:
-        """Before the segment's first entry, with what the segment before ends in."""
+        """Before the segment's first entry, with what the segment before ends in; of a log that
+        begins later, with what its start note says of the entry before its first."""
+        start_note = self._log.survey.start
+        if base == self._log.survey.retained_from and start_note is not None:
+            return _Here(base, 0, start_note.first_index, start_note.digest)
         if base == 0:
             return _Here(0, 0, _FIRST_INDEX, 0)
         before = base - self._log.segment_size

@@ -14,6 +14,7 @@ from broker.local_group.errors import (
     NodeNotRunning,
     NoSuchNode,
     NotAGroup,
+    OtherGroupAnswers,
     PortInUse,
 )
 from broker.local_group.group import LocalGroup
@@ -37,6 +38,7 @@ __all__ = [
     "NodeNotRunning",
     "NodeView",
     "NotAGroup",
+    "OtherGroupAnswers",
     "PortInUse",
     "group_status",
     "probe",

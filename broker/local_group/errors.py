@@ -4,6 +4,7 @@ LocalGroupError
 ├── OptionsRefused     a new group can't be made with them
 ├── NotAGroup          the directory holds no group
 ├── GroupFileBroken    group.json can't be read, or isn't ours
+├── OtherGroupAnswers  at a node's address a node of another group answers
 ├── GroupDiffers       a group was asked for that isn't the one that is there
 ├── GroupStillRuns     processes that must be over, and aren't
 ├── PortInUse          a node couldn't listen (retriable)
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from dledger.outcome import ExitCode, Outcome
+from dledger.wire.cluster_pb2 import NodeStatus
 
 
 class LocalGroupError(Exception):
@@ -50,6 +52,22 @@ class GroupFileBroken(LocalGroupError):
         super().__init__(f"{file} doesn't describe a local group: {reason}")
         self.file = file
         self.reason = reason
+
+
+class OtherGroupAnswers(LocalGroupError):
+    """What is meant for the one group isn't asked of the other."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, directory: Path, node_id: str, address: str, answer: NodeStatus) -> None:
+        super().__init__(
+            f"{address} is answered by {answer.node_id} of broker group {answer.broker_group} on "
+            f"{answer.data_directory}, not by {node_id} of the group in {directory}: name the "
+            "group that runs with --dir or --bootstrap, or stop it and start this one "
+            "(dledger group up)"
+        )
+        self.node_id = node_id
+        self.address = address
 
 
 class GroupDiffers(LocalGroupError):

@@ -47,6 +47,7 @@ from broker.local_group.layout import (
 from broker.local_group.ports import PortReservation
 from broker.local_group.process import send_signal, spawn
 from broker.local_group.status import GroupStatus, NodeView, probe
+from broker.local_group.strangers import check_answers, is_it
 from dledger.credentials.tls import TlsMaterial
 from dledger.listening import is_listening, why_not_listening
 
@@ -148,6 +149,16 @@ class LocalGroup:
         """What a client bootstraps from."""
         return [node.address for node in self.nodes]
 
+    def checked_addresses(self) -> list[str]:
+        """The same, where nobody but the group's nodes answers.
+
+        Raises:
+            OtherGroupAnswers: somebody does.
+        """
+        nodes = self.nodes
+        check_answers(self.directory, nodes)
+        return [node.address for node in nodes]
+
     def node(self, node_id: str) -> LocalNode:
         """The node of that id.
 
@@ -161,13 +172,16 @@ class LocalGroup:
         raise NoSuchNode(node_id, [node.id for node in nodes])
 
     async def status(self) -> GroupStatus:
-        """What each node says of itself, asked all at once; a silent one takes a second."""
+        """What each node says of itself, asked all at once; a silent one takes a second. Another
+        group's node that answers in its place counts as nobody."""
         record = read_group_file(self.directory)
         answers = await asyncio.gather(
             *(probe(node.address, tls=self.tls) for node in record.nodes)
         )
         views = [
             NodeView.of(node.id, node.address, answer)
+            if answer is None or is_it(node, answer)
+            else NodeView.stranger(node.id, node.address, answer)
             for node, answer in zip(record.nodes, answers, strict=True)
         ]
         return GroupStatus.of(record.group, views)

@@ -88,7 +88,7 @@ async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None)
     if len(set(groups.values())) > 1:
         raise SeveralGroups(groups)
     group = next(iter(groups.values()), "")
-    heard = {one.node_id for one in first.values() if one}
+    heard = _heard_as_named([one for one in first.values() if one])
     known = {
         peer.address: peer.node_id
         for one in first.values()
@@ -110,6 +110,20 @@ async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None)
         view = NodeView.seen(group, known.get(address, ""), address, one)
         views.append(replace(view, silence=silent.get(address, "")))
     return GroupStatus.of(group, views)
+
+
+def _heard_as_named(answers: Sequence[NodeStatus]) -> set[str]:
+    """The ids of those that answered on every disk that some log names for them: where one was
+    replaced, an old process may answer under the member's id, and isn't the member."""
+    found = {(one.node_id, one.health.disk_id) for one in answers}
+    missing = {
+        each.node_id
+        for one in answers
+        for each in one.health.members
+        # A program of before disks were told doesn't say on which it is.
+        if each.disk_id and found.isdisjoint({(each.node_id, each.disk_id), (each.node_id, b"")})
+    }
+    return {node_id for node_id, _ in found} - missing
 
 
 async def _heard_from(address: str, tls: TlsMaterial | None) -> NodeStatus | str:
@@ -154,6 +168,7 @@ class NodeView:
     scrub_ended_ms: int | None = None  # when its log was last read to its end
     preferred: str = ""  # the member that is to lead, by its log
     other_group: str = ""  # whose node answers there, and isn't this member
+    other_directory: str = ""  # that node's
     silence: str = ""  # why it doesn't answer, if that was asked
     is_full: bool = False  # its disk has no room for more of the log, or for what derives from it
 
@@ -165,9 +180,18 @@ class NodeView:
             known_as: who is to be there, as others say; empty: nobody says.
         """
         if answer is not None and answer.broker_group != group:
-            view = cls.of(known_as or answer.node_id, address, None)
-            return replace(view, role=STRANGER_ROLE, other_group=answer.broker_group)
+            return cls.stranger(known_as or answer.node_id, address, answer)
         return cls.of(known_as if answer is None else answer.node_id, address, answer)
+
+    @classmethod
+    def stranger(cls, node_id: str, address: str, answer: NodeStatus) -> NodeView:
+        """The view of a node in whose place another group's gives the answer."""
+        return replace(
+            cls.of(node_id, address, None),
+            role=STRANGER_ROLE,
+            other_group=answer.broker_group,
+            other_directory=answer.data_directory,
+        )
 
     @classmethod
     def of(cls, node_id: str, address: str, answer: NodeStatus | None) -> NodeView:

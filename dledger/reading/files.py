@@ -40,6 +40,14 @@ def opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
+def is_same_directory(path: str, other: str) -> bool:
+    """Whether both lead to one directory; by their names where that can't be looked at."""
+    try:
+        return os.path.samefile(path, other)
+    except OSError:
+        return os.path.normpath(path) == os.path.normpath(other)
+
+
 def printable(text: str) -> str:
     """A file's name, or what holds one, for whoever reads it: bytes that are no UTF-8, and what
     would move a terminal's cursor, are written out."""

@@ -315,6 +315,62 @@ def test_member_out_of_service_is_no_source(
         live.take(tmp_path / "b", "n2")
 
 
+@pytest.mark.parametrize(("offset", "digest"), [(0, 1), (-8, 0)], ids=["digest", "place"])
+def test_member_with_another_log_is_told(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int, digest: int
+) -> None:
+    """Its digest isn't the copy's, at the entry that it knows to be committed: nobody here knows
+    whose log is the group's. The backup that there was stays."""
+    folder = tmp_path / "b"
+    before = live.take(folder)
+    live.send(1)
+    found = live_members.replicas_of_group
+
+    def one_differs(*given: Any, **named: Any) -> list[Replica]:
+        replicas = found(*given, **named)
+        for at, each in enumerate(replicas):
+            if each.id == "n3" and each.position is not None:
+                committed = each.position.committed + offset
+                other = replace(
+                    each.position, committed=committed, digest=each.position.digest ^ digest
+                )
+                replicas[at] = replace(each, position=other)
+        return replicas
+
+    with monkeypatch.context() as patched:
+        patched.setattr(taking, "replicas_of_group", one_differs)
+        with pytest.raises(BackupRefused, match=r"n3 .* entry \d+ .* another log"):
+            live.take(folder, "n1")
+    assert read_backup(OsFiles(), folder) == before.backup
+    check(folder, live, live.take(folder))
+
+
+def test_who_is_no_member_is_no_source(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is as long as it likes, and is neither wanted nor copied nor an answer of a member's:
+    it is told of. A member in whose place another one answers is silent, and that is told."""
+    found = live_members.replicas_of_group
+    why = "n2 is another one"
+
+    def with_strangers(*given: Any, **named: Any) -> list[Replica]:
+        n1, n2, n3 = found(*given, **named)
+        assert n2.position is not None
+        ahead = replace(n2.position, committed=n2.position.committed + 1, digest=1)
+        n4 = replace(n2, id="n4", position=ahead, is_member=False)
+        return [n1, replace(n2, silence=why, address=None, position=None), n3, n4]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(taking, "CATCH_UP_S", 0.3)
+        patched.setattr(taking, "replicas_of_group", with_strangers)
+        taken = live.take(tmp_path / "b")
+        with pytest.raises(BackupRefused, match="n4 is no member that answers; these do: n1, n3"):
+            live.take(tmp_path / "b", "n4")
+    assert (taken.silent, taken.backup.node_id in ("n1", "n3")) == (("n2",), True)
+    told = "n4 is no member by the group's log: nothing of it was asked"
+    assert taken.remarks == (why, told)
+
+
 def test_two_backups_into_one_folder_exclude_each_other(live: Live, tmp_path: Path) -> None:
     from store.directory import lock_directory
     from store.errors import DirectoryInUse

@@ -30,8 +30,11 @@ from tests.audit.replicas import (
     LogBuilder,
     build,
     copy_sparse,
+    dropping,
     flip_bit,
+    header_at,
     listed,
+    start_of,
     usual_entries,
 )
 
@@ -194,6 +197,33 @@ def test_only_what_was_there_is_put_back(
             left = [place for place in places if not place["source"]]
             assert all(int(Path(each["file"]).name) + SEGMENT >= replicas.end for each in left)
             assert left or after == healthy
+
+
+@pytest.mark.parametrize("size", [1, 3_000])
+@pytest.mark.parametrize("source_begins", ["first", "later"])
+def test_first_entry_of_a_log_that_begins_later_is_put_right(
+    replicas: Replicas, tmp_path: Path, source_begins: str, size: int
+) -> None:
+    """Its start note says what it has to go on from; that of another log proves nothing."""
+    target, source = replicas.copy(tmp_path), replicas.copy(tmp_path)
+    first = header_at(target / "commitlog" / file_name(SEGMENT), 0).index
+    start = start_of(target, first)
+    assert start.first_index == first
+    for path in (target, source) if source_begins == "later" else (target,):
+        for _ in dropping(path, start):
+            pass
+    right = replicas.files(target)
+    assert file_name(0) not in right
+    file = target / "commitlog" / file_name(SEGMENT)
+    content = file.read_bytes()
+    file.write_bytes(bytes(each ^ 0x41 for each in content[:size]) + content[size:])
+    wrong = replicas.files(target)
+
+    said = repair(target, "--from", replicas.other)
+    assert (said.code, replicas.files(target)) == (1, wrong)
+    said = repair(target, "--from", source)
+    assert (said.code, said.lines[0]["first_index"]) == (0, first), said
+    assert replicas.files(target) == right
 
 
 def test_several_segments_in_a_row_are_put_right(replicas: Replicas, tmp_path: Path) -> None:

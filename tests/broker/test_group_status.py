@@ -15,7 +15,7 @@ from broker.local_group import status
 from broker.local_group.status import GroupStatus, group_status
 from dledger.credentials.tls import TlsMaterial
 from dledger.outcome import ExitCode
-from dledger.wire.cluster_pb2 import NodeHealth, NodeStatus, PeerStatus
+from dledger.wire.cluster_pb2 import MemberHealth, NodeHealth, NodeStatus, PeerStatus
 
 AT = {f"n{number}": f"10.0.0.{number}:7001" for number in range(1, 4)}
 
@@ -57,6 +57,24 @@ def test_a_node_of_another_group_at_a_members_address_leads_nobody(
     (stranger,) = [each for each in told.nodes if each.other_group]
     assert (stranger.id, stranger.role, stranger.other_group) == ("n3", "stranger", "billing")
     assert not told.answers_fully
+
+
+def test_old_process_of_a_member_hides_it_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its disk was replaced and the old process goes on elsewhere: under its id the member wasn't
+    asked, which leads."""
+    members = [MemberHealth(node_id=each, disk_id=each.encode()) for each in AT]
+    asked = node("n1", "follower", 3)
+    asked.health.members.extend(members)
+    answers = {
+        AT["n1"]: asked,
+        AT["n2"]: node("n2", "leader", 3),
+        AT["n3"]: node("n3", "follower", 3),
+        "10.0.0.9:7001": node("n2", "follower", 1, disk="old"),
+    }
+    for first in (["10.0.0.9:7001", AT["n1"]], [AT["n1"], "10.0.0.9:7001"]):
+        told = found(monkeypatch, answers, first)
+        assert told.leading().address == AT["n2"]
+        assert sorted(each.id for each in told.nodes) == ["n1", "n2", "n2", "n3"]
 
 
 @settings(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _READS_ONLY = "nothing audits while a group is simulated"
+_MEMBERSHIP = ("tests/audit/test_membership.py",)
 _SCOPE = ("tests/audit/test_scope.py",)
 _EXPORT = ("tests/audit/test_export.py",)
 _LOG = ("tests/audit/test_log.py",)
@@ -262,6 +263,38 @@ AUDITS = (
         "    if False:\n",
         masked=_READS_ONLY,
         tests=("tests/audit/test_remote.py",),
+    ),
+    Mutant(
+        "another-disk-answers-for-the-member",
+        "audit/reading/membership.py",
+        "        if member.disk_id == status.health.disk_id:\n",
+        "        if member.node_id == status.node_id:\n",
+        masked=_READS_ONLY,
+        tests=_MEMBERSHIP,
+    ),
+    Mutant(
+        "member-is-not-asked-as-another-has-its-id",
+        "audit/reading/membership.py",
+        "        here = {each.status.node_id for each in self.nodes()}\n",
+        "        here = {each.node_id for each in self._answers.values()}\n",
+        masked=_READS_ONLY,
+        tests=_MEMBERSHIP,
+    ),
+    Mutant(
+        "longer-log-names-the-members-whatever-the-epoch",
+        "audit/reading/membership.py",
+        "key=lambda each: (each.epoch.number, each.commit_index)",
+        "key=lambda each: each.commit_index",
+        masked=_READS_ONLY,
+        tests=_MEMBERSHIP,
+    ),
+    Mutant(
+        "two-groups-of-one-name-are-audited-as-one",
+        "audit/reading/membership.py",
+        "    if len(parts) > 1:\n",
+        "    if len(parts) > len(answers):\n",
+        masked=_READS_ONLY,
+        tests=_MEMBERSHIP,
     ),
     Mutant(
         "segment-that-cannot-be-checked-is-right",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _TAKING = "audit/backing/taking.py"
+_MEMBERS = "audit/backing/members.py"
 _RESTORING = "store/starting/restoring.py"
 _TESTS = {
     _TAKING: ("tests/audit/test_backing.py",),
+    _MEMBERS: ("tests/audit/test_backing.py",),
     _RESTORING: ("tests/starting/test_restoring.py",),
 }
 
@@ -29,9 +31,21 @@ BACKUPS = (
     ),
     _mutant(
         "backup-of-a-member-that-is-out-of-service",
-        _TAKING,
+        _MEMBERS,
         "each.id for each in members if each.address is None or each.silence or each.standing\n",
         "each.id for each in members if each.address is None or each.silence\n",
+    ),
+    _mutant(
+        "backup-of-who-is-no-member",
+        _MEMBERS,
+        "    members = [each for each in found if each.is_member]\n",
+        "    members = list(found)\n",
+    ),
+    _mutant(
+        "backup-though-members-hold-other-logs",
+        _MEMBERS,
+        "        if own != (told.committed, told.digest):\n",
+        "        if own[0] != told.committed:\n",
     ),
     _mutant(
         "backup-is-not-verified",

@@ -352,6 +352,14 @@ MEMBERS = (
         tests=("tests/broker/test_group_status.py",),
     ),
     Mutant(
+        "old-process-hides-the-member",
+        "broker/local_group/status.py",
+        "    return {node_id for node_id, _ in found} - missing\n",
+        "    return {node_id for node_id, _ in found}\n",
+        masked=_NO_COMMANDS,
+        tests=("tests/broker/test_group_status.py",),
+    ),
+    Mutant(
         "silence-is-told-as-a-leader-that-is-missing",
         "broker/local_group/status.py",
         "        if not any(each.alive for each in self.nodes):\n",

@@ -31,6 +31,11 @@ OFFLINE_REPAIRS = (
         "        return here.digest is not None and here.at > self._log.segment_size // 2\n",
     ),
     _mutant(
+        "offline-repair-knows-no-later-start",
+        "        if base == self._log.survey.retained_from and start_note is not None:\n",
+        "        if base == 0 and start_note is not None:\n",
+    ),
+    _mutant(
         "offline-repair-goes-behind-the-durable-end",
         "        limit = min(self._log.end - base, self._log.segment_size)\n",
         "        limit = self._log.segment_size\n",

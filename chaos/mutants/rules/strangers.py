@@ -15,6 +15,7 @@ _WIRE = (
 _RIGHT_NAMES = "in every run members have short names, and few of them"
 _HELLO = ("tests/links/test_hello_fields.py",)
 _TOLD = ("tests/node/test_told_configurations.py",)
+_LOCAL = ("tests/cli/test_whose_nodes.py",)
 
 STRANGERS = (
     Mutant(
@@ -139,6 +140,22 @@ STRANGERS = (
         tests=("tests/cli/test_local_secret.py",),
     ),
     Mutant(
+        "another-local-group-is-asked",
+        "dledger_cli/group_options.py",
+        "    return LocalGroup.open(directory).checked_addresses()\n",
+        "    return LocalGroup.open(directory).addresses\n",
+        masked=_NO_SOCKETS,
+        tests=_LOCAL,
+    ),
+    Mutant(
+        "local-node-is-known-by-its-id-alone",
+        "broker/local_group/strangers.py",
+        "    return answer.node_id == node.id and is_directory\n",
+        "    return answer.node_id == node.id\n",
+        masked=_NO_SOCKETS,
+        tests=_LOCAL,
+    ),
+    Mutant(
         "administration-told-on-loopback",
         "broker/config.py",
         "if is_loopback(self.admin_listen) and not is_loopback(known_as):",
@@ -149,8 +166,8 @@ STRANGERS = (
     Mutant(
         "audit-believes-any-address-it-is-told",
         "audit/reading/live.py",
-        "if (found.broker_group, found.node_id) != (told.broker_group, told.node_id):",
-        "if found.broker_group != told.broker_group:",
+        "    if _itself(found) != _itself(told):\n",
+        "    if found.broker_group != told.broker_group:\n",
         masked=_NO_SOCKETS,
         tests=("tests/audit/test_remote.py",),
     ),
