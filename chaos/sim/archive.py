@@ -103,7 +103,11 @@ class Archive:
         self, history: History, topics: Collection[str], nodes: Iterable[SimNode], now_us: int
     ) -> None:
         """As if somebody had polled, in time, the messages of these topics that some node holds no
-        more."""
+        more.
+
+        Raises:
+            Defect: a batch of its own has no place, as if its leader hadn't known (ADR 20).
+        """
         lives = [node.life for node in nodes if node.life is not None]
         if not lives:
             return
@@ -117,6 +121,8 @@ class Archive:
             listener.places.clear()
             whole.apply(frame)
             batches = list(data_in(header, frame)) if header.is_known else []
+            if len(batches) != len(listener.places):
+                raise Defect("void entry", f"entry {header.index}: its leader had not applied all")
             for (queue, is_void), (alone, batch) in zip(listener.places, batches, strict=True):
                 records = [] if is_void else decode_records(batch[alone.first_record_at :])
                 told = found.setdefault(queue, [])
