@@ -8,11 +8,28 @@ _STATE = ("tests/broker/test_retrying.py",)
 _NODES = ("tests/integration/test_retries.py",)
 _ASKED_FIRST = "a leader that is right proposes no such unit"
 _RARE = "no simulated dead letter is sent again, no such topic deleted, no level as low"
+_COPIES = ("tests/broker/test_copies.py",)
 _UNREAD = ("tests/broker/test_unread.py",)
 _SAME_SIZES = "no simulated operator lowers max_message_bytes"
 _PUMP = ("tests/broker/test_delay_pump.py",)
 
 RETRYING = (
+    Mutant(
+        "copy-checks-the-host-that-nobody-checked",
+        "broker/leader/retries/copies.py",
+        "    encoded = RecordTemplate(topic, _NOWHERE).encode(\n",
+        "    encoded = RecordTemplate(topic, record.born_host).encode(\n",
+        masked="no simulated producer makes its host up",
+        tests=_COPIES,
+    ),
+    Mutant(
+        "copy-forgets-where-it-was-born",
+        "broker/leader/retries/copies.py",
+        "    _HOST.pack_into(copy, _BORN_HOST_AT, IPv4Address(address).packed, port)\n",
+        "",
+        masked="no simulated reader looks at the host",
+        tests=_COPIES,
+    ),
     Mutant(
         "progress-leaves-out-what-failed",
         "broker/leader/groups/unread.py",
