@@ -127,6 +127,22 @@ RETRYING = (
         tests=_STATE,
     ),
     Mutant(
+        "each-resend-looks-at-all-before",
+        "broker/state/retries.py",
+        "    return bisect_left(ranges, (offset + 1,))\n",
+        "    return sum(first <= offset for first, _ in ranges)\n",
+        masked="it costs time, and no truth",
+        tests=_STATE,
+    ),
+    Mutant(
+        "sent-again-and-not-joined-to-the-next",
+        "broker/state/retries.py",
+        "    if after < len(ranges) and ranges[after][0] == end:\n",
+        "    if False:\n",
+        masked=_RARE,
+        tests=_STATE,
+    ),
+    Mutant(
         "retries-left-out-of-snapshots",
         "broker/state/replicated.py",
         "            *self.retries.snapshot(),\n",
