@@ -15,6 +15,7 @@ from broker.reading.progress import QueueOffset, committed_offsets
 from broker.reading.queues import QueueReader
 from broker.services.gate import Gate
 from broker.services.refused import refused
+from broker.services.styles import Styles
 from broker.state.machine import StateMachine
 from broker.state.refusals import PermissionUnknown, RetentionOutOfRange, TopicExists
 from broker.state.resizing import broadcasting, unclaimed
@@ -23,7 +24,7 @@ from broker.state.topic_retention import MAX_RETENTION_MS
 from broker.state.topics import TopicRef, TopicState
 from dledger.level import TOPIC_RETENTION_LEVEL, TOPIC_RULES_LEVEL
 from dledger.records.record import TOPIC_PATTERN
-from dledger.records.reserved import is_reserved
+from dledger.records.reserved import group_of, is_reserved, retry_topic
 
 DEFAULT_QUEUES: Final = 4
 MAX_QUEUES: Final = 1_024
@@ -110,12 +111,18 @@ class Topics:
     """Makes, deletes and describes topics."""
 
     def __init__(
-        self, gate: Gate, reader: QueueReader, commands: Commands, state: StateMachine
+        self,
+        gate: Gate,
+        reader: QueueReader,
+        commands: Commands,
+        state: StateMachine,
+        styles: Styles,
     ) -> None:
         self._gate = gate
         self._reader = reader
         self._commands = commands
         self._state = state
+        self._styles = styles
 
     async def create(self, name: str, queue_count: int = 0, *, if_not_exists: bool) -> Topic:
         """The topic, which exists now.
@@ -281,20 +288,38 @@ class Topics:
             raise BrokerError(ErrorCode.QUEUES_UNREAD, text)
 
     async def delete(self, topic: TopicRef) -> None:
-        """The topic, its queues and what consumer groups committed in it are gone.
+        """The topic, its queues and what consumer groups committed in it are gone. Of the brokers'
+        own those may go that were there for a group that isn't any more.
 
         Raises:
-            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED; whatever a command meets on its way into
-                the log.
+            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED; INVALID_ARGUMENT, it is the brokers' own
+                and still of use; whatever a command meets on its way into the log.
         """
         self._gate.check_writable()
-        _check_own(topic.name)
+        group = group_of(topic.name)
+        if not group:
+            _check_own(topic.name)
         state = await self._gate.surely(lambda: self._reader.topic(topic))
         # The command names what was found now: a later topic of the name is another one's.
         found = TopicRef(state.name, state.incarnation)
+        if group:
+            await self._check_left(state.name, group)  # nothing may come between: it isn't awaited
         refusal = await self._commands.delete_topic(found)
         if refusal is not None:
             raise refused(refusal)
+
+    async def _check_left(self, name: str, group: str) -> None:
+        """Returns if the group isn't known, and nothing waits to come to that topic of its own.
+        What isn't known sends nothing back: from here to the command nothing can come to it, and
+        behind that nothing is proposed for it (`broker.leader.flight`)."""
+        why = ""
+        if name == retry_topic(group) and await self._styles.waits(name):
+            why = "messages wait to come to it"
+        if self._state.groups.get(group) is not None:
+            why = f"consumer group {group!r} is known"
+        if why:
+            text = f"topic {name!r} is the brokers' own, and can't be deleted: {why}"
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
 
     async def list(self, after: str = "", size: int = 0) -> TopicPage:
         """The first topics, by name, behind the name `after`. A page is what a turn of the event

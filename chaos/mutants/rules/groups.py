@@ -496,7 +496,7 @@ GROUPS = (
     Mutant(
         "style-changed-while-messages-that-failed-wait-at-a-level",
         "broker/services/styles.py",
-        "await self._waits(topic.name) or failed_left(",
+        "await self.waits(topic.name) or failed_left(",
         "failed_left(",
         masked="no simulated group changes its style",
         tests=("tests/broker/test_styles.py",),

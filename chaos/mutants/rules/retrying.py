@@ -11,6 +11,8 @@ _RARE = "no simulated dead letter is sent again, no such topic deleted, no level
 _COPIES = ("tests/broker/test_copies.py",)
 _UNREAD = ("tests/broker/test_unread.py",)
 _SAME_SIZES = "no simulated operator lowers max_message_bytes"
+_KEPT = "no simulated operator deletes the brokers' own topics"
+_STYLES = ("tests/broker/test_styles.py",)
 _PUMP = ("tests/broker/test_delay_pump.py",)
 
 RETRYING = (
@@ -141,6 +143,36 @@ RETRYING = (
         "    if False:\n",
         masked=_RARE,
         tests=_STATE,
+    ),
+    Mutant(
+        "topic-deleted-to-which-messages-come",
+        "broker/services/topics.py",
+        "        if name == retry_topic(group) and await self._styles.waits(name):\n",
+        "        if False:\n",
+        masked=_KEPT,
+        tests=_STYLES,
+    ),
+    Mutant(
+        "topic-deleted-of-a-group-that-is-there",
+        "broker/services/topics.py",
+        "        if self._state.groups.get(group) is not None:\n",
+        "        if False:\n",
+        masked=_KEPT,
+        tests=_STYLES,
+    ),
+    Mutant(
+        "group-looked-for-before-what-waits",
+        "broker/services/topics.py",
+        "        if name == retry_topic(group) and await self._styles.waits(name):\n"
+        '            why = "messages wait to come to it"\n'
+        "        if self._state.groups.get(group) is not None:\n"
+        '            why = f"consumer group {group!r} is known"\n',
+        "        if self._state.groups.get(group) is not None:\n"
+        '            why = f"consumer group {group!r} is known"\n'
+        "        if name == retry_topic(group) and await self._styles.waits(name):\n"
+        '            why = "messages wait to come to it"\n',
+        masked=_KEPT,
+        tests=_STYLES,
     ),
     Mutant(
         "retries-left-out-of-snapshots",
