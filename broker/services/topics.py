@@ -247,8 +247,9 @@ class Topics:
 
         Raises:
             BrokerError: INVALID_ARGUMENT, TOPIC_NOT_FOUND, TOPIC_REPLACED, LIMIT_REACHED;
-                QUEUES_UNREAD, a group hasn't read what would go, or there is none; NOT_READY, not
-                every member knows how yet; whatever a command meets on its way into the log.
+                QUEUES_UNREAD, a group hasn't read what would go, or there is none; BUSY, what lies
+                before an earlier change is about to go; NOT_READY, not every member knows how yet;
+                whatever a command meets on its way into the log.
         """
         self._gate.check_writable()
         _check_own(topic.name)
@@ -257,6 +258,7 @@ class Topics:
         self._check_level(TOPIC_RULES_LEVEL, "read and write queues")
         if not wish.drop:
             self._check_claimed(state, wish)
+        self._check_forgettable(state, wish)
         refusal = await self._commands.update_topic(
             found, wish.read_queues, wish.write_queues, drop=wish.drop
         )
@@ -286,6 +288,27 @@ class Topics:
                 f"them"
             )
             raise BrokerError(ErrorCode.QUEUES_UNREAD, text)
+
+    def _check_forgettable(self, state: TopicState, wish: QueueWish) -> None:
+        """Another change of the write queues makes the log forget those of which it is decided that
+        what lies before them goes. It may lie here for a while yet, and be read: by a group in
+        order, which wouldn't be held back any more."""
+        count, numbers = len(state.next_offsets), self._state.queue_numbers
+        now = numbers.of(state.incarnation, count)
+        if wish.write_queues in (0, now.write_queues):
+            return
+        ref = TopicRef(state.name, state.incarnation)
+        for change in now.changes:
+            if change.entry >= self._state.log_start.first_index:
+                break
+            for queue_id, end in enumerate(change.ends):
+                if self._reader.bounds(ref, queue_id)[0] < end:
+                    text = (
+                        f"{state.name}/{queue_id} still holds messages of before entry "
+                        f"{change.entry}, by which the topic's queues were changed: they are about "
+                        f"to go by retention, and the queues can be changed again behind that"
+                    )
+                    raise BrokerError(ErrorCode.BUSY, text)
 
     async def delete(self, topic: TopicRef) -> None:
         """The topic, its queues and what consumer groups committed in it are gone. Of the brokers'

@@ -15,6 +15,22 @@ _MEMBERS = "simulated crews of keys are members"
 
 
 RESIZING = (
+    Mutant(
+        "change-forgotten-under-who-reads-before-it",
+        "broker/services/topics.py",
+        "        self._check_forgettable(state, wish)\n",
+        "",
+        masked="what simulated retention takes is gone at once",
+        tests=_HELD,
+    ),
+    Mutant(
+        "any-change-waits-for-what-lay-before",
+        "broker/services/topics.py",
+        "            if change.entry >= self._state.log_start.first_index:\n",
+        "            if False:\n",
+        masked="a topic that can't be changed again loses nothing",
+        tests=_HELD,
+    ),
     # --- state ---
     Mutant(
         "closed-queue-takes-batches",
