@@ -5,7 +5,7 @@ Making and deleting go through the log; what is told of topics is linearizable.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import Final
 
@@ -18,7 +18,7 @@ from broker.services.refused import refused
 from broker.services.styles import Styles
 from broker.state.machine import StateMachine
 from broker.state.refusals import PermissionUnknown, RetentionOutOfRange, TopicExists
-from broker.state.resizing import broadcasting, unclaimed
+from broker.state.resizing import broadcasting, retired, unclaimed
 from broker.state.topic_permissions import KNOWN, USUAL
 from broker.state.topic_retention import MAX_RETENTION_MS
 from broker.state.topics import TopicRef, TopicState
@@ -256,6 +256,8 @@ class Topics:
         state = await self._gate.surely(lambda: self._reader.topic(topic))
         found = TopicRef(state.name, state.incarnation)
         self._check_level(TOPIC_RULES_LEVEL, "read and write queues")
+        if not wish.drop and retired(self._state, state, wish.read_queues, wish.write_queues):
+            wish = replace(wish, drop=True)  # nobody can read what retention has taken
         if not wish.drop:
             self._check_claimed(state, wish)
         self._check_forgettable(state, wish)
@@ -275,7 +277,7 @@ class Topics:
         if found is not None:
             group, queue = found
             text = (
-                f"{state.name}/{queue} holds messages, and group {group!r} broadcasts: only its "
+                f"{self._what(state, queue)}, and group {group!r} broadcasts: only its "
                 f"members know whether they have read them. They go when none of these is at work, "
                 f"or if told to drop them"
             )
@@ -283,11 +285,18 @@ class Topics:
         queue_id = unclaimed(self._state, state, *wanted)
         if queue_id is not None:
             text = (
-                f"{state.name}/{queue_id} holds messages, and no consumer group has begun to read "
+                f"{self._what(state, queue_id)}, and no consumer group has begun to read "
                 f"{state.name}: one that begins later is never given them; they go if told to drop "
                 f"them"
             )
             raise BrokerError(ErrorCode.QUEUES_UNREAD, text)
+
+    def _what(self, state: TopicState, queue_id: int) -> str:
+        """What is said of a queue that would go."""
+        low, high = self._reader.bounds(TopicRef(state.name, state.incarnation), queue_id)
+        has_gone = ", which are gone by retention: it has to be closed for sending first"
+        held = "holds messages" if low < high else f"held messages{has_gone}"
+        return f"{state.name}/{queue_id} {held}"
 
     def _check_forgettable(self, state: TopicState, wish: QueueWish) -> None:
         """Another change of the write queues makes the log forget those of which it is decided that

@@ -125,11 +125,7 @@ def test_no_change_is_forgotten_while_what_lay_before_it_can_be_read() -> None:
     shop.send(5, b"two")
     shop.pass_ms(1_000)
     machine = shop.room.machine
-    move = MoveLogStartCommand(first_index=machine.applied_index)
-    with shop.room.leader.running():
-        shop.room.leader.replica.appender.submit(Command(move_log_start=move))
-    shop.pass_ms(100)
-    assert machine.log_start.first_index == move.first_index
+    retire(shop, machine.applied_index)
     with pytest.raises(BrokerError, match="t/1 still holds messages of before entry") as refused:
         shop.update(0, 6)
     assert refused.value.code is ErrorCode.BUSY
@@ -280,6 +276,43 @@ def test_queues_that_go_are_nobodys_and_read_no_more() -> None:
     shop.send(3, b"two")
     shop.pass_ms(1_000)
     assert shop.pull((3, 1)) == {3: [b"two"]}
+
+
+def retire(shop: Shop, first_index: int) -> None:
+    """It is decided that all before that entry goes; no whole segment does, so that it stays."""
+    machine = shop.room.machine
+    move = MoveLogStartCommand(first_index=first_index)
+    with shop.room.leader.running():
+        shop.room.leader.replica.appender.submit(Command(move_log_start=move))
+    shop.room.pass_ms(100)
+    assert machine.log_start.first_index == first_index
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_what_retention_takes_from_a_closed_queue_nobody_has_to_have_read(
+    *, is_joined: bool
+) -> None:
+    """Neither a group that is behind, nor one that may come; what is kept is waited for."""
+    shop = Shop(settings=ORDERLY if is_joined else None)
+    shop.send(3, b"one")
+    changed = shop.update(0, 2).queues_changed
+    for first_index in (None, changed - 1):
+        if first_index is not None:
+            retire(shop, first_index)
+        with pytest.raises(BrokerError) as refused:
+            shop.update(2)
+        assert refused.value.code is ErrorCode.QUEUES_UNREAD
+    retire(shop, changed)
+    assert shop.update(2).queue_count == 2
+    shop.update(4, 4)
+    shop.send(3, b"two")
+    with pytest.raises(BrokerError) as refused:
+        shop.update(2, 2)
+    assert refused.value.code is ErrorCode.QUEUES_UNREAD
+    retire(shop, shop.room.machine.applied_index)
+    with pytest.raises(BrokerError) as refused:
+        shop.update(2, 2)
+    assert refused.value.code is ErrorCode.QUEUES_UNREAD, "it takes messages until then"
 
 
 @pytest.mark.parametrize("how", ["left", "drop"])
