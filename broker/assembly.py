@@ -123,7 +123,8 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
     def members() -> Members:
         return members_of(NodeId(config.node_id), parts.driver.core, surrounds.links())
 
-    topics = Topics(gate, reader, commands, parts.machine)
+    styles = Styles(parts.machine, reader, soundness, surrounds.turns)
+    topics = Topics(gate, reader, commands, parts.machine, styles)
     return Services(
         sends=sends,
         producers=Producers(gate, commands, parts.machine),
@@ -133,7 +134,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
         offsets=Offsets(gate, reader, commands, parts.machine, soundness),
         groups=Groups(
             *(gate, commands, parts.machine, parts.groups, surrounds.turns),
-            Styles(parts.machine, reader, soundness, surrounds.turns),
+            styles,
         ),
         consumers=Consumers(
             gate,

@@ -276,7 +276,8 @@ def delete(
     directory: DirectoryOption = DEFAULT_DIRECTORY,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a topic with its messages and its consumers' offsets.
+    """Delete a topic with its messages and its consumers' offsets. %RETRY%GROUP and %DLQ%GROUP
+    can be deleted once their group is forgotten.
 
     \b
     Example:

@@ -96,6 +96,7 @@ class QueuePulls:
         if any(wish.epoch and wish.tags is not None for wish in request.queues):
             text = "a queue that is read by a lease is read by its group's tags, and by no others"
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        request = self._meant(request)
         now = asyncio.get_running_loop().time
         deadline = now() + self._pulls.hold_s(request.hold_ms)
         positions: Sequence[int] = range(len(request.queues))
@@ -131,6 +132,17 @@ class QueuePulls:
             positions = sorted({at for key in woken for at in keys[key]}) or range(
                 len(request.queues)
             )
+
+    def _meant(self, request: QueuesRequest) -> QueuesRequest:
+        """Each queue of the topic that has the name now: who has waited for one is told nothing of
+        a later one of the name."""
+        queues = list(request.queues)
+        for position, wish in enumerate(queues):
+            topic = self._state.topics.get(wish.topic.name)
+            if topic is not None and not wish.topic.incarnation:
+                meant = TopicRef(topic.name, topic.incarnation)
+                queues[position] = replace(wish, topic=meant)
+        return replace(request, queues=tuple(queues))
 
     def _keys(self, request: QueuesRequest) -> dict[QueueKey, list[int]] | None:
         """What is waited for, and which positions of the request that is; None: a topic of them

@@ -51,7 +51,7 @@ class Styles:
         if group is None or topic is None:
             return
         # In the order in which they go: what moves on meanwhile isn't missed.
-        if await self._waits(topic.name) or failed_left(self._state, self._reader, group):
+        if await self.waits(topic.name) or failed_left(self._state, self._reader, group):
             text = (
                 f"group {wish.group!r} has messages that failed and come again, to members that "
                 "work concurrently and nobody else: its style can't be changed before they are done"
@@ -66,8 +66,13 @@ class Styles:
         others = any(name != wish.member for name in group.members)
         return None if others or wish.settings.version <= group.version else group
 
-    async def _waits(self, retries: str) -> bool:
-        """Whether a message that goes to that topic waits at a level."""
+    async def waits(self, retries: str) -> bool:
+        """Whether a message that goes to that topic waits at a level.
+
+        Raises:
+            BrokerError: BUSY, so many messages wait that it can't be told; NOT_READY, they can't be
+                read now.
+        """
         topic, pages = self._state.topics.get(SCHEDULE_TOPIC), 0
         for level in range(0 if topic is None else len(topic.next_offsets)):
             assert topic is not None

@@ -5,7 +5,7 @@ Making and deleting go through the log; what is told of topics is linearizable.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import Final
 
@@ -15,15 +15,16 @@ from broker.reading.progress import QueueOffset, committed_offsets
 from broker.reading.queues import QueueReader
 from broker.services.gate import Gate
 from broker.services.refused import refused
+from broker.services.styles import Styles
 from broker.state.machine import StateMachine
 from broker.state.refusals import PermissionUnknown, RetentionOutOfRange, TopicExists
-from broker.state.resizing import broadcasting, unclaimed
+from broker.state.resizing import broadcasting, retired, unclaimed
 from broker.state.topic_permissions import KNOWN, USUAL
 from broker.state.topic_retention import MAX_RETENTION_MS
 from broker.state.topics import TopicRef, TopicState
 from dledger.level import TOPIC_RETENTION_LEVEL, TOPIC_RULES_LEVEL
 from dledger.records.record import TOPIC_PATTERN
-from dledger.records.reserved import is_reserved
+from dledger.records.reserved import group_of, is_reserved, retry_topic
 
 DEFAULT_QUEUES: Final = 4
 MAX_QUEUES: Final = 1_024
@@ -110,12 +111,18 @@ class Topics:
     """Makes, deletes and describes topics."""
 
     def __init__(
-        self, gate: Gate, reader: QueueReader, commands: Commands, state: StateMachine
+        self,
+        gate: Gate,
+        reader: QueueReader,
+        commands: Commands,
+        state: StateMachine,
+        styles: Styles,
     ) -> None:
         self._gate = gate
         self._reader = reader
         self._commands = commands
         self._state = state
+        self._styles = styles
 
     async def create(self, name: str, queue_count: int = 0, *, if_not_exists: bool) -> Topic:
         """The topic, which exists now.
@@ -240,16 +247,20 @@ class Topics:
 
         Raises:
             BrokerError: INVALID_ARGUMENT, TOPIC_NOT_FOUND, TOPIC_REPLACED, LIMIT_REACHED;
-                QUEUES_UNREAD, a group hasn't read what would go, or there is none; NOT_READY, not
-                every member knows how yet; whatever a command meets on its way into the log.
+                QUEUES_UNREAD, a group hasn't read what would go, or there is none; BUSY, what lies
+                before an earlier change is about to go; NOT_READY, not every member knows how yet;
+                whatever a command meets on its way into the log.
         """
         self._gate.check_writable()
         _check_own(topic.name)
         state = await self._gate.surely(lambda: self._reader.topic(topic))
         found = TopicRef(state.name, state.incarnation)
         self._check_level(TOPIC_RULES_LEVEL, "read and write queues")
+        if not wish.drop and retired(self._state, state, wish.read_queues, wish.write_queues):
+            wish = replace(wish, drop=True)  # nobody can read what retention has taken
         if not wish.drop:
             self._check_claimed(state, wish)
+        self._check_forgettable(state, wish)
         refusal = await self._commands.update_topic(
             found, wish.read_queues, wish.write_queues, drop=wish.drop
         )
@@ -266,7 +277,7 @@ class Topics:
         if found is not None:
             group, queue = found
             text = (
-                f"{state.name}/{queue} holds messages, and group {group!r} broadcasts: only its "
+                f"{self._what(state, queue)}, and group {group!r} broadcasts: only its "
                 f"members know whether they have read them. They go when none of these is at work, "
                 f"or if told to drop them"
             )
@@ -274,27 +285,73 @@ class Topics:
         queue_id = unclaimed(self._state, state, *wanted)
         if queue_id is not None:
             text = (
-                f"{state.name}/{queue_id} holds messages, and no consumer group has begun to read "
+                f"{self._what(state, queue_id)}, and no consumer group has begun to read "
                 f"{state.name}: one that begins later is never given them; they go if told to drop "
                 f"them"
             )
             raise BrokerError(ErrorCode.QUEUES_UNREAD, text)
 
+    def _what(self, state: TopicState, queue_id: int) -> str:
+        """What is said of a queue that would go."""
+        low, high = self._reader.bounds(TopicRef(state.name, state.incarnation), queue_id)
+        has_gone = ", which are gone by retention: it has to be closed for sending first"
+        held = "holds messages" if low < high else f"held messages{has_gone}"
+        return f"{state.name}/{queue_id} {held}"
+
+    def _check_forgettable(self, state: TopicState, wish: QueueWish) -> None:
+        """Another change of the write queues makes the log forget those of which it is decided that
+        what lies before them goes. It may lie here for a while yet, and be read: by a group in
+        order, which wouldn't be held back any more."""
+        count, numbers = len(state.next_offsets), self._state.queue_numbers
+        now = numbers.of(state.incarnation, count)
+        if wish.write_queues in (0, now.write_queues):
+            return
+        ref = TopicRef(state.name, state.incarnation)
+        for change in now.changes:
+            if change.entry >= self._state.log_start.first_index:
+                break
+            for queue_id, end in enumerate(change.ends):
+                if self._reader.bounds(ref, queue_id)[0] < end:
+                    text = (
+                        f"{state.name}/{queue_id} still holds messages of before entry "
+                        f"{change.entry}, by which the topic's queues were changed: they are about "
+                        f"to go by retention, and the queues can be changed again behind that"
+                    )
+                    raise BrokerError(ErrorCode.BUSY, text)
+
     async def delete(self, topic: TopicRef) -> None:
-        """The topic, its queues and what consumer groups committed in it are gone.
+        """The topic, its queues and what consumer groups committed in it are gone. Of the brokers'
+        own those may go that were there for a group that isn't any more.
 
         Raises:
-            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED; whatever a command meets on its way into
-                the log.
+            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED; INVALID_ARGUMENT, it is the brokers' own
+                and still of use; whatever a command meets on its way into the log.
         """
         self._gate.check_writable()
-        _check_own(topic.name)
+        group = group_of(topic.name)
+        if not group:
+            _check_own(topic.name)
         state = await self._gate.surely(lambda: self._reader.topic(topic))
         # The command names what was found now: a later topic of the name is another one's.
         found = TopicRef(state.name, state.incarnation)
+        if group:
+            await self._check_left(state.name, group)  # nothing may come between: it isn't awaited
         refusal = await self._commands.delete_topic(found)
         if refusal is not None:
             raise refused(refusal)
+
+    async def _check_left(self, name: str, group: str) -> None:
+        """Returns if the group isn't known, and nothing waits to come to that topic of its own.
+        What isn't known sends nothing back: from here to the command nothing can come to it, and
+        behind that nothing is proposed for it (`broker.leader.flight`)."""
+        why = ""
+        if name == retry_topic(group) and await self._styles.waits(name):
+            why = "messages wait to come to it"
+        if self._state.groups.get(group) is not None:
+            why = f"consumer group {group!r} is known"
+        if why:
+            text = f"topic {name!r} is the brokers' own, and can't be deleted: {why}"
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
 
     async def list(self, after: str = "", size: int = 0) -> TopicPage:
         """The first topics, by name, behind the name `after`. A page is what a turn of the event

@@ -94,6 +94,15 @@ class QueueNumbers:
             return None
         return QueueClosed(topic, queue_id, numbers.write_queues)
 
+    def closed(self, incarnation: int, queue_id: int) -> int | None:
+        """The entry since which the queue takes no messages; 0: one that was forgotten, which is
+        before all that is kept; None: it takes them."""
+        numbers = self._topics.get(incarnation)
+        if numbers is None or queue_id < numbers.write_queues:
+            return None
+        closing = (each.entry for each in numbers.changes if queue_id < each.write_queues)
+        return max(closing, default=0)
+
     def changed(self, incarnation: int) -> int:
         """See `Numbers.changed`."""
         numbers = self._topics.get(incarnation)

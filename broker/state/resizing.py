@@ -130,6 +130,16 @@ def broadcasting(
     return None
 
 
+def retired(owners: Owners, topic: TopicState, read_queues: int, write_queues: int) -> bool:
+    """Whether queues would go, and it is decided of all they ever held that it goes by the log's
+    retention: they take no messages since an entry that is no later than the first one which is
+    kept. A rule of applying doesn't know this: as `unclaimed`, for who proposes an update."""
+    held = _held_of_those_that_go(owners, topic, read_queues, write_queues)
+    closed = [owners.queue_numbers.closed(topic.incarnation, queue) for queue in held]
+    first_index = owners.log_start.first_index
+    return bool(held) and all(at is not None and at <= first_index for at in closed)
+
+
 def _held_of_those_that_go(
     owners: Owners, topic: TopicState, read_queues: int, write_queues: int
 ) -> list[int]:

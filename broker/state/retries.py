@@ -20,6 +20,7 @@ letters, in all. Values are immutable: what a snapshot shows stays.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -82,7 +83,9 @@ class Retries:
 
     def was_resent(self, queue: Queue, offset: int) -> bool:
         """Whether the dead letter at that offset was."""
-        return any(first <= offset < end for first, end in self.resent(queue))
+        ranges = self.resent(queue)
+        at = _begun_by(ranges, offset)
+        return at > 0 and offset < ranges[at - 1][1]
 
     def places(self) -> Mapping[Queue, int]:
         """Of each queue of which anything is known, an offset that it must reach."""
@@ -182,15 +185,22 @@ class Retries:
             raise InvariantViolation(f"{counted} ranges of dead letters, {self._ranges} counted")
 
 
+def _begun_by(ranges: Ranges, offset: int) -> int:
+    """How many of them begin at the offset or before it."""
+    return bisect_left(ranges, (offset + 1,))
+
+
 def _with(ranges: Ranges, offset: int) -> Ranges:
     """The ranges, and that offset, which isn't in them."""
-    found: list[tuple[int, int]] = []
-    for first, end in sorted((*ranges, (offset, offset + 1))):
-        if found and found[-1][1] == first:
-            found[-1] = found[-1][0], end
-        else:
-            found.append((first, end))
-    return tuple(found)
+    before = after = _begun_by(ranges, offset)
+    first, end = offset, offset + 1
+    if before and ranges[before - 1][1] == first:
+        before -= 1
+        first = ranges[before][0]
+    if after < len(ranges) and ranges[after][0] == end:
+        end = ranges[after][1]
+        after += 1
+    return (*ranges[:before], (first, end), *ranges[after:])
 
 
 def _records(resent: Mapping[Queue, Ranges]) -> Iterator[bytes]:

@@ -316,12 +316,14 @@ class Client:
     async def delete_topic(
         self, name: str, *, incarnation: int = 0, deadline_s: float | None = None
     ) -> None:
-        """The topic and all its messages are gone.
+        """The topic and all its messages are gone. Of the brokers' own `%RETRY%group` and
+        `%DLQ%group` can go once the group is forgotten.
 
         Args:
             incarnation: of the topic that is meant (`TopicInfo`); 0: whichever has the name.
 
         Raises:
+            InvalidArgument: it is the brokers' own, and still of use.
             TopicNotFound: no topic has this name.
             TopicReplaced: the one that is meant is gone, and another one has its name.
         """

@@ -62,6 +62,14 @@ def dead_letter_topic(group: str) -> str:
     return DEAD_LETTER_PREFIX + group
 
 
+def group_of(topic: str) -> str:
+    """The consumer group that the topic is there for; empty: for none, or for all."""
+    for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+        if topic.startswith(prefix):
+            return topic[len(prefix) :]
+    return ""
+
+
 def is_reserved(topic: str) -> bool:
     """Whether the topic is the brokers' own."""
     return topic.startswith(_PREFIXES)

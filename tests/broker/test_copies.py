@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.batches import Batch, BatchRules
 from broker.leader.deliveries.desk import buried_bytes
-from broker.leader.retries.copies import Failure, copy_of, due_copy
+from broker.leader.retries.copies import Failure, copy_of, due_copy, resent_copy
 from broker.state.handouts import SPAN
 from dledger.client.errors import InvalidArgument
 from dledger.client.routing import labels
 from dledger.reading.compound import UnitBody, build_body
 from dledger.reading.entry import HEADER_SIZE, position_after
+from dledger.records.layout import HOST, RECORD
 from dledger.records.properties import MAX_PROPERTIES_BYTES, MAX_SENT_PROPERTIES_BYTES
 from dledger.records.record import BATCH_PREAMBLE, RecordTemplate, decode_records
 from dledger.records.reserved import DEAD_REASON, EXHAUSTED, ORIGIN_TOPIC, REAL_TOPIC
@@ -59,6 +60,20 @@ def test_what_left_no_room_before_is_copied_without_it(properties: bytes) -> Non
     assert copy.properties.get("KEYS") == ("k" if record.keys == "k" else None)
     (again,) = decode_records(due_copy(copy, "%RETRY%g").records)
     assert again.properties[ORIGIN_TOPIC] == LONG_TOPIC
+
+
+@pytest.mark.parametrize("port", [0, 65_535, 70_000, (1 << 32) - 1])
+def test_whatever_host_a_producer_wrote_is_copied_as_it_lies(port: int) -> None:
+    """Nobody checks it, so that no copy may fail at it: not one that waits, comes again, is dead or
+    is sent again."""
+    written = bytearray(stored(b"").records)
+    HOST.struct().pack_into(written, RECORD.at("born_host"), bytes((1, 2, 3, 4)), port)
+    (record,) = decode_records(bytes(written))
+    waits = decode_records(copy_of(record, Failure("g", 1, 0)).records)[0]
+    dead = decode_records(copy_of(record, Failure("g", 16, 0, EXHAUSTED)).records)[0]
+    again = decode_records(due_copy(waits, "%RETRY%g").records)[0]
+    resent = decode_records(resent_copy(dead, LONG_TOPIC, 0).records)[0]
+    assert {each.born_host for each in (waits, dead, again, resent)} == {("1.2.3.4", port)}
 
 
 def test_what_leaves_no_room_is_refused_by_client_and_broker() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Handed, Settlement, Wanted
-from broker.leader.deliveries.desk import MOST_BURIED, Desk, Place, Surroundings
+from broker.leader.deliveries.desk import MOST_BURIED, Bury, Desk, Place, Surroundings
 from broker.leader.groups.pace import USUAL_PACE
 from broker.reading.held_back import HeldBack
 from broker.reading.queues import Found
@@ -39,14 +40,10 @@ async def said(future: asyncio.Future[list[Handed]]) -> list[Handed] | ErrorCode
         return error.code
 
 
-def test_who_waits_while_a_leader_loses_its_place_in_a_burial_is_sent_on() -> None:
-    """To the next leader, and not told of a fault of this one's program."""
-    shop = Shop()
+def desks(shop: Shop, bury: Bury) -> Callable[[], Desk]:
+    """Makes desks of group g in topic t, whose messages have one attempt and are buried so."""
     node = shop.room.leader
     parts, machine = node.replica.parts, node.replica.machine
-
-    async def bury(place: Place, queue_id: int, hand: Handout, found: Found, times: int) -> None:
-        raise BrokerError(ErrorCode.NOT_LEADER, "somebody else leads")
 
     async def read(queue_id: int, offset: int, count: int, size: int) -> Found:
         return parts.reader.pull(T, queue_id, offset, count, size)
@@ -64,6 +61,19 @@ def test_who_waits_while_a_leader_loses_its_place_in_a_burial_is_sent_on() -> No
         desk = Desk(place, around, read, is_fifo=False)
         desk.starts, desk.max_attempts = lambda _, first: [0] * (4 - first), 1
         return desk
+
+    return new_desk
+
+
+def test_who_waits_while_a_leader_loses_its_place_in_a_burial_is_sent_on() -> None:
+    """To the next leader, and not told of a fault of this one's program."""
+    shop = Shop()
+    node = shop.room.leader
+
+    async def bury(place: Place, queue_id: int, hand: Handout, found: Found, times: int) -> None:
+        raise BrokerError(ErrorCode.NOT_LEADER, "somebody else leads")
+
+    new_desk = desks(shop, bury)
 
     async def first() -> list[Handed]:
         desk = new_desk()
@@ -84,6 +94,40 @@ def test_who_waits_while_a_leader_loses_its_place_in_a_burial_is_sent_on() -> No
     given, told = shop.room.world.run(node, then())
     assert isinstance(given, list)
     assert (len(given), told) == (1, ErrorCode.NOT_LEADER)
+
+
+@pytest.mark.parametrize(
+    ("code", "tried"),
+    [(ErrorCode.MESSAGE_NOT_FOUND, [0, 1, 2]), (ErrorCode.LIMIT_REACHED, [0])],
+)
+def test_a_message_that_cannot_be_buried_holds_up_no_other_one(
+    code: ErrorCode, tried: list[int]
+) -> None:
+    """Only where there is no room for any of them are the others not tried."""
+    shop = Shop()
+    buried: list[int] = []
+
+    async def bury(place: Place, queue_id: int, hand: Handout, found: Found, times: int) -> None:
+        buried.append(queue_id)
+        raise BrokerError(code, "not this one")
+
+    new_desk = desks(shop, bury)
+
+    async def receive(number: int) -> list[Handed]:
+        desk = new_desk()
+        receiver = desk.receive(wanted(number, 10))
+        await desk.work()
+        return await receiver.done
+
+    for queue_id in range(3):
+        shop.send(queue_id, b"its last attempt")
+    node = shop.room.leader
+    given = shop.room.world.run(node, receive(1))
+    assert len(given) == 3
+    shop.room.pass_ms(1_000)
+    again = shop.room.world.run(node, receive(2))
+    assert sorted(buried) == tried, "the first look at what is over tries them all"
+    assert len(again) == 3, "and what wasn't buried is given again"
 
 
 def test_who_may_not_read_decides_nothing() -> None:

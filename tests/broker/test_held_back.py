@@ -24,7 +24,13 @@ from broker.state.registration import Registration
 from broker.state.topic_permissions import USUAL, Permission
 from broker.state.topics import TopicRef
 from dledger.records.record import decode_records
-from dledger.wire.commands_pb2 import SETTLING_FINISHED
+from dledger.wire.commands_pb2 import (
+    SETTLING_FINISHED,
+    Command,
+    MoveLogStartCommand,
+    MoveQueueStartsCommand,
+    QueueStart,
+)
 from tests.broker.asked import EndlessCall
 from tests.broker.attended import Member, Room
 from tests.broker.leader import TOKEN, batch
@@ -108,6 +114,33 @@ def test_a_key_that_moved_waits_until_its_old_queue_is_read_to_where_it_moved(
     assert shop.pull((1, 2)) == {1: [b"another's"]}
     shop.room.commit(shop.member, 5, 1)
     assert shop.pull((1, 2)) == {1: [b"another's", b"four"]}
+
+
+def test_no_change_is_forgotten_while_what_lay_before_it_can_be_read() -> None:
+    """It is decided that it goes, and nobody has let go of it yet: who reads in order still waits
+    for it, so that the topic isn't changed once more."""
+    shop = Shop(settings=ORDERLY)
+    shop.send(1, b"one")
+    shop.update(8, 8)
+    shop.send(5, b"two")
+    shop.pass_ms(1_000)
+    machine = shop.room.machine
+    retire(shop, machine.applied_index)
+    with pytest.raises(BrokerError, match="t/1 still holds messages of before entry") as refused:
+        shop.update(0, 6)
+    assert refused.value.code is ErrorCode.BUSY
+    assert shop.pull((5, 0)) == {}
+    assert shop.pull((1, 0), (5, 0)) == {1: [b"one"]}
+    assert shop.update(9).queue_count == 9, "no other write queues: nothing is forgotten"
+    starts = MoveQueueStartsCommand(
+        name="t",
+        incarnation=machine.topics["t"].incarnation,
+        starts=[QueueStart(queue_id=1, offset=1)],
+    )
+    with shop.room.leader.running():
+        shop.room.leader.replica.appender.submit(Command(move_queue_starts=starts))
+    shop.pass_ms(100)
+    assert shop.update(0, 6).write_queues == 6, "nothing of before can be read"
 
 
 def waiting_pull(shop: Shop) -> Task[object]:
@@ -243,6 +276,43 @@ def test_queues_that_go_are_nobodys_and_read_no_more() -> None:
     shop.send(3, b"two")
     shop.pass_ms(1_000)
     assert shop.pull((3, 1)) == {3: [b"two"]}
+
+
+def retire(shop: Shop, first_index: int) -> None:
+    """It is decided that all before that entry goes; no whole segment does, so that it stays."""
+    machine = shop.room.machine
+    move = MoveLogStartCommand(first_index=first_index)
+    with shop.room.leader.running():
+        shop.room.leader.replica.appender.submit(Command(move_log_start=move))
+    shop.room.pass_ms(100)
+    assert machine.log_start.first_index == first_index
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_what_retention_takes_from_a_closed_queue_nobody_has_to_have_read(
+    *, is_joined: bool
+) -> None:
+    """Neither a group that is behind, nor one that may come; what is kept is waited for."""
+    shop = Shop(settings=ORDERLY if is_joined else None)
+    shop.send(3, b"one")
+    changed = shop.update(0, 2).queues_changed
+    for first_index in (None, changed - 1):
+        if first_index is not None:
+            retire(shop, first_index)
+        with pytest.raises(BrokerError) as refused:
+            shop.update(2)
+        assert refused.value.code is ErrorCode.QUEUES_UNREAD
+    retire(shop, changed)
+    assert shop.update(2).queue_count == 2
+    shop.update(4, 4)
+    shop.send(3, b"two")
+    with pytest.raises(BrokerError) as refused:
+        shop.update(2, 2)
+    assert refused.value.code is ErrorCode.QUEUES_UNREAD
+    retire(shop, shop.room.machine.applied_index)
+    with pytest.raises(BrokerError) as refused:
+        shop.update(2, 2)
+    assert refused.value.code is ErrorCode.QUEUES_UNREAD, "it takes messages until then"
 
 
 @pytest.mark.parametrize("how", ["left", "drop"])

@@ -167,6 +167,23 @@ def test_queues_go_when_every_group_has_read_them_and_come_back_where_they_ended
     same_everywhere(bench)
 
 
+def test_a_closed_queue_says_since_when() -> None:
+    """The last time; what was forgotten is older than all that is kept."""
+    numbers, ends = QueueNumbers(), (3, 3, 3, 3)
+
+    def changed(index: int, write: int, first_index: int = 1) -> None:
+        wanted = numbers.wanted(7, 4, 4, write)
+        assert isinstance(wanted, Numbers)
+        numbers.update(7, wanted, ends, index=index, first_index=first_index)
+
+    for index, write in ((10, 2), (20, 4), (30, 3), (40, 1)):
+        changed(index, write)
+    assert [numbers.closed(7, queue) for queue in range(4)] == [None, 40, 40, 30]
+    changed(50, 2, first_index=41)
+    assert [numbers.closed(7, queue) for queue in range(4)] == [None, None, 0, 0]
+    assert numbers.closed(8, 3) is None
+
+
 def test_queues_go_with_what_they_hold_if_that_is_said() -> None:
     bench = bench_of()
     bench.send(batch(0, b"a", queue_id=1))

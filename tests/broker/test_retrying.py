@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from hypothesis import given
 from hypothesis import settings as running
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -229,6 +231,49 @@ def test_what_was_sent_again_is_bounded() -> None:
         assert retries.refusal_of_resend(queue, offset, 0) is None
         retries.resend(queue, offset)
     assert retries.refusal_of_resend(queue, 4, 0) == TooManyRanges(2)
+
+
+@given(
+    resent=st.lists(st.integers(0, 40), max_size=60, unique=True),
+    asked=st.integers(0, 41),
+)
+def test_ranges_of_what_was_sent_again_are_those_of_the_offsets(
+    resent: list[int], asked: int
+) -> None:
+    """In whatever order they were sent again."""
+    retries, queue = Retries(), Queue(7, 0)
+    for offset in resent:
+        assert not retries.was_resent(queue, offset)
+        retries.resend(queue, offset)
+    retries.check_invariants()
+    assert {each for first, end in retries.resent(queue) for each in range(first, end)} == set(
+        resent
+    )
+    assert retries.was_resent(queue, asked) == (asked in resent)
+
+
+def test_one_more_of_many_that_were_sent_again_looks_at_few() -> None:
+    """An operator who sends every other one again is a range for each: each is applied in a moment
+    all the same, on every member."""
+    retries, queue = Retries(), Queue(7, 0)
+    many = tuple((offset, offset + 1) for offset in range(0, 2_000, 2))
+    looked: list[int] = []
+
+    class Counted(tuple[tuple[int, int], ...]):
+        def __getitem__(self, at: Any) -> Any:
+            looked.append(1)
+            return super().__getitem__(at)
+
+        def __iter__(self) -> Any:
+            looked.append(len(self))
+            return super().__iter__()
+
+    retries._resent[queue], retries._ranges = Counted(many), len(many)
+    assert retries.refusal_of_resend(queue, 1_001, 0) is None
+    retries.resend(queue, 1_001)
+    assert sum(looked) < 30
+    assert len(retries.resent(queue)) == len(many) - 1
+    retries.check_invariants()
 
 
 def test_a_topic_that_goes_takes_its_progress_along() -> None:

@@ -477,6 +477,29 @@ def test_a_held_pull_is_told_nothing_of_a_later_topic() -> None:
     asked.ask(scenario())
 
 
+def test_a_held_pull_of_many_queues_is_told_nothing_of_a_later_topic() -> None:
+    """Nor of that one's queue which has the number of the one that it waited for."""
+    asked = Asked().filled()
+
+    async def scenario() -> None:
+        wish = QueueWish(TopicRef("t"), 0, 3)
+        pull = asked.services.queue_pulls.pull(
+            QueuesRequest((wish,), hold_ms=20_000), EndlessCall()
+        )
+        waiting = asyncio.ensure_future(pull)
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        submit = asked.leader.replica.appender.submit  # both in one turn: it wakes behind them
+        submit(Command(delete_topic=DeleteTopicCommand(name="t")))
+        await submit(Command(create_topic=CreateTopicCommand(name="t", queue_count=1)))
+        await asked.services.sends.send(b"", [batch(0, *[b"new"] * 4)])
+        ((at, told),) = await waiting
+        assert isinstance(told, Failure)
+        assert (at, told.code) == (0, ErrorCode.TOPIC_REPLACED)
+
+    asked.ask(scenario())
+
+
 REPLACED: dict[str, Ask] = {
     "send": lambda s: s.sends.send(
         PRODUCER, [dataclasses.replace(batch(0, b"x"), incarnation=FIRST_TOPIC)]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from broker.errors import ErrorCode
+from broker.errors import BrokerError, ErrorCode
 from broker.services import styles
 from broker.state.groups import Settings
+from broker.state.topics import TopicRef
 from dledger.records.reserved import LEVELS, SCHEDULE_TOPIC
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, CommittedOffset
 from tests.broker.attended import Room
@@ -82,6 +85,55 @@ def test_where_too_many_wait_to_tell_whose_they_are_it_is_asked_again(
     assert joined(room, again) is ErrorCode.BUSY
     room.pass_ms(WAIT_MS + 1_000)
     assert joined(room, again) is None
+
+
+def deleted(room: Room, topic: str) -> str:
+    """Why the topic couldn't be deleted; empty: it was."""
+    try:
+        room.world.run(room.leader, room.leader.replica.services.topics.delete(TopicRef(topic)))
+    except BrokerError as error:
+        return f"{error.code.name}: {error}"
+    return ""
+
+
+def test_the_topics_of_a_group_that_is_gone_can_go() -> None:
+    """Its room is needed; and nothing is taken from a group that is there, or that waits."""
+    room = Levels()
+    queues = room.machine.topics.queue_count
+    for name in ("%RETRY%g", "%DLQ%g", "%RETRY%gone", "%DLQ%gone"):
+        room.own_topic(name)
+    assert joined(room, CONCURRENT) is None
+    room.fail(("gone", b"waits"), ("g", b"another's"))
+    for name in ("%RETRY%g", "%DLQ%g"):
+        assert "group 'g' is known" in deleted(room, name)
+    waits = "the brokers' own, and can't be deleted: messages wait to come to it"
+    assert deleted(room, "%RETRY%gone") == f"INVALID_ARGUMENT: topic '%RETRY%gone' is {waits}"
+    assert deleted(room, SCHEDULE_TOPIC).startswith("INVALID_ARGUMENT: ")
+    assert not deleted(room, "%DLQ%gone")
+    room.pass_ms(WAIT_MS + 1_000)
+    assert room.came() == {"g": [b"another's"], "gone": [b"waits"]}
+    assert not deleted(room, "%RETRY%gone")
+    assert room.machine.topics.queue_count == queues + 2
+
+
+def test_a_group_that_comes_while_it_is_looked_for_keeps_its_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The look takes turns of its own: whether the group is known is asked behind it."""
+    room = Levels()
+    room.own_topic("%RETRY%g")
+    room.fail(("another", b"waits"))
+    appender = room.leader.replica.appender
+
+    async def pause() -> None:
+        offsets = [CommittedOffset(queue_id=0, offset=0)]
+        commit = CommitOffsetsCommand(group="g", topic="t", offsets=offsets)
+        await appender.submit(Command(commit_offsets=commit))
+
+    turns = SimpleNamespace(pause=pause)
+    monkeypatch.setattr(room.leader.replica.services.topics._styles, "_turns", turns)
+    assert room.machine.groups.get("g") is None
+    assert "group 'g' is known" in deleted(room, "%RETRY%g")
 
 
 def test_a_group_that_has_none_waits_for_nothing() -> None:

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from broker.services.consumers import QueueAt
 from broker.services.retries import FailedMessage, SendBack
 from broker.services.updates import QueueOf
+from broker.state.offsets import OffsetCommit
 from dledger.records.reserved import LEVEL_DELAYS_MS, retry_topic
 from tests.broker.attended import QUEUES, Member, Seat
 from tests.broker.test_consumers import SENT, SOON_MS, Looked
@@ -55,6 +56,25 @@ def test_progress_shows_what_failed_though_nothing_is_committed_there() -> None:
     (retries,) = [each for each in queues if each.at == QueueAt(retry_topic("g"), 0)]
     assert (retries.frontier, retries.unfinished_count) == (None, FAILED)
     assert len(queues) == QUEUES + 1
+
+
+def test_a_clone_lags_behind_nothing_that_is_never_given_to_it() -> None:
+    """What the source couldn't work on comes to the source again, whoever has its offsets."""
+    room = Looked()
+    seat, _ = failing(room)
+    seat.leave()
+    room.pass_ms(SOON_MS, seat)
+    commit = OffsetCommit("g", retry_topic("g"), ((0, 1),), is_reset=False)
+    room.ask(room.leader.replica.services.offsets.commit(commit))
+    room.ask(room.consumers.clone("g", "clone"))
+    assert room.machine.offsets.of("clone", retry_topic("g")) == {0: 1}
+    shown = {
+        group: {each.at.topic for each in room.ask(room.consumers.progress(group)).queues}
+        for group in ("g", "clone")
+    }
+    assert shown == {"g": {"t", retry_topic("g")}, "clone": {"t"}}
+    left = forgotten(room)["unread"]
+    assert left["g"] - left["clone"] == FAILED - 1
 
 
 def test_a_group_that_is_forgotten_leaves_what_failed_too() -> None:

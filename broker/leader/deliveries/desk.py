@@ -50,6 +50,15 @@ RESTS_AT: Final = 256  # messages that those who wait would take, and that weren
 LONGEST_REST_S: Final = 0.01
 USED_AGAIN_MS: Final = 3_600_000  # of lived time: whoever waits so long is in the log again
 USED_SHARE: Final = 4  # of the time after which an unused group is forgotten, at most
+# Why a message is no dead letter that say nothing of the others: all else is a want of room.
+_OF_THE_MESSAGE: Final = frozenset(
+    {
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.MESSAGE_NOT_FOUND,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.RECEIPT_SUPERSEDED,
+    }
+)
 
 log = structlog.get_logger(__name__)
 
@@ -244,7 +253,8 @@ class Desk:
 
     async def _bury(self, choice: Choice) -> bool:
         """Whether there were messages whose attempts are over: they are dead letters, or given
-        again for a while, as no topic or no message could be had."""
+        again for a while, as no topic or no message could be had. One that can't be holds up no
+        other one."""
         for queue_id, handout in choice.over:
             try:
                 await self._bury_one(queue_id, handout)
@@ -253,7 +263,8 @@ class Desk:
                     raise
                 self._buries_at_s = asyncio.get_running_loop().time() + RECHECK_S
                 log.warning("not_buried", group=self.place.group, reason=str(error))
-                break
+                if error.code not in _OF_THE_MESSAGE:
+                    break
         return bool(choice.over)
 
     async def _use(self, choice: Choice) -> bool:

@@ -27,7 +27,10 @@ class Presence:
         self._session_ticks = session_ticks
         self._away_ticks = away_ticks
         self._until: dict[int, int] = {}
-        self._heap: list[tuple[int, int]] = []  # (tick, session); older ones than `_until` are void
+        # (tick, session): when it is looked at, each in time. One entry of a session counts, which
+        # is in `_queued`; those that an earlier one took the place of are void and go at their time
+        self._heap: list[tuple[int, int]] = []
+        self._queued: dict[int, int] = {}
         self._settled_at = self._back_at = 0
         self.now = 0
 
@@ -49,17 +52,14 @@ class Presence:
 
     def begin(self, sessions: Iterable[int], ticks: int) -> None:
         """These count as present for so long, whatever was before."""
-        self._until, self._heap, self._back_at = {}, [], self.now + ticks
+        self._until, self._heap, self._queued = {}, [], {}
+        self._back_at = self.now + ticks
         for session in sessions:
             self._put(session, self.now + ticks)
 
     def heard(self, session: int) -> None:
         """It is there now."""
-        until = self.now + self._session_ticks
-        if session in self._until:
-            self._until[session] = until  # its entry of the heap is put off when it comes up
-        else:
-            self._put(session, until)
+        self._put(session, self.now + self._session_ticks)
 
     def broken_off(self, session: int) -> None:
         """The stream on which it was heard is gone."""
@@ -70,25 +70,34 @@ class Presence:
     def forget(self, session: int) -> None:
         """It is over."""
         self._until.pop(session, None)
+        self._queued.pop(session, None)
 
     def due(self) -> list[int]:
         """Those whose time is over, longest ago first; the same again until they are forgotten."""
         if self.now < self._settled_at or not self._heap or self._heap[0][0] > self.now:
             return []
-        found: dict[int, None] = {}
+        found: list[int] = []
         while self._heap and self._heap[0][0] <= self.now:
-            _, session = heapq.heappop(self._heap)
-            until = self._until.get(session)
-            if until is None or session in found:
+            tick, session = heapq.heappop(self._heap)
+            if self._queued.get(session) != tick:
                 continue
+            del self._queued[session]
+            until = self._until[session]
             if until > self.now:
-                heapq.heappush(self._heap, (until, session))
+                self._queue(session, until)
             else:
-                found[session] = None
+                found.append(session)
+        found.sort(key=self._until.__getitem__)
         for session in found:
-            heapq.heappush(self._heap, (self._until[session], session))
-        return list(found)
+            self._queue(session, self._until[session])
+        return found
 
     def _put(self, session: int, until: int) -> None:
         self._until[session] = until
-        heapq.heappush(self._heap, (until, session))
+        queued = self._queued.get(session)
+        if queued is None or until < queued:  # a later one is put off when its entry comes up
+            self._queue(session, until)
+
+    def _queue(self, session: int, tick: int) -> None:
+        self._queued[session] = tick
+        heapq.heappush(self._heap, (tick, session))

@@ -14,11 +14,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 from typing import Final
 
 from broker.leader.batches import Batch
 from dledger.records.errors import InvalidProperties
-from dledger.records.layout import RECORD
+from dledger.records.layout import HOST, RECORD
 from dledger.records.properties import KEYS, TAGS, encode_properties
 from dledger.records.record import DecodedRecord, RecordTemplate
 from dledger.records.reserved import (
@@ -39,6 +40,9 @@ from dledger.records.reserved import (
     retry_topic,
 )
 
+_NOWHERE: Final = ("0.0.0.0", 0)  # until a copy has its BORNHOST
+_HOST: Final = HOST.struct()
+_BORN_HOST_AT: Final = RECORD.at("born_host")
 _RECONSUMED: Final = RECORD.run("reconsume_times")
 _RECONSUMED_AT: Final = RECORD.at("reconsume_times")
 
@@ -117,7 +121,7 @@ def _origin(record: DecodedRecord) -> dict[str, str]:
 def _batch(
     record: DecodedRecord, topic: str, queue_id: int, properties: dict[str, str], failures: int
 ) -> Batch:
-    encoded = RecordTemplate(topic, record.born_host).encode(
+    encoded = RecordTemplate(topic, _NOWHERE).encode(
         queue_id,
         record.stored_body,
         _encoded(properties),
@@ -126,6 +130,8 @@ def _batch(
         record.sysflag,
     )
     copy = bytearray(encoded)
+    address, port = record.born_host  # as it lies there: a producer may have named any port
+    _HOST.pack_into(copy, _BORN_HOST_AT, IPv4Address(address).packed, port)
     _RECONSUMED.pack_into(copy, _RECONSUMED_AT, failures)
     return Batch(topic, queue_id, 0, 1, bytes(copy), is_copy=True)
 

@@ -81,6 +81,14 @@ ADMINISTRATION = (
         tests=_STATE,
     ),
     Mutant(
+        "clone-lags-behind-what-never-comes",
+        "broker/leader/groups/unread.py",
+        "            if not topic.startswith(RETRY_PREFIX) or topic == retry_topic(name):\n",
+        "            if topic:\n",
+        masked="it is shown, and nothing is decided by it",
+        tests=("tests/broker/test_unread.py",),
+    ),
+    Mutant(
         "clone-over-a-group",
         _MOVING,
         "        if self._groups.get(command.target) is not None:\n",

@@ -205,6 +205,14 @@ DELIVERIES = (
         tests=_DESK,
     ),
     Mutant(
+        "unburied-message-holds-up-the-others",
+        "broker/leader/deliveries/desk.py",
+        "                if error.code not in _OF_THE_MESSAGE:\n",
+        "                if error:\n",
+        masked="every simulated message can be copied",
+        tests=_DESK,
+    ),
+    Mutant(
         "desk-of-who-was-refused",
         "broker/services/deliveries.py",
         "        await self._check_readable(topic, wish)\n"

@@ -7,6 +7,7 @@ from chaos.mutants.mutant import Mutant
 
 _STATE = ("tests/broker/test_consuming.py",)
 _KEEPER = ("tests/broker/test_keeper.py",)
+_PRESENCE = ("tests/broker/test_presence.py",)
 _PARTS = ("tests/broker/test_strategies.py",)
 _LOOKS = ("tests/broker/test_looks.py",)
 _FENCED = "whoever is too early or too late is refused by its epoch"
@@ -227,10 +228,28 @@ GROUPS = (
     Mutant(
         "session-ended-that-came-back",
         "broker/leader/groups/presence.py",
-        "            self._until[session] = until  # its entry of the heap is put off when it "
-        "comes up\n",
-        "            pass\n",
+        "        self._put(session, self.now + self._session_ticks)\n",
+        "        self._until.setdefault(session, self.now + self._session_ticks)\n"
+        "        self._put(session, self._until[session])\n",
         tests=_PARTS,
+    ),
+    Mutant(
+        "each-broken-stream-is-kept-in-mind",
+        "broker/leader/groups/presence.py",
+        "            if self._queued.get(session) != tick:\n                continue\n"
+        "            del self._queued[session]\n",
+        "            if session not in self._queued or session in found:\n"
+        "                continue\n",
+        masked="it costs time and room, and no truth",
+        tests=_PRESENCE,
+    ),
+    Mutant(
+        "broken-stream-is-looked-at-a-session-later",
+        "broker/leader/groups/presence.py",
+        "        if queued is None or until < queued:",
+        "        if queued is None:",
+        masked="each is due sometime, and no simulated run asks when",
+        tests=_PRESENCE,
     ),
     Mutant(
         "session-of-a-half-open-stream-ended",
@@ -477,7 +496,7 @@ GROUPS = (
     Mutant(
         "style-changed-while-messages-that-failed-wait-at-a-level",
         "broker/services/styles.py",
-        "await self._waits(topic.name) or failed_left(",
+        "await self.waits(topic.name) or failed_left(",
         "failed_left(",
         masked="no simulated group changes its style",
         tests=("tests/broker/test_styles.py",),

@@ -26,6 +26,14 @@ READING = (
         tests=("tests/broker/test_services.py",),
     ),
     Mutant(
+        "many-queues-told-of-a-later-topic",
+        "broker/services/queue_pulls.py",
+        "            if topic is not None and not wish.topic.incarnation:\n",
+        "            if False:\n",
+        masked="no simulated topic is deleted and made anew in one turn under who waits for it",
+        tests=("tests/broker/test_services.py",),
+    ),
+    Mutant(
         "pull-skips-a-message",
         "broker/reading/queues.py",
         "        return Found(records, count, offset + voids + count, low, high, "

@@ -15,6 +15,46 @@ _MEMBERS = "simulated crews of keys are members"
 
 
 RESIZING = (
+    Mutant(
+        "kept-messages-go-with-their-queue",
+        "broker/state/resizing.py",
+        "all(at is not None and at <= first_index for at in closed)\n",
+        "all(at is not None for at in closed)\n",
+        tests=_HELD,
+        masked="simulated groups wait for none of their queues to go",
+    ),
+    Mutant(
+        "queue-that-takes-messages-goes-with-them",
+        "broker/state/resizing.py",
+        "all(at is not None and at <= first_index for at in closed)\n",
+        "all((at or 0) <= first_index for at in closed)\n",
+        tests=_HELD,
+        masked="simulated groups wait for none of their queues to go",
+    ),
+    Mutant(
+        "what-retention-took-keeps-its-queue",
+        "broker/services/topics.py",
+        "        if not wish.drop and retired(",
+        "        if False and retired(",
+        tests=_HELD,
+        masked="a queue that stays loses nothing",
+    ),
+    Mutant(
+        "change-forgotten-under-who-reads-before-it",
+        "broker/services/topics.py",
+        "        self._check_forgettable(state, wish)\n",
+        "",
+        masked="what simulated retention takes is gone at once",
+        tests=_HELD,
+    ),
+    Mutant(
+        "any-change-waits-for-what-lay-before",
+        "broker/services/topics.py",
+        "            if change.entry >= self._state.log_start.first_index:\n",
+        "            if False:\n",
+        masked="a topic that can't be changed again loses nothing",
+        tests=_HELD,
+    ),
     # --- state ---
     Mutant(
         "closed-queue-takes-batches",

@@ -8,11 +8,30 @@ _STATE = ("tests/broker/test_retrying.py",)
 _NODES = ("tests/integration/test_retries.py",)
 _ASKED_FIRST = "a leader that is right proposes no such unit"
 _RARE = "no simulated dead letter is sent again, no such topic deleted, no level as low"
+_COPIES = ("tests/broker/test_copies.py",)
 _UNREAD = ("tests/broker/test_unread.py",)
 _SAME_SIZES = "no simulated operator lowers max_message_bytes"
+_KEPT = "no simulated operator deletes the brokers' own topics"
+_STYLES = ("tests/broker/test_styles.py",)
 _PUMP = ("tests/broker/test_delay_pump.py",)
 
 RETRYING = (
+    Mutant(
+        "copy-checks-the-host-that-nobody-checked",
+        "broker/leader/retries/copies.py",
+        "    encoded = RecordTemplate(topic, _NOWHERE).encode(\n",
+        "    encoded = RecordTemplate(topic, record.born_host).encode(\n",
+        masked="no simulated producer makes its host up",
+        tests=_COPIES,
+    ),
+    Mutant(
+        "copy-forgets-where-it-was-born",
+        "broker/leader/retries/copies.py",
+        "    _HOST.pack_into(copy, _BORN_HOST_AT, IPv4Address(address).packed, port)\n",
+        "",
+        masked="no simulated reader looks at the host",
+        tests=_COPIES,
+    ),
     Mutant(
         "progress-leaves-out-what-failed",
         "broker/leader/groups/unread.py",
@@ -108,6 +127,52 @@ RETRYING = (
         "        if False:\n",
         masked=_RARE,
         tests=_STATE,
+    ),
+    Mutant(
+        "each-resend-looks-at-all-before",
+        "broker/state/retries.py",
+        "    return bisect_left(ranges, (offset + 1,))\n",
+        "    return sum(first <= offset for first, _ in ranges)\n",
+        masked="it costs time, and no truth",
+        tests=_STATE,
+    ),
+    Mutant(
+        "sent-again-and-not-joined-to-the-next",
+        "broker/state/retries.py",
+        "    if after < len(ranges) and ranges[after][0] == end:\n",
+        "    if False:\n",
+        masked=_RARE,
+        tests=_STATE,
+    ),
+    Mutant(
+        "topic-deleted-to-which-messages-come",
+        "broker/services/topics.py",
+        "        if name == retry_topic(group) and await self._styles.waits(name):\n",
+        "        if False:\n",
+        masked=_KEPT,
+        tests=_STYLES,
+    ),
+    Mutant(
+        "topic-deleted-of-a-group-that-is-there",
+        "broker/services/topics.py",
+        "        if self._state.groups.get(group) is not None:\n",
+        "        if False:\n",
+        masked=_KEPT,
+        tests=_STYLES,
+    ),
+    Mutant(
+        "group-looked-for-before-what-waits",
+        "broker/services/topics.py",
+        "        if name == retry_topic(group) and await self._styles.waits(name):\n"
+        '            why = "messages wait to come to it"\n'
+        "        if self._state.groups.get(group) is not None:\n"
+        '            why = f"consumer group {group!r} is known"\n',
+        "        if self._state.groups.get(group) is not None:\n"
+        '            why = f"consumer group {group!r} is known"\n'
+        "        if name == retry_topic(group) and await self._styles.waits(name):\n"
+        '            why = "messages wait to come to it"\n',
+        masked=_KEPT,
+        tests=_STYLES,
     ),
     Mutant(
         "retries-left-out-of-snapshots",
