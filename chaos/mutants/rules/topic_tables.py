@@ -10,6 +10,7 @@ _NO_SPARK: Final = "no Spark reads or writes while a group is simulated"
 _SINK: Final = "tests/spark/test_sink.py::"
 _OTHER_SIDE: Final = "tests/spark/test_other_side.py::"
 _FOLLOWING: Final = "tests/spark/test_following.py::"
+_GOES_ON: Final = "test_stream_goes_on_when_its_topic_has_fewer_queues_and_more_again"
 _READING: Final = "tests/spark/test_reading.py::"
 
 TOPIC_TABLES = (
@@ -116,6 +117,40 @@ TOPIC_TABLES = (
         "        if False:\n",
         masked=_NO_SPARK,
         tests=(_OTHER_SIDE + "test_queue_that_ends_before_what_was_read_is_a_loss",),
+    ),
+    Mutant(
+        "stream-forgets-queues-that-went",
+        "dledger/spark/following.py",
+        "    told = _told(topic, [*(high for _, high in topic.bounds), *gone])\n",
+        "    gone = ()\n    told = _told(topic, [high for _, high in topic.bounds])\n",
+        masked=_NO_SPARK,
+        tests=(_FOLLOWING + _GOES_ON,),
+    ),
+    Mutant(
+        "stream-passes-over-a-queue-that-went-unread",
+        "dledger/spark/following.py",
+        "        if read < gone.get(str(queue_id), read):\n",
+        "        if False:\n",
+        masked=_NO_SPARK,
+        tests=(_FOLLOWING + "test_queue_that_went_unread_is_a_loss",),
+    ),
+    Mutant(
+        "queue-that-came-back-begins-at-zero",
+        "dledger/spark/following.py",
+        "*(begins.get(str(each), 0) for each in range(len(at), count))",
+        "*(0 for each in range(len(at), count))",
+        masked=_NO_SPARK,
+        tests=(_FOLLOWING + "test_queue_that_was_gone_before_the_stream_begins_where_it_ended",),
+    ),
+    Mutant(
+        "end-with-fewer-queues-makes-no-batch",
+        "dledger/spark/following.py",
+        "    return [*at[:count], *(",
+        "    return [*at, *(",
+        masked=_NO_SPARK,
+        tests=(
+            _FOLLOWING + "test_batch_that_a_release_before_planned_with_fewer_queues_is_repeated",
+        ),
     ),
     Mutant(
         "batches-of-any-size",
