@@ -291,9 +291,15 @@ class Brokers:
         request = pb.CreateTopicRequest(name=name, queue_count=queues, if_not_exists=True)
         self._call(CREATE_TOPIC, request, Effect.IDEMPOTENT)
 
-    def register(self, name: str, token: bytes) -> pb.RegisterProducerResponse:
-        """The producer `name` is whoever drew `token`; who was it before is fenced."""
-        request = pb.RegisterProducerRequest(token=token, name=name)
+    def register(
+        self, name: str, token: bytes, previous: bytes = b""
+    ) -> pb.RegisterProducerResponse:
+        """The producer `name` is whoever drew `token`; who was it before is fenced.
+
+        Args:
+            previous: whoever it has to have been; empty: anybody.
+        """
+        request = pb.RegisterProducerRequest(token=token, name=name, previous=previous)
         return self._call(REGISTER_PRODUCER, request, Effect.IDEMPOTENT)
 
     def send(self, producer_id: bytes, batches: list[pb.SendBatch]) -> list[pb.SendResult]:

@@ -7,7 +7,7 @@ topic is read from its end, no further than to the batch before. It judges and n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -16,17 +16,35 @@ from dledger.spark.brokers import Brokers
 from dledger.spark.errors import WriteRefused
 
 QUEUE: Final = 0
-VERSION: Final = 1
+VERSION: Final = 2
+_BEFORE: Final = 1  # without the number of queues
 _PAGE: Final = 256  # records that one look back asks for
 
 
 @dataclass(frozen=True, slots=True)
 class TopicIntent:
-    """What a task is going to store in one topic: by queue `(base, count)`, and a digest."""
+    """A step (`dledger.spark.layout`): what a task is going to store in one topic.
+
+    Attributes:
+        queues: `(base, count)`; those of the step before too, with a count of 0.
+        write_queues: how many queues the rows are spread over; 0: the release before didn't say.
+    """
 
     incarnation: int
     queues: Mapping[int, tuple[int, int]]
     digest: str
+    write_queues: int
+
+    @property
+    def bases(self) -> dict[int, int]:
+        return {queue_id: base for queue_id, (base, _) in self.queues.items()}
+
+    @property
+    def content(self) -> tuple[str, dict[int, int]]:
+        """What has to be the same at every attempt."""
+        return self.digest, {
+            queue_id: count for queue_id, (_, count) in self.queues.items() if count
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +60,7 @@ class Intent:
         topics = {
             name: {
                 "incarnation": each.incarnation,
+                "write_queues": each.write_queues,
                 "queues": {str(queue): [*pair] for queue, pair in sorted(each.queues.items())},
                 "digest": each.digest,
             }
@@ -59,13 +78,15 @@ class Intent:
         """
         try:
             told: dict[str, Any] = json.loads(body)
-            if told["version"] != VERSION:
+            if told["version"] not in (_BEFORE, VERSION):
                 raise ValueError(f"version {told['version']}")
+            is_before = told["version"] == _BEFORE
             topics = {
                 name: TopicIntent(
                     int(each["incarnation"]),
                     {int(queue): (int(b), int(c)) for queue, (b, c) in each["queues"].items()},
                     str(each["digest"]),
+                    0 if is_before else int(each["write_queues"]),
                 )
                 for name, each in told["topics"].items()
             }
@@ -107,8 +128,8 @@ def _backwards(brokers: Brokers, name: str) -> Iterator[Intent]:
         end = start
 
 
-def own_intent(intents: list[Intent], batch: int, partition: int) -> Intent | None:
-    """What this task wrote down at an earlier attempt; None: it hasn't.
+def own_intents(intents: list[Intent], batch: int, partition: int) -> list[Intent]:
+    """What this task wrote down at earlier attempts, oldest first.
 
     Raises:
         WriteRefused: a later batch has begun.
@@ -116,36 +137,44 @@ def own_intent(intents: list[Intent], batch: int, partition: int) -> Intent | No
     later = [each.batch for each in intents if each.batch > batch]
     if later:
         raise WriteRefused(f"batch {batch} is over: batch {max(later)} has begun")
-    own = [each for each in intents if each.partition == partition]
-    return own[0] if own else None
+    return [each for each in intents if (each.batch, each.partition) == (batch, partition)]
 
 
-def check_same(before: Intent, now: Intent) -> None:
-    """What was written down at an earlier attempt is what would be written down now.
+def check_topics(task: str, before: Intent, topics: Collection[str]) -> None:
+    """The task has rows for the topics that it had rows for when it began to write.
 
     Raises:
-        WriteRefused: the rows differ, or nobody knows what was stored of them.
+        WriteRefused: it hasn't, or has for others.
     """
-    place = f"partition {now.partition} of batch {now.batch}"
-    if before.origin != now.origin and now.topics:
+    for name in {*before.topics} ^ {*topics}:
+        raise other_rows(task, name, before.topics.get(name), None)
+
+
+def check_origin(task: str, before: Intent, origin: str) -> None:
+    """The brokers have known the task's producer since it began to write.
+
+    Raises:
+        WriteRefused: they haven't: nobody knows what is stored.
+    """
+    if before.origin != origin:
         raise WriteRefused(
-            f"the brokers have forgotten the producer of {place} since it began to write: nobody "
+            f"the brokers have forgotten the producer of {task} since it began to write: nobody "
             "knows what is stored"
         )
-    for name in {*before.topics, *now.topics}:
-        then, here = before.topics.get(name), now.topics.get(name)
-        if then is not None and here is not None and then.incarnation != here.incarnation:
-            continue  # Whatever it stored is gone with the topic.
-        if then is None or here is None or _content(then) != _content(here):
-            raise WriteRefused(
-                f"{place} has other rows for {name!r} than when it began to write, or another "
-                "order of them (order=content if only that differs): "
-                f"{_told(then)} before, {_told(here)} now"
-            )
 
 
-def _content(intent: TopicIntent) -> tuple[str, dict[int, int]]:
-    return intent.digest, {queue: count for queue, (_, count) in intent.queues.items()}
+def other_rows(
+    task: str, topic: str, before: TopicIntent | None, now: TopicIntent | None
+) -> WriteRefused:
+    """What the task has for the topic isn't what it had."""
+    hint = "order=content if only that differs"
+    if before is not None and not before.write_queues:
+        hint += "; the release before, which wrote it down, knew nothing of queues that change"
+    told = f"{_told(before)} before, {_told(now)} now"
+    return WriteRefused(
+        f"{task} has other rows for {topic!r} than when it began to write, or another order of "
+        f"them ({hint}): {told}"
+    )
 
 
 def _told(intent: TopicIntent | None) -> str:

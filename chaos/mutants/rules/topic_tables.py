@@ -8,6 +8,7 @@ from chaos.mutants.mutant import Mutant
 
 _NO_SPARK: Final = "no Spark reads or writes while a group is simulated"
 _SINK: Final = "tests/spark/test_sink.py::"
+_STEPS: Final = "tests/spark/test_steps.py"
 _OTHER_SIDE: Final = "tests/spark/test_other_side.py::"
 _FOLLOWING: Final = "tests/spark/test_following.py::"
 _GOES_ON: Final = "test_stream_goes_on_when_its_topic_has_fewer_queues_and_more_again"
@@ -17,8 +18,8 @@ TOPIC_TABLES = (
     Mutant(
         "rows-are-numbered-from-zero-in-each-batch",
         "dledger/spark/sink.py",
-        "return self._numbers.get((topic, self._targets[topic].incarnation, queue_id), 0)\n",
-        "return 0\n",
+        "        numbers = self._numbers.get((topic, target.incarnation), {})\n",
+        "        numbers: dict[int, int] = {}\n",
         masked=_NO_SPARK,
         tests=(_SINK + "test_rows_are_stored_in_their_order",),
     ),
@@ -33,8 +34,8 @@ TOPIC_TABLES = (
     Mutant(
         "rows-before-their-intent",
         "dledger/spark/sink.py",
-        "            self._write_down(now)\n            before = now\n",
-        "            before = now\n",
+        "        if new and self._writing.has_intents:\n",
+        "        if False:\n",
         masked=_NO_SPARK,
         tests=(_SINK + "test_other_rows_than_before_are_refused",),
     ),
@@ -53,6 +54,54 @@ TOPIC_TABLES = (
         "    if False:\n",
         masked=_NO_SPARK,
         tests=(_SINK + "test_attempt_that_outlived_its_batch_stores_nothing",),
+    ),
+    Mutant(
+        "rows-to-all-queues-that-are-read",
+        "dledger/spark/rows.py",
+        "len(topic.bounds), topic.write_queues, topic.changed)",
+        "len(topic.bounds), len(topic.bounds), topic.changed)",
+        masked=_NO_SPARK,
+        tests=(_SINK + "test_rows_go_to_queues_that_take_messages",),
+    ),
+    Mutant(
+        "repeated-rows-by-the-queues-of-now",
+        "dledger/spark/steps.py",
+        "        queues = intent.write_queues or target.read_queues  #",
+        "        queues = target.write_queues  #",
+        masked=_NO_SPARK,
+        tests=(_STEPS, _SINK + "test_topic_resized_between_attempts_gets_each_row_once"),
+    ),
+    Mutant(
+        "next-step-forgets-queues-of-the-one-before",
+        "dledger/spark/steps.py",
+        "    intent = TopicIntent(target.incarnation, before | own, ",
+        "    intent = TopicIntent(target.incarnation, own, ",
+        masked=_NO_SPARK,
+        tests=(_STEPS,),
+    ),
+    Mutant(
+        "step-begins-where-the-task-began",
+        "dledger/spark/steps.py",
+        "from_zero=from_zero and not taken)",
+        "from_zero=from_zero)",
+        masked=_NO_SPARK,
+        tests=(_SINK + "test_topic_resized_between_attempts_gets_each_row_once",),
+    ),
+    Mutant(
+        "rows-chosen-by-no-state-of-the-topic",
+        "dledger/spark/sending.py",
+        "        queues_changed=send.changed,\n",
+        "",
+        masked=_NO_SPARK,
+        tests=(_SINK + "test_topic_resized_while_a_task_writes_gets_each_row_once",),
+    ),
+    Mutant(
+        "nameless-write-goes-on-in-other-queues",
+        "dledger/spark/sink.py",
+        "and rows.target.changed > self._writing.as_of:\n",
+        "and False:\n",
+        masked=_NO_SPARK,
+        tests=(_SINK + "test_write_without_a_name_ends_if_its_topic_was_resized_in_the_middle",),
     ),
     Mutant(
         "refused-rows-count-as-stored",
