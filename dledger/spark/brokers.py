@@ -17,8 +17,10 @@ from typing import Final, Self
 from dledger.addresses import parse_addresses
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import (
+    COMMIT_OFFSETS,
     CREATE_TOPIC,
     DESCRIBE_TOPIC,
+    FETCH_OFFSETS,
     GET_OFFSET_BY_TIME,
     GET_QUEUE_OFFSETS,
     PULL,
@@ -284,6 +286,12 @@ class Brokers:
         if end <= request.offset:
             raise OffsetOutOfRange(f"{place} ends at {end}")
 
+    def committed(self, group: str, topic: str, queue_id: int) -> int:
+        """The group's offset in the queue; 0 if it has none."""
+        request = pb.FetchOffsetsRequest(group=group, topic=topic)
+        answer = self._call(FETCH_OFFSETS, request, Effect.NONE)
+        return max((each.offset for each in answer.offsets if each.queue_id == queue_id), default=0)
+
     # --- what is written ----------------------------------------------------------------------
 
     def create_topic(self, name: str, queues: int) -> None:
@@ -306,3 +314,13 @@ class Brokers:
         """What became of each batch, in order; sent again it is the same batch."""
         request = pb.SendRequest(producer_id=producer_id, batches=batches)
         return list(self._call(SEND, request, Effect.IDEMPOTENT).results)
+
+    def commit(self, group: str, topic: Topic, queue_id: int, offset: int) -> None:
+        """The group's offset in the queue is this, or further on."""
+        request = pb.CommitOffsetsRequest(
+            group=group,
+            topic=topic.name,
+            offsets=[pb.QueueOffset(queue_id=queue_id, offset=offset)],
+            topic_incarnation=topic.incarnation,
+        )
+        self._call(COMMIT_OFFSETS, request, Effect.IDEMPOTENT)

@@ -24,8 +24,9 @@ from pyspark.sql.datasource import (
 
 from dledger.client.epochs import TOKEN_SIZE
 from dledger.client.errors import QueuesChanged, TopicNotFound
+from dledger.spark import options as opt
 from dledger.spark import progress
-from dledger.spark.brokers import Access, Brokers
+from dledger.spark.brokers import Access, Brokers, Topic
 from dledger.spark.errors import BadOption, SparkError, WriteRefused
 from dledger.spark.progress import Intent
 from dledger.spark.rows import Row, Spool, Target, rows_of
@@ -35,7 +36,7 @@ from dledger.spark.steps import Rows, Step, next_step, steps_of
 if TYPE_CHECKING:
     import pyarrow
 
-WRITE_OPTIONS: Final = ("topic", "producer", "batchId", "order")
+WRITE_OPTIONS: Final = ("topic", "producer", "batchId", "order", "failOnLostIntents")
 ORDERS: Final = ("rows", "content")
 _NAME: Final = re.compile(r"[A-Za-z0-9_%-]{1,100}")  # With what is put behind it, a topic's still.
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -55,6 +56,7 @@ class Writing:
         batch: what `producer` is writing; of a stream, whose tasks know, anything.
         has_intents: whether tasks write them: not for a producer that will never come back.
         as_of: without intents, an entry of before the first attempt of any task.
+        fails_on_lost: whether a task ends where retention may have taken its intents.
     """
 
     access: Access
@@ -64,6 +66,7 @@ class Writing:
     order: str
     has_intents: bool = True
     as_of: int = 0
+    fails_on_lost: bool = True
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Writing:
@@ -83,7 +86,10 @@ class Writing:
         order = options.get("order", ORDERS[0])
         if order not in ORDERS:
             raise BadOption(f"order is {order!r}: {' or '.join(ORDERS)} is wanted")
-        return cls(Access.of(options), options.get("topic", ""), producer, int(text), order)
+        strict = opt.is_true(options, "failOnLostIntents")
+        topic = options.get("topic", "")
+        access = Access.of(options)
+        return cls(access, topic, producer, int(text), order, fails_on_lost=strict)
 
     @property
     def progress_topic(self) -> str:
@@ -119,7 +125,7 @@ class TopicsWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nobody had begun who isn't there any more."""
-        check_told(messages)
+        commit_batch(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """What is stored stays stored; the write done again goes on behind it if it has a name."""
@@ -142,7 +148,7 @@ class TopicsStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nobody had begun who isn't there any more."""
-        check_told(messages)
+        commit_batch(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """What is stored stays stored; the batch done again goes on behind it."""
@@ -163,21 +169,44 @@ def _context() -> TaskContext:
     return context
 
 
-def check_told(messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Every partition that began to write in the batch has told its end.
+def commit_batch(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Every partition that began to write in the batch has told its end; who begins later is told
+    that the batch is over.
 
     Raises:
-        WriteRefused: one hasn't.
+        WriteRefused: one hasn't, or a later batch has begun.
     """
     told = [each for each in messages if isinstance(each, Written)]
     if not told or not told[0].writing.has_intents:
         return
-    writing = told[0].writing
+    writing, partitions = told[0].writing, {each.partition for each in told}
     with Brokers(writing.access) as brokers:
-        if brokers.topic(writing.progress_topic) is None:
+        topic = brokers.topic(writing.progress_topic)
+        if topic is None:
             return  # No task had a row so far.
-        intents = progress.intents_since(brokers, writing.progress_topic, writing.batch)
-    progress.check_all_told(intents, writing.batch, {each.partition for each in told})
+        looked = progress.look_back(brokers, topic.name, writing.batch, partitions)
+        progress.check_all_told(looked, writing.batch, partitions)
+        end = looked.bounds[1]
+        if looked.intents:
+            over = progress.Over(writing.batch, end).encode()
+            _append(brokers, b"", topic, 0, over, writing.access.timeout_s)
+            # Who wrote an intent before that is seen now, who does so behind it sees it (ADR 33).
+            looked = progress.look_back(brokers, topic.name, writing.batch, partitions, behind=end)
+            progress.check_all_told(looked, writing.batch, partitions)
+            end = looked.bounds[1]
+        mark = progress.mark_of(topic.name, writing.batch)
+        brokers.commit(mark, topic, progress.QUEUE, end)
+
+
+def _append(
+    brokers: Brokers, producer_id: bytes, topic: Topic, number: int, body: bytes, patience_s: float
+) -> None:
+    """The record is in the topic of intents."""
+    with Spool(time.time_ns() // 1_000_000) as spool:
+        spool.add(Row(topic.name, progress.QUEUE, None, b"", body))
+        place = topic.name, topic.incarnation, progress.QUEUE, number
+        send = QueueSend(*place, spool.topics[topic.name], 0, topic.changed)
+        send_all(brokers, producer_id, spool, [send], patience_s)
 
 
 # --- a task ------------------------------------------------------------------------------------
@@ -222,9 +251,11 @@ def _check_nothing_begun(writing: Writing, partition: int, brokers: Brokers) -> 
     """A task without rows had none at earlier attempts either."""
     if not writing.has_intents or brokers.topic(writing.progress_topic) is None:
         return
-    intents = progress.intents_since(brokers, writing.progress_topic, writing.batch)
-    for before in progress.own_intents(intents, writing.batch, partition):
-        progress.check_topics(_task(writing, partition), before, ())
+    looked = progress.look_back(brokers, writing.progress_topic, writing.batch, (partition,))
+    progress.check_not_over(looked, writing.batch)
+    for before in looked.intents:
+        if before.partition == partition:
+            progress.check_topics(_task(writing, partition), before, ())
 
 
 def _task(writing: Writing, partition: int) -> str:
@@ -240,6 +271,7 @@ class _Task:
         self._brokers = brokers
         self._spool = spool
         self._producer_id = b""
+        self._looked_from = 0  # What is in the topic of intents from there on isn't known yet.
         self._numbers: dict[tuple[str, int], dict[int, int]] = {}  # topic, incarnation; queue
 
     def run(self) -> Written:
@@ -304,8 +336,12 @@ class _Task:
             WriteRefused: it is of other topics, or of a producer that was forgotten since.
         """
         writing = self._writing
-        intents = progress.intents_since(self._brokers, writing.progress_topic, writing.batch)
-        own = progress.own_intents(intents, writing.batch, self._partition)
+        topic, batch = writing.progress_topic, writing.batch
+        looked = progress.look_back(self._brokers, topic, batch, (self._partition,))
+        own = progress.own_intents(looked, batch, self._partition)
+        if not own and writing.fails_on_lost:
+            progress.check_kept(self._brokers, topic, batch, looked)
+        self._looked_from = looked.bounds[1]
         task = _task(writing, self._partition)
         for each in own:
             progress.check_origin(task, each, origin)
@@ -341,14 +377,21 @@ class _Task:
         send_all(self._brokers, self._producer_id, self._spool, sends, patience_s)
 
     def _write_down(self, intent: Intent) -> None:
-        """The intent is in the log."""
-        found = self._brokers.topic(self._writing.progress_topic)
+        """The intent is in the log.
+
+        Raises:
+            WriteRefused: the batch was over by then: this attempt has outlived it.
+        """
+        writing = self._writing
+        found = self._brokers.topic(writing.progress_topic)
         if found is None:
-            raise WriteRefused(f"there is no topic {self._writing.progress_topic!r} any more")
+            raise WriteRefused(f"there is no topic {writing.progress_topic!r} any more")
         number = self._numbers.get((found.name, found.incarnation), {}).get(progress.QUEUE, 0)
-        with Spool(time.time_ns() // 1_000_000) as spool:
-            spool.add(Row(found.name, progress.QUEUE, None, b"", intent.encode()))
-            place = found.name, found.incarnation, progress.QUEUE, number
-            send = QueueSend(*place, spool.topics[found.name], 0, found.changed)
-            patience_s = self._writing.access.timeout_s
-            send_all(self._brokers, self._producer_id, spool, [send], patience_s)
+        patience_s = writing.access.timeout_s
+        _append(self._brokers, self._producer_id, found, number, intent.encode(), patience_s)
+        looked = progress.look_back(
+            self._brokers, found.name, writing.batch, (), behind=self._looked_from
+        )
+        progress.check_not_over(looked, writing.batch)
+        if looked.over == writing.batch:
+            raise WriteRefused(f"batch {writing.batch} was committed without this attempt")

@@ -23,8 +23,8 @@ from dledger.spark import BadOption, sending, sink
 from dledger.spark.brokers import Access, Brokers
 from dledger.spark.errors import RowRefused, WriteRefused
 from dledger.spark.network import TopicsSource
-from dledger.spark.progress import Intent
-from dledger.spark.sink import Writing, Written, check_told, write_task
+from dledger.spark.progress import Intent, mark_of
+from dledger.spark.sink import Writing, Written, commit_batch, write_task
 from dledger.testing import BrokerGroup
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2
@@ -201,10 +201,18 @@ def test_partitions_that_a_repeated_batch_lacks_are_told_of(
         write(writing, BODIES[20:], partition=1)
     live()
     with pytest.raises(WriteRefused, match=r"partitions \[1\], which this one doesn't have"):
-        check_told([write(writing, BODIES)])
+        commit_batch([write(writing, BODIES)])
     both = [write(writing, BODIES, batch=1), write(writing, [], partition=1, batch=1)]
-    check_told([pickle.loads(pickle.dumps(each)) for each in both])
-    check_told([None])
+    commit_batch([pickle.loads(pickle.dumps(each)) for each in both])
+    commit_batch([None])
+    topic = writing.progress_topic
+    with Brokers(writing.access) as brokers:
+        marks = [brokers.committed(mark_of(topic, batch), topic, 0) for batch in range(3)]
+    assert marks == [
+        0,
+        4,
+        0,
+    ]  # The failed batch has none; behind its intents, one more, and a word.
 
 
 def test_topic_made_anew_between_attempts_gets_the_whole_batch(
@@ -406,7 +414,7 @@ def test_single_write_needs_no_name_and_no_second_topic(writing: Writing) -> Non
     assert content(writing) == BODIES
     with Brokers(writing.access) as brokers:
         assert brokers.topic(writing.progress_topic) is None
-    check_told([write(alone, BODIES)])
+    commit_batch([write(alone, BODIES)])
 
 
 def test_rows_say_where_they_go(dledger_group: BrokerGroup, writing: Writing) -> None:

@@ -9,6 +9,7 @@ from chaos.mutants.mutant import Mutant
 _NO_SPARK: Final = "no Spark reads or writes while a group is simulated"
 _SINK: Final = "tests/spark/test_sink.py::"
 _STEPS: Final = "tests/spark/test_steps.py"
+_PROGRESS: Final = "tests/spark/test_progress.py::"
 _OTHER_SIDE: Final = "tests/spark/test_other_side.py::"
 _FOLLOWING: Final = "tests/spark/test_following.py::"
 _GOES_ON: Final = "test_stream_goes_on_when_its_topic_has_fewer_queues_and_more_again"
@@ -42,15 +43,17 @@ TOPIC_TABLES = (
     Mutant(
         "batch-committed-without-looking-for-others",
         "dledger/spark/sink.py",
-        "    progress.check_all_told(intents, writing.batch, {each.partition for each in told})\n",
-        "",
+        "        progress.check_all_told(looked, writing.batch, partitions)\n"
+        "        end = looked.bounds[1]\n"
+        "        if looked.intents:\n",
+        "        end = looked.bounds[1]\n        if looked.intents:\n",
         masked=_NO_SPARK,
         tests=(_SINK + "test_partitions_that_a_repeated_batch_lacks_are_told_of",),
     ),
     Mutant(
         "batch-over-and-written-again",
         "dledger/spark/progress.py",
-        "    if later:\n",
+        "    if later > batch:\n",
         "    if False:\n",
         masked=_NO_SPARK,
         tests=(_SINK + "test_attempt_that_outlived_its_batch_stores_nothing",),
@@ -102,6 +105,72 @@ TOPIC_TABLES = (
         "and False:\n",
         masked=_NO_SPARK,
         tests=(_SINK + "test_write_without_a_name_ends_if_its_topic_was_resized_in_the_middle",),
+    ),
+    Mutant(
+        "late-intent-hides-the-batch-at-hand",
+        "dledger/spark/progress.py",
+        "            if each.partition in own:\n",
+        "            if True:\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_late_intent_of_an_earlier_batch_hides_nothing",),
+    ),
+    Mutant(
+        "attempt-looks-no-more-once-it-has-begun",
+        "dledger/spark/sink.py",
+        "        if looked.over == writing.batch:\n",
+        "        if False:\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_late_attempt_of_a_batch_that_is_over_stores_nothing",),
+    ),
+    Mutant(
+        "commit-looks-once",
+        "dledger/spark/sink.py",
+        "            progress.check_all_told(looked, writing.batch, partitions)\n            end =",
+        "            end =",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_intent_that_is_written_while_its_batch_is_committed_is_told_of",),
+    ),
+    Mutant(
+        "committed-batch-gets-another-partition",
+        "dledger/spark/progress.py",
+        "    if not own and looked.over == batch:\n",
+        "    if False:\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_partition_that_had_no_rows_in_a_committed_batch_gets_none",),
+    ),
+    Mutant(
+        "intents-that-have-gone-never-were",
+        "dledger/spark/sink.py",
+        "            progress.check_kept(self._brokers, topic, batch, looked)\n",
+        "            pass\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_batch_whose_intent_is_kept_no_longer_isnt_written_again",),
+    ),
+    Mutant(
+        "one-mark-for-all-batches",
+        "dledger/spark/progress.py",
+        "_MARKS: Final = 11\n",
+        "_MARKS: Final = 1\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_query_that_rested_goes_on",),
+    ),
+    Mutant(
+        "batch-written-again-is-told-by-its-own-mark",
+        "dledger/spark/progress.py",
+        "for each in range(1, _MARKS)]",
+        "for each in range(_MARKS)]",
+        masked=_NO_SPARK,
+        tests=(
+            _PROGRESS + "test_batch_that_is_written_again_after_its_intents_have_gone_is_refused",
+        ),
+    ),
+    Mutant(
+        "batch-that-is-over-ends-no-look",
+        "dledger/spark/progress.py",
+        "                is_whole, floor = True, max(floor, each.through)\n",
+        "                is_whole = True\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_look_back_ends_at_the_batch_before",),
     ),
     Mutant(
         "refused-rows-count-as-stored",
