@@ -41,7 +41,12 @@ def queue_of_key(key: str, queue_count: int) -> int:
 
     Source: RocketMQ `SelectMessageQueueByHash`.
     """
-    return abs(tags_code(key)) % queue_count
+    return hash_of_key(key) % queue_count
+
+
+def hash_of_key(key: str) -> int:
+    """What a key's queue is the remainder of."""
+    return abs(tags_code(key))
 
 
 def labels(key: str | None, tag: str | None, properties: Mapping[str, str] | None = None) -> bytes:

@@ -8,7 +8,7 @@ asked here names incarnations and sequence numbers, which the public client keep
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,9 +17,12 @@ from typing import Final, Self
 from dledger.addresses import parse_addresses
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import (
+    COMMIT_OFFSETS,
     CREATE_TOPIC,
     DESCRIBE_TOPIC,
+    FETCH_OFFSETS,
     GET_OFFSET_BY_TIME,
+    GET_QUEUE_OFFSETS,
     PULL,
     REGISTER_PRODUCER,
     SEND,
@@ -31,6 +34,7 @@ from dledger.client.errors import (
     BrokerGroupUnreachable,
     DeadlineExceeded,
     OffsetOutOfRange,
+    QueueNotFound,
     ServerError,
     TopicNotFound,
     TopicReplaced,
@@ -49,6 +53,7 @@ ACCESS_OPTIONS: Final = (
 PULL_BYTES: Final = 4 << 20  # An answer; nodes give 8 MiB at most.
 PULL_MESSAGES: Final = 32_768
 DEFAULT_TIMEOUT_S: Final = 60.0  # A call with all its retries: several elections.
+_MAX_QUEUES: Final = 1_024  # of a topic, at the brokers
 _CLOSED: Final = "Socket closed"  # gRPC's words
 _PAUSE_S: Final = 0.05  # before a former leader is asked again
 
@@ -112,12 +117,20 @@ def _hint(tls: TlsFiles | None) -> str:
 class Topic:
     """A topic as it is now; of each queue, by its id, the first offset kept and the one past the
     last message. The incarnation tells topics of a name apart within a broker group, the time of
-    its creation those of different groups: logs that began alike have the same indexes."""
+    its creation those of different groups: logs that began alike have the same indexes.
+
+    Attributes:
+        bounds: of the queues that are read.
+        write_queues: the first so many of them take messages.
+        changed: the entry since which so many do; 0: since the topic is there.
+    """
 
     name: str
     incarnation: int
     created_ms: int
     bounds: tuple[tuple[int, int], ...]
+    write_queues: int
+    changed: int = 0
 
 
 class Brokers:
@@ -130,6 +143,7 @@ class Brokers:
         self._access = access
         self._thread = LoopThread()
         self._group: BrokerGroup | None = None
+        self._gone: dict[tuple[str, int, int, int], tuple[int, ...]] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -185,7 +199,29 @@ class Brokers:
             or not all(low <= high for low, high in bounds)
         ):
             raise ServerError(f"what a node tells of topic {name!r} makes no sense: {told}")
-        return Topic(name, told.incarnation, told.created_time_ms, tuple(bounds))
+        # A node of a release before says nothing of the two numbers, and takes messages in all.
+        writes = told.write_queues or told.queue_count
+        made = told.incarnation, told.created_time_ms
+        return Topic(name, *made, tuple(bounds), writes, told.queues_changed)
+
+    def gone_ends(self, topic: Topic) -> tuple[int, ...]:
+        """Where the queues behind the last that is read ended: nobody reads them any more, and they
+        may come back. Asked for once while a topic is as it is: they take nothing meanwhile."""
+        place = topic.name, topic.incarnation, len(topic.bounds), topic.changed
+        if place not in self._gone:
+            self._gone = {key: each for key, each in self._gone.items() if key[0] != topic.name}
+            self._gone[place] = tuple(self._ends_behind(topic))
+        return self._gone[place]
+
+    def _ends_behind(self, topic: Topic) -> Iterator[int]:
+        for queue_id in range(len(topic.bounds), _MAX_QUEUES):
+            request = pb.GetQueueOffsetsRequest(
+                topic=topic.name, queue_id=queue_id, topic_incarnation=topic.incarnation
+            )
+            try:
+                yield self._call(GET_QUEUE_OFFSETS, request, Effect.NONE).max_offset
+            except QueueNotFound:
+                return
 
     def offset_by_time(self, topic: Topic, queue_id: int, time_ms: int) -> int:
         """Of the first message stored at or after `time_ms`, or one past the last."""
@@ -250,6 +286,12 @@ class Brokers:
         if end <= request.offset:
             raise OffsetOutOfRange(f"{place} ends at {end}")
 
+    def committed(self, group: str, topic: str, queue_id: int) -> int:
+        """The group's offset in the queue; 0 if it has none."""
+        request = pb.FetchOffsetsRequest(group=group, topic=topic)
+        answer = self._call(FETCH_OFFSETS, request, Effect.NONE)
+        return max((each.offset for each in answer.offsets if each.queue_id == queue_id), default=0)
+
     # --- what is written ----------------------------------------------------------------------
 
     def create_topic(self, name: str, queues: int) -> None:
@@ -257,12 +299,28 @@ class Brokers:
         request = pb.CreateTopicRequest(name=name, queue_count=queues, if_not_exists=True)
         self._call(CREATE_TOPIC, request, Effect.IDEMPOTENT)
 
-    def register(self, name: str, token: bytes) -> pb.RegisterProducerResponse:
-        """The producer `name` is whoever drew `token`; who was it before is fenced."""
-        request = pb.RegisterProducerRequest(token=token, name=name)
+    def register(
+        self, name: str, token: bytes, previous: bytes = b""
+    ) -> pb.RegisterProducerResponse:
+        """The producer `name` is whoever drew `token`; who was it before is fenced.
+
+        Args:
+            previous: whoever it has to have been; empty: anybody.
+        """
+        request = pb.RegisterProducerRequest(token=token, name=name, previous=previous)
         return self._call(REGISTER_PRODUCER, request, Effect.IDEMPOTENT)
 
     def send(self, producer_id: bytes, batches: list[pb.SendBatch]) -> list[pb.SendResult]:
         """What became of each batch, in order; sent again it is the same batch."""
         request = pb.SendRequest(producer_id=producer_id, batches=batches)
         return list(self._call(SEND, request, Effect.IDEMPOTENT).results)
+
+    def commit(self, group: str, topic: Topic, queue_id: int, offset: int) -> None:
+        """The group's offset in the queue is this, or further on."""
+        request = pb.CommitOffsetsRequest(
+            group=group,
+            topic=topic.name,
+            offsets=[pb.QueueOffset(queue_id=queue_id, offset=offset)],
+            topic_incarnation=topic.incarnation,
+        )
+        self._call(COMMIT_OFFSETS, request, Effect.IDEMPOTENT)

@@ -16,6 +16,15 @@ What becomes of it when the topics change, from one batch to the next:
     another broker group's           DataLost             the same
     messages kept no longer          DataLost             from the first that is kept
     ends before what was read        DataLost             from that end on
+    a queue more                     from offset 0, or where it ended when it went, if it was there
+    a queue less, read to its end    nothing of it until it comes back
+    a queue less, not read           DataLost             the same
+
+A queue that went is never made anew: it may come back, and begins where it ended. So the stream
+keeps its offset, and those of queues that were gone already when it began. Where a topic comes to
+the stream later, `begins` says so of queues that were gone by then, as all others begin at 0:
+
+    {"orders": {"incarnation": …, "created": …, "offsets": [23, 40, 7], "begins": {"2": 7}}}
 
 Ranges follow from two offsets alone, so a batch that is repeated is the same batch. What is planned
 is looked up at whoever leads; a connection lasts as long as the query. What a checkpoint says is
@@ -74,7 +83,7 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise DataLost(f"there is no topic {name!r} (topics)")
             strict = self._reading.fails_on_loss
             offsets = resolved(self._starting, topic, asked.offset_by_time, fails_on_loss=strict)
-            found[name] = _told(topic, offsets)
+            found[name] = _told(topic, [*offsets, *asked.gone_ends(topic)])
         return found
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -140,9 +149,10 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self) -> Offsets:
         """Of the topics that there are."""
-        found = [self._connection().topic(name) for name in self._reading.topics]
+        asked = self._connection()
+        found = [asked.topic(name) for name in self._reading.topics]
         return {
-            topic.name: _told(topic, [high for _, high in topic.bounds])
+            topic.name: _ends_told(topic, asked.gone_ends(topic))
             for topic in found
             if topic is not None
         }
@@ -157,6 +167,14 @@ def _told(topic: Topic, offsets: list[int]) -> dict[str, Any]:
     }
 
 
+def _ends_told(topic: Topic, gone: Sequence[int]) -> dict[str, Any]:
+    """Where all queues end that ever were; those that nobody reads any more begin there, too."""
+    read = len(topic.bounds)
+    told = _told(topic, [*(high for _, high in topic.bounds), *gone])
+    begins = {str(queue_id): end for queue_id, end in enumerate(gone, read)}
+    return told | {"begins": begins} if gone else told
+
+
 def check_offsets(offsets: Offsets) -> None:
     """This source has made them.
 
@@ -166,9 +184,11 @@ def check_offsets(offsets: Offsets) -> None:
     for name, each in offsets.items():
         if (
             not isinstance(each, dict)
-            or set(each) != {"incarnation", "created", "offsets"}
+            or set(each) - {"begins"} != {"incarnation", "created", "offsets"}
             or not isinstance(each["offsets"], list)
+            or not isinstance(begins := each.get("begins", {}), dict)
             or not all(map(_is_number, (each["incarnation"], each["created"], *each["offsets"])))
+            or not all(map(_is_number, begins.values()))
         ):
             told = f"{{{name!r}: {each!r}}}"[:200]
             raise BadOption(f"checkpointLocation holds another source's offsets: {told}")
@@ -199,7 +219,13 @@ def check_there(start: Offsets, ends: Offsets, name: str) -> None:
             f"topic {name!r} was made at {now['created']} ms, the one that this stream reads at "
             f"{before['created']} ms: the checkpoint is of another broker group"
         )
+    gone = now.get("begins", {})
     for queue_id, (read, end) in enumerate(zip(before["offsets"], now["offsets"], strict=False)):
+        if read < gone.get(str(queue_id), read):
+            raise DataLost(
+                f"queue {queue_id} of topic {name!r} went with messages {read} to {end}, before "
+                "this stream had read them"
+            )
         if end < read:
             raise DataLost(
                 f"{name}/{queue_id} ends at {end}, and this stream has read up to {read}: the "
@@ -224,24 +250,28 @@ def earlier(ends: Offsets, target: Offsets) -> Offsets:
     return found
 
 
-def continued(start: Offsets, ends: Offsets, name: str) -> Offsets:
+def continued(start: Offsets, ends: Offsets, name: str) -> dict[str, Any]:
     """Where the topic's reading may go to: its end, or nowhere if it is gone. The end may lie
     before what was read if the brokers have lost messages and the stream is to go on: what is
     stored from then on has offsets that were another message's, and is read."""
-    return ends.get(name) or start.get(name) or {"incarnation": 0, "created": 0, "offsets": []}
-
-
-def _padded(offsets: Sequence[int], count: int) -> list[int]:
-    """`count` offsets: a queue that wasn't there before begins at 0."""
-    return [*offsets, *[0] * (count - len(offsets))]
+    before, now = start.get(name), ends.get(name)
+    if now is None:
+        return before or {"incarnation": 0, "created": 0, "offsets": []}
+    known = 0 if before is None or not is_same(before, now) else len(before["offsets"])
+    told = before.get("begins", {}) if before is not None and known else {}
+    new = {at: each for at, each in now.get("begins", {}).items() if int(at) >= known}
+    found = {each: now[each] for each in ("incarnation", "created", "offsets")}
+    return found | {"begins": told | new} if told or new else found
 
 
 def starts_of(start: Offsets, end: Offsets, name: str) -> list[int]:
-    """Where the topic's reading begins, a number for each queue of `end`."""
-    before, count = start.get(name), len(end[name]["offsets"])
-    if before is None or not is_same(before, end[name]):
-        return [0] * count
-    return _padded(before["offsets"], count)
+    """Where the topic's reading begins, a number for each queue of `end`: where it was, which a
+    queue that wasn't there before was at 0 unless `end` says otherwise. (Ends of releases before
+    lack queues that went.)"""
+    before, now = start.get(name), end[name]
+    at = before["offsets"] if before is not None and is_same(before, now) else []
+    begins, count = now.get("begins", {}), len(now["offsets"])
+    return [*at[:count], *(begins.get(str(each), 0) for each in range(len(at), count))]
 
 
 def ranges_between(start: Offsets, end: Offsets, name: str) -> Iterator[QueueRange]:

@@ -1,32 +1,53 @@
 """Intents: what a task wrote down before it sent the first row of a batch (ADR 33).
 
-This owns their form, their place (queue 0 of a topic of their own) and what follows from them. The
-topic is read from its end, no further than to the batch before. It judges and never sends.
+This owns their form, their place (queue 0 of a topic of their own) and what follows from them. When
+a batch is committed the driver writes behind its intents that it is over, and up to where that
+holds: the topic is read from its end down to there. It judges and never sends.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from dledger.records.record import decode_records
-from dledger.spark.brokers import Brokers
+from dledger.spark.brokers import Brokers, Topic
 from dledger.spark.errors import WriteRefused
 
 QUEUE: Final = 0
-VERSION: Final = 1
+VERSION: Final = 2
+_BEFORE: Final = 1  # without the number of queues
 _PAGE: Final = 256  # records that one look back asks for
+# Batches that are numbered by days, hours or seconds don't meet in one with the last.
+_MARKS: Final = 11
 
 
 @dataclass(frozen=True, slots=True)
 class TopicIntent:
-    """What a task is going to store in one topic: by queue `(base, count)`, and a digest."""
+    """A step (`dledger.spark.layout`): what a task is going to store in one topic.
+
+    Attributes:
+        queues: `(base, count)`; those of the step before too, with a count of 0.
+        write_queues: how many queues the rows are spread over; 0: the release before didn't say.
+    """
 
     incarnation: int
     queues: Mapping[int, tuple[int, int]]
     digest: str
+    write_queues: int
+
+    @property
+    def bases(self) -> dict[int, int]:
+        return {queue_id: base for queue_id, (base, _) in self.queues.items()}
+
+    @property
+    def content(self) -> tuple[str, dict[int, int]]:
+        """What has to be the same at every attempt."""
+        return self.digest, {
+            queue_id: count for queue_id, (_, count) in self.queues.items() if count
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +63,7 @@ class Intent:
         topics = {
             name: {
                 "incarnation": each.incarnation,
+                "write_queues": each.write_queues,
                 "queues": {str(queue): [*pair] for queue, pair in sorted(each.queues.items())},
                 "digest": each.digest,
             }
@@ -59,13 +81,15 @@ class Intent:
         """
         try:
             told: dict[str, Any] = json.loads(body)
-            if told["version"] != VERSION:
+            if told["version"] not in (_BEFORE, VERSION):
                 raise ValueError(f"version {told['version']}")
+            is_before = told["version"] == _BEFORE
             topics = {
                 name: TopicIntent(
                     int(each["incarnation"]),
                     {int(queue): (int(b), int(c)) for queue, (b, c) in each["queues"].items()},
                     str(each["digest"]),
+                    0 if is_before else int(each["write_queues"]),
                 )
                 for name, each in told["topics"].items()
             }
@@ -74,32 +98,103 @@ class Intent:
             raise WriteRefused(f"{place} is no intent of a sink: {error}") from error
 
 
-def intents_since(brokers: Brokers, topic: str, batch: int) -> list[Intent]:
-    """The intents of `batch` and of later ones, oldest first.
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A batch is committed. All intents before the offset `through` are of it or of earlier ones;
+    late ones of attempts that outlived it may lie behind."""
+
+    batch: int
+    through: int
+
+    def encode(self) -> bytes:
+        told = {"version": VERSION, "over": self.batch, "through": self.through}
+        return json.dumps(told).encode()
+
+
+def decode(body: bytes, place: str) -> Intent | Over:
+    """What a record of the topic says.
+
+    Raises:
+        WriteRefused: nothing that this release knows.
+    """
+    try:
+        told = json.loads(body)
+        if isinstance(told, dict) and told.get("version") == VERSION and "over" in told:
+            return Over(int(told["over"]), int(told["through"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise WriteRefused(f"{place} is no intent of a sink: {error}") from error
+    return Intent.decode(body, place)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a look back over the topic found.
+
+    Attributes:
+        intents: of the batch and of later ones, oldest first.
+        over: the latest batch that is said to be over; -1: none is.
+        bounds: the first offset that is kept, and where the look began.
+        is_whole: whether nothing of the batch can lie before what is kept, by what was seen.
+        has_earlier: whether an intent of an earlier batch was seen, whoever wrote it.
+    """
+
+    intents: list[Intent]
+    over: int
+    bounds: tuple[int, int]
+    is_whole: bool
+    has_earlier: bool
+
+
+def look_back(
+    brokers: Brokers, name: str, batch: int, own: Collection[int], behind: int = 0
+) -> Looked:
+    """What is in the topic of `batch` and later ones.
+
+    No further than needed: an intent of an earlier batch by one of the partitions `own` lies before
+    all of theirs of this one, as an attempt fences those before it. By another partition it may be
+    late, and says nothing.
+
+    Args:
+        behind: an offset, before which nothing is looked at.
 
     Raises:
         WriteRefused: something else is in the topic, or it is gone.
     """
-    found: list[Intent] = []
-    for intent in _backwards(brokers, topic):
-        if intent.batch < batch:
-            break
-        found.append(intent)
-    return found[::-1]
-
-
-def _backwards(brokers: Brokers, name: str) -> Iterator[Intent]:
     topic = brokers.topic(name)
     if topic is None:
         raise WriteRefused(f"there is no topic {name!r} any more, which the sink's intents were in")
     first, end = topic.bounds[QUEUE]
-    while end > first:
-        start = at = max(end - _PAGE, first)
-        page: list[Intent] = []
+    floor, found, over = max(first, behind), list[Intent](), -1
+    is_whole, has_earlier = first == 0, False
+    for offset, each in _backwards(brokers, topic, floor):
+        if offset < floor:
+            break
+        if isinstance(each, Over):
+            over = max(over, each.batch)
+            if each.batch < batch and each.through >= first:
+                is_whole, floor = True, max(floor, each.through)
+        elif each.batch >= batch:
+            found.append(each)
+        else:
+            has_earlier = True
+            if each.partition in own:
+                is_whole = True
+                break
+    return Looked(found[::-1], over, (first, end), is_whole, has_earlier)
+
+
+def _backwards(brokers: Brokers, topic: Topic, floor: int) -> Iterator[tuple[int, Intent | Over]]:
+    end = topic.bounds[QUEUE][1]
+    while end > floor:
+        start = at = max(end - _PAGE, floor)
+        page: list[tuple[int, Intent | Over]] = []
         while at < end:
-            answer = brokers.pull(name, topic.incarnation, QUEUE, at, end - at)
+            answer = brokers.pull(topic.name, topic.incarnation, QUEUE, at, end - at)
             page += [
-                Intent.decode(each.body, f"{name}/{QUEUE} at {each.queue_offset}")
+                (
+                    each.queue_offset,
+                    decode(each.body, f"{topic.name}/{QUEUE} at {each.queue_offset}"),
+                )
                 for each in decode_records(answer.records)
             ]
             at = answer.next_offset
@@ -107,45 +202,101 @@ def _backwards(brokers: Brokers, name: str) -> Iterator[Intent]:
         end = start
 
 
-def own_intent(intents: list[Intent], batch: int, partition: int) -> Intent | None:
-    """What this task wrote down at an earlier attempt; None: it hasn't.
+# --- where retention doesn't reach ----------------------------------------------------------------
+
+
+def mark_of(topic: str, batch: int) -> str:
+    """The consumer group whose offset in the topic says how far intents are of `batch` or earlier
+    ones. Offsets outlive records. There are `_MARKS` of them, taken in turn, so that a batch that
+    is written again is told from the next one."""
+    return f"{topic}-{batch % _MARKS}"
+
+
+def check_kept(brokers: Brokers, name: str, batch: int, looked: Looked) -> None:
+    """No intent of the batch can have been let go of by retention.
 
     Raises:
-        WriteRefused: a later batch has begun.
+        WriteRefused: one can.
     """
-    later = [each.batch for each in intents if each.batch > batch]
-    if later:
-        raise WriteRefused(f"batch {batch} is over: batch {max(later)} has begun")
-    own = [each for each in intents if each.partition == partition]
-    return own[0] if own else None
+    if looked.is_whole:
+        return
+    groups = [mark_of(name, batch + each) for each in range(1, _MARKS)]
+    earlier = [brokers.committed(group, name, QUEUE) for group in groups]
+    first = looked.bounds[0]
+    if max(earlier) >= first:
+        return
+    # A query of the release before has no marks yet, and its intents no late ones to speak of.
+    if not any(earlier) and looked.has_earlier:
+        return
+    raise WriteRefused(
+        f"{name} begins at {first}, and what was written down of batch {batch} may lie before: "
+        "nobody knows whether its rows are stored; failOnLostIntents=false goes on as if none was, "
+        "and stores those twice that are"
+    )
 
 
-def check_same(before: Intent, now: Intent) -> None:
-    """What was written down at an earlier attempt is what would be written down now.
+def own_intents(looked: Looked, batch: int, partition: int) -> list[Intent]:
+    """What this task wrote down at earlier attempts, oldest first.
 
     Raises:
-        WriteRefused: the rows differ, or nobody knows what was stored of them.
+        WriteRefused: a later batch has begun, or this one is over without the task.
     """
-    place = f"partition {now.partition} of batch {now.batch}"
-    if before.origin != now.origin and now.topics:
+    check_not_over(looked, batch)
+    own = [each for each in looked.intents if (each.batch, each.partition) == (batch, partition)]
+    if not own and looked.over == batch:
         raise WriteRefused(
-            f"the brokers have forgotten the producer of {place} since it began to write: nobody "
+            f"batch {batch} is committed, and partition {partition} had no rows then: it has other "
+            "rows now, or they are cut into other partitions"
+        )
+    return own
+
+
+def check_not_over(looked: Looked, batch: int) -> None:
+    """Nobody has begun a later batch.
+
+    Raises:
+        WriteRefused: somebody has.
+    """
+    later = max([looked.over, *(each.batch for each in looked.intents)])
+    if later > batch:
+        raise WriteRefused(f"batch {batch} is over: batch {later} has begun")
+
+
+def check_topics(task: str, before: Intent, topics: Collection[str]) -> None:
+    """The task has rows for the topics that it had rows for when it began to write.
+
+    Raises:
+        WriteRefused: it hasn't, or has for others.
+    """
+    for name in {*before.topics} ^ {*topics}:
+        raise other_rows(task, name, before.topics.get(name), None)
+
+
+def check_origin(task: str, before: Intent, origin: str) -> None:
+    """The brokers have known the task's producer since it began to write.
+
+    Raises:
+        WriteRefused: they haven't: nobody knows what is stored.
+    """
+    if before.origin != origin:
+        raise WriteRefused(
+            f"the brokers have forgotten the producer of {task} since it began to write: nobody "
             "knows what is stored"
         )
-    for name in {*before.topics, *now.topics}:
-        then, here = before.topics.get(name), now.topics.get(name)
-        if then is not None and here is not None and then.incarnation != here.incarnation:
-            continue  # Whatever it stored is gone with the topic.
-        if then is None or here is None or _content(then) != _content(here):
-            raise WriteRefused(
-                f"{place} has other rows for {name!r} than when it began to write, or another "
-                "order of them (order=content if only that differs): "
-                f"{_told(then)} before, {_told(here)} now"
-            )
 
 
-def _content(intent: TopicIntent) -> tuple[str, dict[int, int]]:
-    return intent.digest, {queue: count for queue, (_, count) in intent.queues.items()}
+def other_rows(
+    task: str, topic: str, before: TopicIntent | None, now: TopicIntent | None
+) -> WriteRefused:
+    """What the task has for the topic isn't what it had."""
+    hint = "order=content if only that differs"
+    if before is not None and not before.write_queues:
+        hint += "; the release before, which wrote it down, knew nothing of queues that change"
+    told = f"{_told(before)} before, {_told(now)} now"
+    return WriteRefused(
+        f"{task} has other rows for {topic!r} than when it began to write, or another order of "
+        f"them ({hint}): {told}"
+    )
 
 
 def _told(intent: TopicIntent | None) -> str:
@@ -154,13 +305,14 @@ def _told(intent: TopicIntent | None) -> str:
     return f"{sum(count for _, count in intent.queues.values())} with digest {intent.digest[:8]}"
 
 
-def check_all_told(intents: list[Intent], batch: int, told: set[int]) -> None:
-    """Whoever began to write in the batch has ended.
+def check_all_told(looked: Looked, batch: int, told: Collection[int]) -> None:
+    """Whoever began to write in the batch has ended, and it is the last one.
 
     Raises:
-        WriteRefused: a partition has begun that there is no longer.
+        WriteRefused: a partition has begun that there is no longer, or a later batch.
     """
-    lost = sorted({each.partition for each in intents if each.batch == batch} - told)
+    check_not_over(looked, batch)
+    lost = sorted({each.partition for each in looked.intents if each.batch == batch} - {*told})
     if lost:
         raise WriteRefused(
             f"an earlier attempt of batch {batch} began to write partitions {lost}, which this one "

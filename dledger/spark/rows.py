@@ -10,21 +10,22 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dledger.client.errors import ClientError
-from dledger.client.routing import labels, queue_of_key
+from dledger.client.routing import hash_of_key, labels
 from dledger.limits import MAX_MESSAGE_BYTES
 from dledger.records.errors import InvalidRecord
-from dledger.records.record import RecordTemplate
+from dledger.records.record import RecordTemplate, set_queue_id
+from dledger.spark.brokers import Topic
 from dledger.spark.errors import BadOption, RowRefused
+from dledger.spark.layout import DIGEST_SIZE, Layout, Place
 
 if TYPE_CHECKING:
     import pyarrow
 
 SPOOL_BYTES: Final = 64 << 20
-DIGEST_SIZE: Final = 16
 _NOWHERE: Final = ("0.0.0.0", 0)  # The born host: executors come and go.
 _TEXT: Final = ("string",)
 WRITTEN: Final[dict[str, tuple[str, ...]]] = {  # Column: Spark's types that it may have.
@@ -116,27 +117,24 @@ def _row(values: Mapping[str, Any], topic: str) -> Row:
     return Row(name, values.get("queue_id"), key, encoded, body)
 
 
-class Place(NamedTuple):
-    """Where a row lies in the spool."""
-
-    digest: bytes
-    start: int
-    size: int
-
-
-@dataclass(slots=True)
-class QueueRows:
-    """The rows of one queue, in the order in which they are sent."""
-
-    places: list[Place] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A topic that is written to, as it is now."""
+    """A topic that is written to, as it is now.
+
+    Attributes:
+        read_queues: those that are read.
+        write_queues: the first so many of them take messages.
+        changed: the entry since which so many do.
+    """
 
     incarnation: int
-    queues: int
+    read_queues: int
+    write_queues: int
+    changed: int = 0
+
+    @classmethod
+    def of(cls, topic: Topic) -> Target:
+        return cls(topic.incarnation, len(topic.bounds), topic.write_queues, topic.changed)
 
 
 class Spool:
@@ -151,7 +149,7 @@ class Spool:
         self._file = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115 - `close`
         self._size = 0
         self._templates: dict[str, RecordTemplate] = {}
-        self.queues: dict[tuple[str, int], QueueRows] = {}
+        self.topics: dict[str, list[Place]] = {}  # in the order in which they are sent
 
     def __enter__(self) -> Spool:
         return self
@@ -159,29 +157,17 @@ class Spool:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def add(self, row: Row, target: Target) -> None:
+    def add(self, row: Row) -> None:
         """The row is kept.
 
         Raises:
-            RowRefused: its topic has no such queue, or can't be written into a record.
+            RowRefused: it can't be written into a record, or no topic has such a queue.
         """
-        digest = row.digest()
-        queue_id = self._queue_of(row, target, digest)
-        record = self._template(row.topic).encode(queue_id, row.body, row.encoded, self._now_ms)
+        record = self._template(row.topic).encode(0, row.body, row.encoded, self._now_ms)
         self._file.write(record)
-        queue = self.queues.setdefault((row.topic, queue_id), QueueRows())
-        queue.places.append(Place(digest, self._size, len(record)))
+        place = _place(row, self._size, len(record))
+        self.topics.setdefault(row.topic, []).append(place)
         self._size += len(record)
-
-    def _queue_of(self, row: Row, target: Target, digest: bytes) -> int:
-        if row.queue_id is not None:
-            if not 0 <= row.queue_id < target.queues:
-                told = f"{row.topic!r} has queues 0 to {target.queues - 1}, not {row.queue_id}"
-                raise RowRefused(f"a row whose queue_id isn't there: topic {told}")
-            return row.queue_id
-        if row.key is not None:
-            return queue_of_key(row.key, target.queues)
-        return int.from_bytes(digest[:8], "big") % target.queues
 
     def _template(self, topic: str) -> RecordTemplate:
         try:
@@ -192,14 +178,40 @@ class Spool:
         return self._templates[topic]
 
     def sort(self) -> None:
-        """The order of each queue is its rows' own, and not that in which they came."""
-        for queue in self.queues.values():
-            queue.places.sort(key=lambda place: place.digest)
+        """The order of each topic is its rows' own, and not that in which they came."""
+        for places in self.topics.values():
+            places.sort(key=lambda place: place.digest)
 
-    def read(self, places: Sequence[Place]) -> bytes:
-        """The records at these places, back to back."""
-        found = []
+    def read(self, places: Sequence[Place], queue_id: int) -> bytes:
+        """The records at these places, back to back, for that queue."""
+        found = bytearray()
+        starts = []
         for place in places:
+            starts.append(len(found))
             self._file.seek(place.start)
-            found.append(self._file.read(place.size))
-        return b"".join(found)
+            found += self._file.read(place.size)
+        set_queue_id(found, starts, queue_id)
+        return bytes(found)
+
+
+def _place(row: Row, start: int, size: int) -> Place:
+    digest = row.digest()
+    if row.queue_id is not None:
+        if row.queue_id < 0:
+            raise RowRefused(f"a row whose queue_id isn't there: {row.queue_id}")
+        return Place(digest, start, size, row.queue_id, is_fixed=True)
+    if row.key is not None:
+        return Place(digest, start, size, hash_of_key(row.key))
+    return Place(digest, start, size, int.from_bytes(digest[:8], "big"))
+
+
+def check_queues(topic: str, layout: Layout, target: Target) -> None:
+    """Every row's queue takes messages.
+
+    Raises:
+        RowRefused: one doesn't.
+    """
+    strange = sorted(queue_id for queue_id in layout if queue_id >= target.write_queues)
+    if strange:
+        told = f"{topic!r} takes messages in queues 0 to {target.write_queues - 1}"
+        raise RowRefused(f"a row whose queue_id isn't there: topic {told}, not {strange[0]}")

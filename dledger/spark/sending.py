@@ -12,10 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dledger.client.errors import ClientError, DeadlineExceeded, ServerError, from_wire
+from dledger.client.errors import (
+    ClientError,
+    DeadlineExceeded,
+    QueuesChanged,
+    ServerError,
+    from_wire,
+)
 from dledger.limits import MAX_SEND_BATCHES
 from dledger.spark.brokers import Brokers
-from dledger.spark.rows import Place, Spool
+from dledger.spark.layout import Place
+from dledger.spark.rows import Spool
 from dledger.wire import broker_pb2 as pb
 
 MAX_BATCH_BYTES: Final = 1 << 20
@@ -31,6 +38,7 @@ class QueueSend:
     Attributes:
         base: the number of `places[0]`.
         at: how many of them are stored.
+        changed: the entry of the topic by which the queue was chosen (`Topic.changed`).
     """
 
     topic: str
@@ -39,6 +47,7 @@ class QueueSend:
     base: int
     places: Sequence[Place]
     at: int
+    changed: int
 
     @property
     def is_over(self) -> bool:
@@ -76,6 +85,7 @@ def send_all(
         patience_s: without any batch stored for so long, it ends.
 
     Raises:
+        QueuesChanged: a topic takes messages in other queues now; some may have been stored.
         ClientError: not everything is; what was asked last may have been stored.
     """
     rows = requests = 0
@@ -119,7 +129,8 @@ def _batch(send: QueueSend, part: Sequence[Place], spool: Spool) -> pb.SendBatch
         queue_id=send.queue_id,
         base_sequence=send.base + send.at,
         count=len(part),
-        records=spool.read(part),
+        records=spool.read(part, send.queue_id),
+        queues_changed=send.changed,
     )
 
 
@@ -129,7 +140,7 @@ def _taken(
     """How many rows are stored, and the first failure that another attempt may mend.
 
     Raises:
-        ClientError: the first that none will.
+        ClientError: the first that none will; QueuesChanged, another choice of queues may.
     """
     stored, failure = 0, None
     for (send, part), result in zip(parts, results, strict=True):
@@ -138,7 +149,7 @@ def _taken(
             stored += len(part)
             continue
         error = from_wire(result.error)
-        if not error.retriable:
+        if not error.retriable or isinstance(error, QueuesChanged):
             raise error
         failure = failure or error
     return stored, failure

@@ -7,7 +7,6 @@ there any more. A write is an append, always; what an unfinished one has stored 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import time
@@ -24,24 +23,27 @@ from pyspark.sql.datasource import (
 )
 
 from dledger.client.epochs import TOKEN_SIZE
-from dledger.client.errors import TopicNotFound
+from dledger.client.errors import QueuesChanged, TopicNotFound
+from dledger.spark import options as opt
 from dledger.spark import progress
-from dledger.spark.brokers import Access, Brokers
+from dledger.spark.brokers import Access, Brokers, Topic
 from dledger.spark.errors import BadOption, SparkError, WriteRefused
-from dledger.spark.progress import Intent, TopicIntent
-from dledger.spark.rows import DIGEST_SIZE, QueueRows, Row, Spool, Target, rows_of
+from dledger.spark.progress import Intent
+from dledger.spark.rows import Row, Spool, Target, rows_of
 from dledger.spark.sending import QueueSend, send_all
+from dledger.spark.steps import Rows, Step, next_step, steps_of
 
 if TYPE_CHECKING:
     import pyarrow
 
-WRITE_OPTIONS: Final = ("topic", "producer", "batchId", "order")
+WRITE_OPTIONS: Final = ("topic", "producer", "batchId", "order", "failOnLostIntents")
 ORDERS: Final = ("rows", "content")
 _NAME: Final = re.compile(r"[A-Za-z0-9_%-]{1,100}")  # With what is put behind it, a topic's still.
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 
-Places = Mapping[tuple[str, int], int]  # by topic and queue
+_CHANGES: Final = 16  # of its topics' queues that a task goes along with
+_EPOCH_SIZE: Final = 8  # The first bytes of a producer's id: the entry that registered it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Writing:
         producer: the names' first part; empty: of a stream, whose query's id is it.
         batch: what `producer` is writing; of a stream, whose tasks know, anything.
         has_intents: whether tasks write them: not for a producer that will never come back.
+        as_of: without intents, an entry of before the first attempt of any task.
+        fails_on_lost: whether a task ends where retention may have taken its intents.
     """
 
     access: Access
@@ -61,6 +65,8 @@ class Writing:
     batch: int
     order: str
     has_intents: bool = True
+    as_of: int = 0
+    fails_on_lost: bool = True
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Writing:
@@ -80,7 +86,10 @@ class Writing:
         order = options.get("order", ORDERS[0])
         if order not in ORDERS:
             raise BadOption(f"order is {order!r}: {' or '.join(ORDERS)} is wanted")
-        return cls(Access.of(options), options.get("topic", ""), producer, int(text), order)
+        strict = opt.is_true(options, "failOnLostIntents")
+        topic = options.get("topic", "")
+        access = Access.of(options)
+        return cls(access, topic, producer, int(text), order, fails_on_lost=strict)
 
     @property
     def progress_topic(self) -> str:
@@ -98,19 +107,25 @@ class Written(WriterCommitMessage):
 
 
 class TopicsWriter(DataSourceArrowWriter):
-    """One write. Without a name it is a producer of its own."""
+    """One write. Without a name it is a producer of its own, of which nothing is written down: what
+    is so in the log by now decides for all attempts of all tasks."""
 
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
         if not writing.producer:
-            self._writing = replace(writing, producer=f"spark-{uuid.uuid4()}", has_intents=False)
+            self._writing = replace(
+                writing,
+                producer=f"spark-{uuid.uuid4()}",
+                has_intents=False,
+                as_of=_entry_now(writing.access),
+            )
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> Written:
         return write_task(self._writing, _context().partitionId(), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nobody had begun who isn't there any more."""
-        check_told(messages)
+        commit_batch(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """What is stored stays stored; the write done again goes on behind it if it has a name."""
@@ -133,10 +148,18 @@ class TopicsStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nobody had begun who isn't there any more."""
-        check_told(messages)
+        commit_batch(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """What is stored stays stored; the batch done again goes on behind it."""
+
+
+def _entry_now(access: Access) -> int:
+    """An entry that is in the log since now: a producer's registration, as nothing else is told to
+    a client by its index. Nobody sends by it, and it is forgotten within a day."""
+    with Brokers(access) as brokers:
+        identity = brokers.register("", os.urandom(TOKEN_SIZE)).producer_id
+    return int.from_bytes(identity[:_EPOCH_SIZE], "big")
 
 
 def _context() -> TaskContext:
@@ -146,21 +169,44 @@ def _context() -> TaskContext:
     return context
 
 
-def check_told(messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Every partition that began to write in the batch has told its end.
+def commit_batch(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Every partition that began to write in the batch has told its end; who begins later is told
+    that the batch is over.
 
     Raises:
-        WriteRefused: one hasn't.
+        WriteRefused: one hasn't, or a later batch has begun.
     """
     told = [each for each in messages if isinstance(each, Written)]
     if not told or not told[0].writing.has_intents:
         return
-    writing = told[0].writing
+    writing, partitions = told[0].writing, {each.partition for each in told}
     with Brokers(writing.access) as brokers:
-        if brokers.topic(writing.progress_topic) is None:
+        topic = brokers.topic(writing.progress_topic)
+        if topic is None:
             return  # No task had a row so far.
-        intents = progress.intents_since(brokers, writing.progress_topic, writing.batch)
-    progress.check_all_told(intents, writing.batch, {each.partition for each in told})
+        looked = progress.look_back(brokers, topic.name, writing.batch, partitions)
+        progress.check_all_told(looked, writing.batch, partitions)
+        end = looked.bounds[1]
+        if looked.intents:
+            over = progress.Over(writing.batch, end).encode()
+            _append(brokers, b"", topic, 0, over, writing.access.timeout_s)
+            # Who wrote an intent before that is seen now, who does so behind it sees it (ADR 33).
+            looked = progress.look_back(brokers, topic.name, writing.batch, partitions, behind=end)
+            progress.check_all_told(looked, writing.batch, partitions)
+            end = looked.bounds[1]
+        mark = progress.mark_of(topic.name, writing.batch)
+        brokers.commit(mark, topic, progress.QUEUE, end)
+
+
+def _append(
+    brokers: Brokers, producer_id: bytes, topic: Topic, number: int, body: bytes, patience_s: float
+) -> None:
+    """The record is in the topic of intents."""
+    with Spool(time.time_ns() // 1_000_000) as spool:
+        spool.add(Row(topic.name, progress.QUEUE, None, b"", body))
+        place = topic.name, topic.incarnation, progress.QUEUE, number
+        send = QueueSend(*place, spool.topics[topic.name], 0, topic.changed)
+        send_all(brokers, producer_id, spool, [send], patience_s)
 
 
 # --- a task ------------------------------------------------------------------------------------
@@ -175,157 +221,177 @@ def write_task(writing: Writing, partition: int, batches: Iterator[pyarrow.Recor
         ClientError: the brokers refused, or another attempt has taken the name over.
     """
     with Brokers(writing.access) as brokers, Spool(time.time_ns() // 1_000_000) as spool:
-        targets = _spooled(writing, brokers, spool, batches)
-        if not spool.queues:
+        _fill(writing, brokers, spool, batches)
+        if not spool.topics:
             _check_nothing_begun(writing, partition, brokers)
             return Written(writing, partition, 0, 0)
-        return _Task(writing, partition, brokers, spool, targets).run()
+        return _Task(writing, partition, brokers, spool).run()
 
 
-def _spooled(
+def _fill(
     writing: Writing, brokers: Brokers, spool: Spool, batches: Iterator[pyarrow.RecordBatch]
-) -> dict[str, Target]:
-    """Every row is in the spool, in the order in which it will be sent; the topics they are for."""
-    targets: dict[str, Target] = {}
+) -> None:
+    """Every row is in the spool, in the order in which it will be sent, and its topic is there."""
     for row in rows_of(batches, writing.topic):
-        if row.topic not in targets:
-            found = brokers.topic(row.topic)
-            if found is None:
-                raise TopicNotFound(f"there is no topic {row.topic!r} to write to")
-            targets[row.topic] = Target(found.incarnation, len(found.bounds))
-        spool.add(row, targets[row.topic])
+        if row.topic not in spool.topics:
+            _found(brokers, row.topic)
+        spool.add(row)
     if writing.order == "content":
         spool.sort()
-    return targets
+
+
+def _found(brokers: Brokers, name: str) -> Target:
+    found = brokers.topic(name)
+    if found is None:
+        raise TopicNotFound(f"there is no topic {name!r} to write to")
+    return Target.of(found)
 
 
 def _check_nothing_begun(writing: Writing, partition: int, brokers: Brokers) -> None:
     """A task without rows had none at earlier attempts either."""
     if not writing.has_intents or brokers.topic(writing.progress_topic) is None:
         return
-    intents = progress.intents_since(brokers, writing.progress_topic, writing.batch)
-    before = progress.own_intent(intents, writing.batch, partition)
-    if before is not None:
-        progress.check_same(before, Intent(writing.batch, partition, "", {}))
+    looked = progress.look_back(brokers, writing.progress_topic, writing.batch, (partition,))
+    progress.check_not_over(looked, writing.batch)
+    for before in looked.intents:
+        if before.partition == partition:
+            progress.check_topics(_task(writing, partition), before, ())
+
+
+def _task(writing: Writing, partition: int) -> str:
+    return f"partition {partition} of batch {writing.batch}"
 
 
 class _Task:
     """One attempt of one partition with rows, from its registration on."""
 
-    def __init__(
-        self,
-        writing: Writing,
-        partition: int,
-        brokers: Brokers,
-        spool: Spool,
-        targets: Mapping[str, Target],
-    ) -> None:
+    def __init__(self, writing: Writing, partition: int, brokers: Brokers, spool: Spool) -> None:
         self._writing = writing
         self._partition = partition
         self._brokers = brokers
         self._spool = spool
-        self._targets = targets
         self._producer_id = b""
-        self._numbers: dict[tuple[str, int, int], int] = {}  # topic, incarnation, queue: the next
+        self._looked_from = 0  # What is in the topic of intents from there on isn't known yet.
+        self._numbers: dict[tuple[str, int], dict[int, int]] = {}  # topic, incarnation; queue
 
     def run(self) -> Written:
+        """Every row is stored. Where a topic takes messages in other queues meanwhile, the task
+        goes on as if it was repeated: what is stored by then is known once it is registered anew.
+        """
+        rows = sum(map(len, self._spool.topics.values()))
+        before: int | None = None
+        for left in reversed(range(_CHANGES)):
+            sends = self._taken_up()
+            if before is None:
+                before = rows - sum(len(each.places) - each.at for each in sends)
+            try:
+                self._send(sends)
+            except QueuesChanged:
+                if not left:
+                    raise
+            else:
+                break
+        return Written(self._writing, self._partition, rows, before or 0)
+
+    def _taken_up(self) -> list[QueueSend]:
+        """What is left to be sent, and everybody else who could send it is fenced."""
         if self._writing.has_intents:
             self._brokers.create_topic(self._writing.progress_topic, 1)
-        name = f"{self._writing.producer}-{self._partition}"
-        answer = self._brokers.register(name, os.urandom(TOKEN_SIZE))
-        self._producer_id = answer.producer_id
-        self._numbers = {
-            (each.topic, each.topic_incarnation, each.queue_id): each.sequence
-            for each in answer.next_sequences
-        }
-        bases = self._bases(answer.origin.hex()) if self._writing.has_intents else {}
-        sends = [self._send(place, rows, bases) for place, rows in self._spool.queues.items()]
-        before = sum(each.at for each in sends)
-        patience_s = self._writing.access.timeout_s
-        sent = send_all(self._brokers, self._producer_id, self._spool, sends, patience_s)
-        return Written(self._writing, self._partition, sent.rows + before, before)
-
-    def _next_number(self, topic: str, queue_id: int) -> int:
-        return self._numbers.get((topic, self._targets[topic].incarnation, queue_id), 0)
-
-    def _send(self, place: tuple[str, int], rows: QueueRows, bases: Places) -> QueueSend:
-        """What is left of a queue's rows.
-
-        Raises:
-            WriteRefused: the brokers hold fewer or more of the producer's messages than can be.
-        """
-        topic, queue_id = place
-        base = bases.get(place, 0)
-        stored = self._next_number(topic, queue_id) - base
-        if not 0 <= stored <= len(rows.places):
-            raise WriteRefused(
-                f"{topic}/{queue_id} holds {stored} of {len(rows.places)} rows of partition "
-                f"{self._partition} of batch {self._writing.batch}: the brokers have lost "
-                "messages, or another program uses this producer's name"
+        origin = self._register()
+        targets = {topic: _found(self._brokers, topic) for topic in self._spool.topics}
+        own = self._own_intents(origin) if self._writing.has_intents else []
+        steps = {topic: self._step(topic, each, own) for topic, each in targets.items()}
+        new = {topic: each.intent for topic, each in steps.items() if each.intent is not None}
+        if new and self._writing.has_intents:
+            self._write_down(Intent(self._writing.batch, self._partition, origin, new))
+        return [
+            QueueSend(
+                topic,
+                targets[topic].incarnation,
+                queue_id,
+                step.bases[queue_id],
+                places,
+                step.stored[queue_id],
+                targets[topic].changed,
             )
-        incarnation = self._targets[topic].incarnation
-        return QueueSend(topic, incarnation, queue_id, base, rows.places, stored)
+            for topic, step in steps.items()
+            for queue_id, places in step.layout.items()
+        ]
 
-    # --- the intent ---------------------------------------------------------------------------
+    def _register(self) -> str:
+        """The name is this attempt's; its origin."""
+        name = f"{self._writing.producer}-{self._partition}"
+        answer = self._brokers.register(name, os.urandom(TOKEN_SIZE), self._producer_id)
+        self._producer_id = answer.producer_id
+        self._numbers = {}
+        for each in answer.next_sequences:
+            numbers = self._numbers.setdefault((each.topic, each.topic_incarnation), {})
+            numbers[each.queue_id] = each.sequence
+        return answer.origin.hex()
 
-    def _bases(self, origin: str) -> Places:
-        """Where the batch's numbers began in each queue: what is written down, or is from now on.
+    def _own_intents(self, origin: str) -> list[Intent]:
+        """What earlier attempts wrote down, as far as it can be judged without the rows.
 
         Raises:
-            WriteRefused: what is written down is of other rows.
+            WriteRefused: it is of other topics, or of a producer that was forgotten since.
         """
         writing = self._writing
-        now = Intent(writing.batch, self._partition, origin, self._topics())
-        intents = progress.intents_since(self._brokers, writing.progress_topic, writing.batch)
-        before = progress.own_intent(intents, writing.batch, self._partition)
-        if before is None:
-            self._write_down(now)
-            before = now
-        else:
-            progress.check_same(before, now)
-        return {
-            (topic, queue_id): base
-            for topic, each in before.topics.items()
-            if each.incarnation == self._targets[topic].incarnation
-            for queue_id, (base, _) in each.queues.items()
-        }
+        topic, batch = writing.progress_topic, writing.batch
+        looked = progress.look_back(self._brokers, topic, batch, (self._partition,))
+        own = progress.own_intents(looked, batch, self._partition)
+        if not own and writing.fails_on_lost:
+            progress.check_kept(self._brokers, topic, batch, looked)
+        self._looked_from = looked.bounds[1]
+        task = _task(writing, self._partition)
+        for each in own:
+            progress.check_origin(task, each, origin)
+        for first in own[:1]:
+            progress.check_topics(task, first, self._spool.topics)
+        return own
 
-    def _topics(self) -> dict[str, TopicIntent]:
-        """What the spool holds, as an intent tells it."""
-        return {
-            topic: TopicIntent(
-                target.incarnation,
-                {
-                    queue_id: (self._next_number(topic, queue_id), len(rows.places))
-                    for (name, queue_id), rows in self._spool.queues.items()
-                    if name == topic
-                },
-                self._digest(topic),
+    def _step(self, topic: str, target: Target, own: Sequence[Intent]) -> Step:
+        numbers = self._numbers.get((topic, target.incarnation), {})
+        places = self._spool.topics[topic]
+        rows = Rows(_task(self._writing, self._partition), topic, places, target, numbers)
+        if not self._writing.has_intents:
+            self._check_same_queues(rows)
+            return next_step(rows, (), from_zero=True)
+        taken = steps_of([each.topics for each in own], topic, target.incarnation)
+        # Where the task had begun and the topic was made anew since, all in it is of this batch.
+        return next_step(rows, taken, from_zero=bool(own))
+
+    def _check_same_queues(self, rows: Rows) -> None:
+        """What is stored went where it would go now.
+
+        Raises:
+            WriteRefused: nobody knows how many queues it was spread over.
+        """
+        if any(rows.numbers.values()) and rows.target.changed > self._writing.as_of:
+            raise WriteRefused(
+                f"topic {rows.topic!r} was given other queues while {rows.task} was being written, "
+                "which is stored in part; a write with the option producer would go on"
             )
-            for topic, target in self._targets.items()
-        }
 
-    def _digest(self, topic: str) -> str:
-        """Of the topic's rows, queue by queue, in order."""
-        digest = hashlib.blake2b(digest_size=DIGEST_SIZE)
-        for (name, queue_id), rows in sorted(self._spool.queues.items(), key=lambda each: each[0]):
-            if name == topic:
-                digest.update(queue_id.to_bytes(4, "big"))
-                digest.update(len(rows.places).to_bytes(8, "big"))
-                digest.update(b"".join(place.digest for place in rows.places))
-        return digest.hexdigest()
+    def _send(self, sends: Sequence[QueueSend]) -> None:
+        patience_s = self._writing.access.timeout_s
+        send_all(self._brokers, self._producer_id, self._spool, sends, patience_s)
 
     def _write_down(self, intent: Intent) -> None:
-        """The intent is in the log."""
-        found = self._brokers.topic(self._writing.progress_topic)
+        """The intent is in the log.
+
+        Raises:
+            WriteRefused: the batch was over by then: this attempt has outlived it.
+        """
+        writing = self._writing
+        found = self._brokers.topic(writing.progress_topic)
         if found is None:
-            raise WriteRefused(f"there is no topic {self._writing.progress_topic!r} any more")
-        number = self._numbers.get((found.name, found.incarnation, progress.QUEUE), 0)
-        target = Target(found.incarnation, len(found.bounds))
-        with Spool(time.time_ns() // 1_000_000) as spool:
-            spool.add(Row(found.name, progress.QUEUE, None, b"", intent.encode()), target)
-            places = spool.queues[found.name, progress.QUEUE].places
-            send = QueueSend(found.name, found.incarnation, progress.QUEUE, number, places, 0)
-            send_all(
-                self._brokers, self._producer_id, spool, [send], self._writing.access.timeout_s
-            )
+            raise WriteRefused(f"there is no topic {writing.progress_topic!r} any more")
+        number = self._numbers.get((found.name, found.incarnation), {}).get(progress.QUEUE, 0)
+        patience_s = writing.access.timeout_s
+        _append(self._brokers, self._producer_id, found, number, intent.encode(), patience_s)
+        looked = progress.look_back(
+            self._brokers, found.name, writing.batch, (), behind=self._looked_from
+        )
+        progress.check_not_over(looked, writing.batch)
+        if looked.over == writing.batch:
+            raise WriteRefused(f"batch {writing.batch} was committed without this attempt")

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from dledger.spark import following, sink, topics
 from dledger.spark.brokers import Access, Brokers
 from dledger.spark.following import Offsets, TopicsStream
-from dledger.spark.sink import Writing, Written, check_told, write_task
+from dledger.spark.sink import Writing, Written, commit_batch, write_task
 from dledger.testing import BlockingFakeGroup
 from tests.spark.group import fill, source
 from tests.spark.test_following import through_json
@@ -76,7 +76,7 @@ class Stream:
             write_task(writing, number, made.read(part))
             for number, part in enumerate(made.partitions(start, end))
         ]
-        check_told(told)
+        commit_batch(told)
 
 
 class Line:

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from dledger.client.blocking import BlockingClient
 from dledger.spark import BadOption
 from dledger.spark.errors import DataLost
-from dledger.spark.following import Offsets, TopicsStream, limited, ranges_between
+from dledger.spark.following import Offsets, TopicsStream, continued, limited, ranges_between
 from dledger.testing import BrokerGroup
 from tests.spark.group import fill, renewed, rows_of, source
 
@@ -188,3 +188,117 @@ def test_options_of_batches_are_none_of_a_stream(options: dict[str, str], said: 
     """Named, before any node is asked."""
     with pytest.raises(BadOption, match=said):
         source("127.0.0.1:1", "a", **options).streamReader(None)
+
+
+def resized(group: BrokerGroup, topic: str, queues: int) -> None:
+    """The topic has so many queues, whoever hasn't read those that go."""
+    with BlockingClient.connect(group.addresses) as client:
+        client.update_topic(topic, read_queues=queues, write_queues=queues, drop=True)
+
+
+@pytest.mark.parametrize("limit", [ALL, ReadMaxRows(100)])
+def test_stream_goes_on_when_its_topic_has_fewer_queues_and_more_again(
+    dledger_group: BrokerGroup, limit: ReadLimit
+) -> None:
+    """Queues that it has read to their ends go and come back: each message once, and no end that no
+    batch can be made of."""
+    topic = dledger_group.topic(4)
+    for queue_id in range(4):
+        fill(dledger_group.addresses, topic, queue_id, BODIES[:2])
+    stream = stream_of(dledger_group, topic)
+    at = stream.initialOffset()
+    found: list[tuple[int, bytes]] = []
+
+    def read() -> None:
+        nonlocal at
+        end = through_json(stream.latestOffset(at, limit))
+        rows = rows_of(stream, stream.partitions(at, end))
+        found.extend((row["queue_id"], row["body"]) for row in rows)
+        at = end
+
+    read()
+    resized(dledger_group, topic, 2)
+    fill(dledger_group.addresses, topic, 0, [b"small"])
+    read()
+    assert at[topic]["offsets"] == [3, 2, 2, 2]
+    assert stream.latestOffset(at, limit) == at
+    resized(dledger_group, topic, 5)
+    for queue_id in (3, 4):
+        fill(dledger_group.addresses, topic, queue_id, [b"large"])
+    read()
+    stream.stop()
+    both = [(queue_id, body) for queue_id in range(4) for body in BODIES[:2]]
+    assert sorted(found) == sorted([*both, (0, b"small"), (3, b"large"), (4, b"large")])
+
+
+def test_queue_that_went_unread_is_a_loss(dledger_group: BrokerGroup) -> None:
+    """Its messages are given to nobody any more: said once, by its number."""
+    topic = dledger_group.topic(2)
+    for queue_id in (0, 1):
+        fill(dledger_group.addresses, topic, queue_id, BODIES[:3])
+    strict = stream_of(dledger_group, topic)
+    lenient = stream_of(dledger_group, topic, failOnDataLoss="false")
+    start = strict.initialOffset()
+    at = strict.latestOffset(start, ReadMaxRows(4))
+    resized(dledger_group, topic, 1)
+    with pytest.raises(DataLost, match=f"queue 1 of topic '{topic}' went with messages 2 to 3"):
+        strict.latestOffset(at, ALL)
+    end = lenient.latestOffset(at, ALL)
+    assert end[topic]["offsets"] == [3, 3]
+    assert [row["body"] for row in rows_of(lenient, lenient.partitions(at, end))] == BODIES[2:3]
+    assert lenient.latestOffset(end, ALL) == end
+    strict.stop()
+    lenient.stop()
+
+
+@pytest.mark.parametrize("is_named_later", [False, True])
+def test_queue_that_was_gone_before_the_stream_begins_where_it_ended(
+    dledger_group: BrokerGroup, is_named_later: bool
+) -> None:
+    """What it held isn't the stream's, whether the topic is in it from the beginning or not."""
+    other, topic = dledger_group.topic(), dledger_group.topic(3)
+    for queue_id in range(3):
+        fill(dledger_group.addresses, topic, queue_id, BODIES[:3])
+    resized(dledger_group, topic, 1)
+    stream = stream_of(dledger_group, f"{other},{topic}")
+    at = through_json(stream.initialOffset())
+    if is_named_later:
+        del at[topic]
+    end = through_json(stream.latestOffset(at, ALL))
+    assert [row["body"] for row in rows_of(stream, stream.partitions(at, end))] == BODIES[:3]
+    assert stream.latestOffset(end, ALL) == end
+    resized(dledger_group, topic, 3)
+    fill(dledger_group.addresses, topic, 2, [b"new"])
+    at, end = end, through_json(stream.latestOffset(end, ALL))
+    assert end[topic]["offsets"] == [3, 3, 4]
+    assert [row["body"] for row in rows_of(stream, stream.partitions(at, end))] == [b"new"]
+    stream.stop()
+
+
+def test_batch_that_a_release_before_planned_with_fewer_queues_is_repeated() -> None:
+    """The checkpoint holds its end, and every start of the query plans it again."""
+    start = {"T": {"incarnation": 1, "created": 2, "offsets": [5, 6, 7, 8]}}
+    end = {"T": {"incarnation": 1, "created": 2, "offsets": [9, 6]}}
+    assert [(part.queue_id, part.start, part.end) for part in ranges_between(start, end, "T")] == [
+        (0, 5, 9)
+    ]
+
+
+@given(
+    queues=st.lists(st.integers(0, 9), max_size=5),
+    later=st.lists(st.integers(0, 9), max_size=5),
+    read=st.integers(0, 5),
+    most=st.integers(1, 20),
+)
+def test_every_two_offsets_of_a_topic_make_a_batch(
+    queues: list[int], later: list[int], read: int, most: int
+) -> None:
+    """However many queues there were and are: nothing of a queue twice, none beyond its end."""
+    start: Offsets = {"T": {"incarnation": 1, "created": 2, "offsets": queues}}
+    begins = {str(at): later[at] for at in range(min(read, len(later)), len(later))}
+    ends: Offsets = {"T": {"incarnation": 1, "created": 2, "offsets": later, "begins": begins}}
+    end: Offsets = {"T": continued(start, ends, "T")}
+    for wanted in (end, limited(start, end, most)):
+        for part in ranges_between(start, wanted, "T"):
+            known = queues[part.queue_id] if part.queue_id < len(queues) else 0
+            assert known <= part.start < part.end <= later[part.queue_id]

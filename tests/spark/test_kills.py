@@ -24,7 +24,7 @@ pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[a
 
 from dledger.client.blocking import BlockingClient
 from dledger.spark import register
-from dledger.testing import BrokerGroup, broker_group
+from dledger.testing import BrokerGroup
 from tests.spark.group import stored
 from tests.spark.stream_driver import BATCH, Places, finished, start
 
@@ -178,9 +178,8 @@ class Killer:
 
 
 @pytest.fixture
-def patient_three(monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerGroup]:
-    """Three nodes on a machine that may be busy with something else all the time."""
-    monkeypatch.setattr(broker_group, "PATIENCE_S", PATIENCE_S)
+def patient_three() -> Iterator[BrokerGroup]:
+    """Three nodes of the test's own."""
     with BrokerGroup(nodes=3) as group:
         yield group
 

@@ -23,7 +23,8 @@ from dledger.spark import BadOption, sending, sink
 from dledger.spark.brokers import Access, Brokers
 from dledger.spark.errors import RowRefused, WriteRefused
 from dledger.spark.network import TopicsSource
-from dledger.spark.sink import Writing, Written, check_told, write_task
+from dledger.spark.progress import Intent, mark_of
+from dledger.spark.sink import Writing, Written, commit_batch, write_task
 from dledger.testing import BrokerGroup
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2
@@ -200,10 +201,18 @@ def test_partitions_that_a_repeated_batch_lacks_are_told_of(
         write(writing, BODIES[20:], partition=1)
     live()
     with pytest.raises(WriteRefused, match=r"partitions \[1\], which this one doesn't have"):
-        check_told([write(writing, BODIES)])
+        commit_batch([write(writing, BODIES)])
     both = [write(writing, BODIES, batch=1), write(writing, [], partition=1, batch=1)]
-    check_told([pickle.loads(pickle.dumps(each)) for each in both])
-    check_told([None])
+    commit_batch([pickle.loads(pickle.dumps(each)) for each in both])
+    commit_batch([None])
+    topic = writing.progress_topic
+    with Brokers(writing.access) as brokers:
+        marks = [brokers.committed(mark_of(topic, batch), topic, 0) for batch in range(3)]
+    assert marks == [
+        0,
+        4,
+        0,
+    ]  # The failed batch has none; behind its intents, one more, and a word.
 
 
 def test_topic_made_anew_between_attempts_gets_the_whole_batch(
@@ -220,8 +229,148 @@ def test_topic_made_anew_between_attempts_gets_the_whole_batch(
             with BlockingClient.connect(",".join(writing.access.addresses)) as client:
                 client.delete_topic(writing.topic)
                 client.create_topic(writing.topic, queues=1)
-    assert write(writing, BODIES, batch=1).stored_before == 16
+    assert write(writing, BODIES, batch=1).stored_before == 8
     assert content(writing) == BODIES
+
+
+def resize(writing: Writing, read_queues: int, write_queues: int) -> None:
+    with BlockingClient.connect(",".join(writing.access.addresses)) as client:
+        client.update_topic(
+            writing.topic, read_queues=read_queues, write_queues=write_queues, drop=True
+        )
+
+
+def keyed(writing: Writing, bodies: list[bytes], batch: int = 0) -> Written:
+    """The rows, with one of seven keys each, or none."""
+    keys = [f"k{int(body[1:]) % 8}" if int(body[1:]) % 8 else None for body in bodies]
+    parts = batches(bodies, keys=pa.array(keys, pa.string()))
+    return write_task(replace(writing, batch=batch), 0, parts)
+
+
+def check_each_once(writing: Writing, bodies: list[bytes]) -> dict[int, list[bytes]]:
+    """Every row is there once, and a key's rows are in their order within each queue; what is in
+    the queues."""
+    found = stored(",".join(writing.access.addresses), writing.topic)
+    assert sorted(body for rows in found.values() for body in rows) == bodies
+    for rows in found.values():
+        for key in range(1, 8):
+            own = [body for body in rows if int(body[1:]) % 8 == key]
+            assert own == sorted(own)
+    return found
+
+
+def test_rows_go_to_queues_that_take_messages(writing: Writing) -> None:
+    """There may be more that are read. A key's is the one that every client chooses."""
+    resize(writing, 4, 2)
+    keyed(writing, BODIES)
+    found = check_each_once(writing, BODIES)
+    assert [*sorted(found)] == [0, 1]
+    for queue_id, rows in found.items():
+        for number in (int(body[1:]) % 8 for body in rows):
+            assert not number or queue_of_key(f"k{number}", 2) == queue_id
+
+
+@pytest.mark.parametrize(("first", "then"), [(2, 4), (4, 2), (2, 5)])
+@pytest.mark.parametrize("sends", [2, 3, 4])
+def test_topic_resized_between_attempts_gets_each_row_once(
+    writing: Writing,
+    first: int,
+    then: int,
+    sends: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was stored stays where it is, and what is left goes where messages go now; the attempt
+    after that knows of both, and one that ends finds everything stored."""
+    monkeypatch.setattr(sending, "MAX_BATCH_RECORDS", 1)
+    resize(writing, 8, first)
+    keyed(writing, BODIES[:6])
+    for resized in (then, first):
+        live = killing(monkeypatch, sends, before=False)
+        with pytest.raises(Killed):
+            keyed(writing, BODIES[6:], batch=1)
+        live()
+        resize(writing, 8, resized)
+    keyed(writing, BODIES[6:], batch=1)
+    resize(writing, 8, 1)
+    assert keyed(writing, BODIES[6:], batch=1).stored_before == len(BODIES) - 6
+    check_each_once(writing, BODIES)
+    resize(writing, 8, 2)
+    with pytest.raises(WriteRefused, match="has other rows"):
+        keyed(writing, BODIES[7:], batch=1)
+
+
+@pytest.mark.parametrize("has_intents", [True, False])
+def test_topic_resized_while_a_task_writes_gets_each_row_once(
+    writing: Writing, has_intents: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers refuse what was chosen by the queues of before: the task goes on by those of
+    now, and where nothing is written down it ends, as a repetition couldn't go on."""
+    resize(writing, 2, 2)
+    send, upcoming = Brokers.send, [(8, 5)]
+
+    def sent(self: Brokers, producer: bytes, parts: list[pb.SendBatch]) -> list[pb.SendResult]:
+        results = send(self, producer, parts)
+        if parts[0].topic == writing.topic and upcoming:
+            resize(writing, *upcoming.pop())
+        return results
+
+    monkeypatch.setattr(Brokers, "send", sent)
+    if has_intents:
+        assert keyed(writing, BODIES).rows == len(BODIES)
+        assert len(check_each_once(writing, BODIES)) > 2
+        assert keyed(writing, BODIES).stored_before == len(BODIES)
+    else:
+        with pytest.raises(WriteRefused, match="was given other queues while partition 0"):
+            keyed(replace(writing, has_intents=False), BODIES)
+
+
+def test_write_without_a_name_ends_if_its_topic_was_resized_in_the_middle(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing says how many queues the rows were spread over, so a repeated task would skip some
+    and store others twice. What has stored nothing by then goes by the queues that there are."""
+    made = TopicsSource(
+        {"bootstrap": ",".join(writing.access.addresses), "topic": writing.topic}
+    ).writer(StructType(_fields("body binary")), False)
+    alone = made._writing
+    resize(writing, 4, 2)
+    assert keyed(alone, BODIES[:4]).rows == 4
+    resize(writing, 4, 4)
+    with pytest.raises(WriteRefused, match="a write with the option producer would go on"):
+        keyed(alone, BODIES[:4])
+    made = TopicsSource(
+        {"bootstrap": ",".join(writing.access.addresses), "topic": writing.topic}
+    ).writer(StructType(_fields("body binary")), False)
+    live = killing(monkeypatch, 2, before=True)
+    with pytest.raises(Killed):
+        keyed(made._writing, BODIES[4:])
+    live()
+    keyed(made._writing, BODIES[4:])
+    check_each_once(writing, BODIES)
+
+
+def test_intents_of_the_release_before_are_taken_up(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They say nothing of the number of queues: it chose by all that are read."""
+    resize(writing, 3, 3)
+    encode = Intent.encode
+
+    def before(self: Intent) -> bytes:
+        told = json.loads(encode(self)) | {"version": 1}
+        for each in told["topics"].values():
+            del each["write_queues"]
+        return json.dumps(told).encode()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Intent, "encode", before)
+        killing(patched, 3, before=False)
+        with pytest.raises(Killed):
+            keyed(writing, BODIES)
+    assert keyed(writing, BODIES).stored_before > 0
+    resize(writing, 3, 2)
+    assert keyed(writing, BODIES).stored_before == len(BODIES)
+    check_each_once(writing, BODIES)
 
 
 def test_name_that_was_forgotten_is_noticed(
@@ -231,7 +380,7 @@ def test_name_that_was_forgotten_is_noticed(
     write(writing, BODIES[:8])
     register = Brokers.register
 
-    def forgotten(self: Brokers, name: str, token: bytes) -> pb.RegisterProducerResponse:
+    def forgotten(self: Brokers, name: str, token: bytes, *_: Any) -> pb.RegisterProducerResponse:
         answer = register(self, f"{name}-anew", token)
         assert not answer.next_sequences
         return answer
@@ -265,7 +414,7 @@ def test_single_write_needs_no_name_and_no_second_topic(writing: Writing) -> Non
     assert content(writing) == BODIES
     with Brokers(writing.access) as brokers:
         assert brokers.topic(writing.progress_topic) is None
-    check_told([write(alone, BODIES)])
+    commit_batch([write(alone, BODIES)])
 
 
 def test_rows_say_where_they_go(dledger_group: BrokerGroup, writing: Writing) -> None:
@@ -311,7 +460,7 @@ def test_what_was_read_can_be_written(dledger_group: BrokerGroup, writing: Writi
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"queue_id": pa.array([7])}, "has queues 0 to 0, not 7"),
+        ({"queue_id": pa.array([7])}, "takes messages in queues 0 to 0, not 7"),
         ({"keys": pa.array(["a b"])}, "a row that can't be a message"),
         ({"properties": pa.array([[("WAIT", "x")]], pa.map_(pa.string(), pa.string()))}, "WAIT"),
     ],
@@ -380,8 +529,11 @@ def _fields(types: str) -> list[Any]:
     return [StructField(name, kinds[kind]) for name, kind in pairs]
 
 
-def test_modes_and_batches_that_a_sink_has_not_are_refused() -> None:
+def test_modes_and_batches_that_a_sink_has_not_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A topic is appended to; a stream numbers its batches itself."""
+    monkeypatch.setattr(sink, "_entry_now", lambda access: 1)
     made = TopicsSource({"bootstrap": "127.0.0.1:1", "topic": "a"})
     schema = StructType(_fields("body binary"))
     with pytest.raises(BadOption, match="never overwritten"):

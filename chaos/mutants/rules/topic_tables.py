@@ -8,16 +8,19 @@ from chaos.mutants.mutant import Mutant
 
 _NO_SPARK: Final = "no Spark reads or writes while a group is simulated"
 _SINK: Final = "tests/spark/test_sink.py::"
+_STEPS: Final = "tests/spark/test_steps.py"
+_PROGRESS: Final = "tests/spark/test_progress.py::"
 _OTHER_SIDE: Final = "tests/spark/test_other_side.py::"
 _FOLLOWING: Final = "tests/spark/test_following.py::"
+_GOES_ON: Final = "test_stream_goes_on_when_its_topic_has_fewer_queues_and_more_again"
 _READING: Final = "tests/spark/test_reading.py::"
 
 TOPIC_TABLES = (
     Mutant(
         "rows-are-numbered-from-zero-in-each-batch",
         "dledger/spark/sink.py",
-        "return self._numbers.get((topic, self._targets[topic].incarnation, queue_id), 0)\n",
-        "return 0\n",
+        "        numbers = self._numbers.get((topic, target.incarnation), {})\n",
+        "        numbers: dict[int, int] = {}\n",
         masked=_NO_SPARK,
         tests=(_SINK + "test_rows_are_stored_in_their_order",),
     ),
@@ -32,26 +35,142 @@ TOPIC_TABLES = (
     Mutant(
         "rows-before-their-intent",
         "dledger/spark/sink.py",
-        "            self._write_down(now)\n            before = now\n",
-        "            before = now\n",
+        "        if new and self._writing.has_intents:\n",
+        "        if False:\n",
         masked=_NO_SPARK,
         tests=(_SINK + "test_other_rows_than_before_are_refused",),
     ),
     Mutant(
         "batch-committed-without-looking-for-others",
         "dledger/spark/sink.py",
-        "    progress.check_all_told(intents, writing.batch, {each.partition for each in told})\n",
-        "",
+        "        progress.check_all_told(looked, writing.batch, partitions)\n"
+        "        end = looked.bounds[1]\n"
+        "        if looked.intents:\n",
+        "        end = looked.bounds[1]\n        if looked.intents:\n",
         masked=_NO_SPARK,
         tests=(_SINK + "test_partitions_that_a_repeated_batch_lacks_are_told_of",),
     ),
     Mutant(
         "batch-over-and-written-again",
         "dledger/spark/progress.py",
-        "    if later:\n",
+        "    if later > batch:\n",
         "    if False:\n",
         masked=_NO_SPARK,
         tests=(_SINK + "test_attempt_that_outlived_its_batch_stores_nothing",),
+    ),
+    Mutant(
+        "rows-to-all-queues-that-are-read",
+        "dledger/spark/rows.py",
+        "len(topic.bounds), topic.write_queues, topic.changed)",
+        "len(topic.bounds), len(topic.bounds), topic.changed)",
+        masked=_NO_SPARK,
+        tests=(_SINK + "test_rows_go_to_queues_that_take_messages",),
+    ),
+    Mutant(
+        "repeated-rows-by-the-queues-of-now",
+        "dledger/spark/steps.py",
+        "        queues = intent.write_queues or target.read_queues  #",
+        "        queues = target.write_queues  #",
+        masked=_NO_SPARK,
+        tests=(_STEPS, _SINK + "test_topic_resized_between_attempts_gets_each_row_once"),
+    ),
+    Mutant(
+        "next-step-forgets-queues-of-the-one-before",
+        "dledger/spark/steps.py",
+        "    intent = TopicIntent(target.incarnation, before | own, ",
+        "    intent = TopicIntent(target.incarnation, own, ",
+        masked=_NO_SPARK,
+        tests=(_STEPS,),
+    ),
+    Mutant(
+        "step-begins-where-the-task-began",
+        "dledger/spark/steps.py",
+        "from_zero=from_zero and not taken)",
+        "from_zero=from_zero)",
+        masked=_NO_SPARK,
+        tests=(_SINK + "test_topic_resized_between_attempts_gets_each_row_once",),
+    ),
+    Mutant(
+        "rows-chosen-by-no-state-of-the-topic",
+        "dledger/spark/sending.py",
+        "        queues_changed=send.changed,\n",
+        "",
+        masked=_NO_SPARK,
+        tests=(_SINK + "test_topic_resized_while_a_task_writes_gets_each_row_once",),
+    ),
+    Mutant(
+        "nameless-write-goes-on-in-other-queues",
+        "dledger/spark/sink.py",
+        "and rows.target.changed > self._writing.as_of:\n",
+        "and False:\n",
+        masked=_NO_SPARK,
+        tests=(_SINK + "test_write_without_a_name_ends_if_its_topic_was_resized_in_the_middle",),
+    ),
+    Mutant(
+        "late-intent-hides-the-batch-at-hand",
+        "dledger/spark/progress.py",
+        "            if each.partition in own:\n",
+        "            if True:\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_late_intent_of_an_earlier_batch_hides_nothing",),
+    ),
+    Mutant(
+        "attempt-looks-no-more-once-it-has-begun",
+        "dledger/spark/sink.py",
+        "        if looked.over == writing.batch:\n",
+        "        if False:\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_late_attempt_of_a_batch_that_is_over_stores_nothing",),
+    ),
+    Mutant(
+        "commit-looks-once",
+        "dledger/spark/sink.py",
+        "            progress.check_all_told(looked, writing.batch, partitions)\n            end =",
+        "            end =",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_intent_that_is_written_while_its_batch_is_committed_is_told_of",),
+    ),
+    Mutant(
+        "committed-batch-gets-another-partition",
+        "dledger/spark/progress.py",
+        "    if not own and looked.over == batch:\n",
+        "    if False:\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_partition_that_had_no_rows_in_a_committed_batch_gets_none",),
+    ),
+    Mutant(
+        "intents-that-have-gone-never-were",
+        "dledger/spark/sink.py",
+        "            progress.check_kept(self._brokers, topic, batch, looked)\n",
+        "            pass\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_batch_whose_intent_is_kept_no_longer_isnt_written_again",),
+    ),
+    Mutant(
+        "one-mark-for-all-batches",
+        "dledger/spark/progress.py",
+        "_MARKS: Final = 11\n",
+        "_MARKS: Final = 1\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_query_that_rested_goes_on",),
+    ),
+    Mutant(
+        "batch-written-again-is-told-by-its-own-mark",
+        "dledger/spark/progress.py",
+        "for each in range(1, _MARKS)]",
+        "for each in range(_MARKS)]",
+        masked=_NO_SPARK,
+        tests=(
+            _PROGRESS + "test_batch_that_is_written_again_after_its_intents_have_gone_is_refused",
+        ),
+    ),
+    Mutant(
+        "batch-that-is-over-ends-no-look",
+        "dledger/spark/progress.py",
+        "                is_whole, floor = True, max(floor, each.through)\n",
+        "                is_whole = True\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_look_back_ends_at_the_batch_before",),
     ),
     Mutant(
         "refused-rows-count-as-stored",
@@ -116,6 +235,40 @@ TOPIC_TABLES = (
         "        if False:\n",
         masked=_NO_SPARK,
         tests=(_OTHER_SIDE + "test_queue_that_ends_before_what_was_read_is_a_loss",),
+    ),
+    Mutant(
+        "stream-forgets-queues-that-went",
+        "dledger/spark/following.py",
+        "    told = _told(topic, [*(high for _, high in topic.bounds), *gone])\n",
+        "    gone = ()\n    told = _told(topic, [high for _, high in topic.bounds])\n",
+        masked=_NO_SPARK,
+        tests=(_FOLLOWING + _GOES_ON,),
+    ),
+    Mutant(
+        "stream-passes-over-a-queue-that-went-unread",
+        "dledger/spark/following.py",
+        "        if read < gone.get(str(queue_id), read):\n",
+        "        if False:\n",
+        masked=_NO_SPARK,
+        tests=(_FOLLOWING + "test_queue_that_went_unread_is_a_loss",),
+    ),
+    Mutant(
+        "queue-that-came-back-begins-at-zero",
+        "dledger/spark/following.py",
+        "*(begins.get(str(each), 0) for each in range(len(at), count))",
+        "*(0 for each in range(len(at), count))",
+        masked=_NO_SPARK,
+        tests=(_FOLLOWING + "test_queue_that_was_gone_before_the_stream_begins_where_it_ended",),
+    ),
+    Mutant(
+        "end-with-fewer-queues-makes-no-batch",
+        "dledger/spark/following.py",
+        "    return [*at[:count], *(",
+        "    return [*at, *(",
+        masked=_NO_SPARK,
+        tests=(
+            _FOLLOWING + "test_batch_that_a_release_before_planned_with_fewer_queues_is_repeated",
+        ),
     ),
     Mutant(
         "batches-of-any-size",
