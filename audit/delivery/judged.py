@@ -8,6 +8,7 @@ and story together is `audit.delivery.check`'s matter, or `audit.delivery.distri
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,18 +23,35 @@ MAX_ANOMALIES: Final = 1_000  # A task tells so many in full; all are counted.
 
 
 @dataclass(frozen=True, slots=True)
+class QueueStarts:
+    """The first offset of each queue that a log can hold a message of. `offsets`: of those that
+    begin behind 0; `unknown`: why nobody knows them, empty where they are known."""
+
+    offsets: Mapping[QueueKey, int] = field(default_factory=dict)
+    unknown: str = ""
+
+    def of(self, queue: QueueKey) -> int | None:
+        """The queue's; None if nobody knows it."""
+        return None if self.unknown else self.offsets.get(queue, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class DeliveryTask:
     """Judge the queues of share `share` of `shares`."""
 
     histories: tuple[str, ...]
     parts: tuple[LogRange, ...]
-    begins_at_0: bool
+    starts: QueueStarts
     tail_is_known: bool
     share: int
     shares: int
     weight: int
     host: str | None = None
     left_out: LeftOut = NOTHING_LEFT_OUT
+
+    def log_of(self, queue: QueueKey) -> LoggedQueue:
+        """The queue's log, of which no message has been read."""
+        return LoggedQueue(self.starts.of(queue), self.tail_is_known)
 
     def keeps(self, queue: QueueKey) -> bool:
         """Whether the queue is in the share; the same in every process."""

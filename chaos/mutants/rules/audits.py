@@ -8,6 +8,7 @@ _READS_ONLY = "nothing audits while a group is simulated"
 _SCOPE = ("tests/audit/test_scope.py",)
 _EXPORT = ("tests/audit/test_export.py",)
 _LOG = ("tests/audit/test_log.py",)
+_STARTS = ("tests/audit/test_delivery_starts.py",)
 _RANGES = ("tests/audit/test_ranges.py",)
 
 AUDITS = (
@@ -326,5 +327,29 @@ AUDITS = (
         "self.counts[Kind.UNDECIDED]",
         masked=_READS_ONLY,
         tests=("tests/audit/test_delivery.py",),
+    ),
+    Mutant(
+        "queues-begin-with-what-is-left",
+        "audit/delivery/starts.py",
+        "            return QueueStarts(_starts_in(name, log.start))\n",
+        "            return QueueStarts(unknown=str(_starts_in(name, log.start)))\n",
+        masked=_READS_ONLY,
+        tests=_STARTS,
+    ),
+    Mutant(
+        "state-of-another-log-says-where-queues-begin",
+        "audit/delivery/starts.py",
+        "        if _place(head) != wanted:\n",
+        "        if False:\n",
+        masked=_READS_ONLY,
+        tests=_STARTS,
+    ),
+    Mutant(
+        "unknown-beginning-excuses-a-loss",
+        "audit/delivery/check.py",
+        " or not self.operations or self._may_lack\n",
+        " or not self.operations\n",
+        masked=_READS_ONLY,
+        tests=_STARTS,
     ),
 )
