@@ -68,9 +68,13 @@ class DeliveryReport:
     def exit_code(self) -> ExitCode:
         if any(count for kind, count in self.counts.items() if kind != Kind.UNDECIDED):
             return ExitCode.INCONSISTENT
-        # Histories in which nothing was done say nothing, least of all that it was delivered.
-        is_open = self.counts[Kind.UNDECIDED] or not self.operations or self._may_lack
+        # Histories of which nothing was compared say nothing, least of all that it was delivered.
+        is_open = self.counts[Kind.UNDECIDED] or not self._compared or self._may_lack
         return ExitCode.INCOMPLETE if is_open else ExitCode.CONSISTENT
+
+    @property
+    def _compared(self) -> int:
+        return sum(queue.compared for queue in self.queues)
 
     @property
     def _may_lack(self) -> bool:
@@ -269,6 +273,8 @@ def _notes(judged: Sequence[Judged], queues: Sequence[QueueCount]) -> list[str]:
     notes = [
         f"topic {topic} was deleted, or may have been: not judged" for topic in judged[0].deleted
     ]
+    if not any(queue.compared for queue in queues):
+        notes.append("no message that was acknowledged or delivered was held against the log")
     told = sum(len(each.anomalies) for each in judged)
     if (all_of_them := sum(sum(queue.anomalies.values()) for queue in queues)) > told:
         notes.append(f"{told} of {all_of_them} anomalies are told in full")

@@ -80,6 +80,10 @@ class LoggedQueue:
             return []
         return [self.places[value], *self.more_places.get(value, ())]
 
+    def has(self, value: str) -> bool:
+        """Whether a message of that value is in the log."""
+        return value in self.places
+
     @property
     def end(self) -> int:
         """The queue offset behind the last message."""
@@ -137,6 +141,21 @@ def expired_messages(log: LoggedQueue, story: QueueStory) -> int:
         if sent.offset is not None
         for at in range(len(sent.values))
     )
+
+
+def compared_messages(log: LoggedQueue, story: QueueStory) -> int:
+    """Acknowledged and delivered messages that were held against the log: those that lie, by what
+    their clients were told, where retention took nothing. One that was acknowledged nobody knows
+    where is, if the log has it."""
+    start = log.start
+    acknowledged = sum(
+        log.has(value) if sent.offset is None else sent.offset + at >= start
+        for sent in story.sends
+        if sent.outcome is Outcome.OK
+        for at, value in enumerate(sent.values)
+    )
+    delivered = sum(offset >= start for poll in story.polls for offset, _ in poll.messages)
+    return acknowledged + delivered
 
 
 def _check_acknowledged(case: _Case, sent: Sent) -> Iterator[Anomaly]:

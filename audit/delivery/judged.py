@@ -15,7 +15,13 @@ from typing import Final
 import xxhash
 
 from audit.delivery.history import QueueKey, QueueStory
-from audit.delivery.judge import Anomaly, LoggedQueue, expired_messages, judge_queue
+from audit.delivery.judge import (
+    Anomaly,
+    LoggedQueue,
+    compared_messages,
+    expired_messages,
+    judge_queue,
+)
 from dledger.history import Outcome
 from dledger.reading.decode import NOTHING_LEFT_OUT, LeftOut, LogRange
 
@@ -62,7 +68,8 @@ class DeliveryTask:
 @dataclass(frozen=True, slots=True)
 class QueueCount:
     """Messages of one queue: handed over by producers, by what they learned; in the log; got by
-    consumers, each time counted; acknowledged and taken away by retention since."""
+    consumers, each time counted; acknowledged and taken away by retention since (`expired`);
+    acknowledged or got by consumers, and held against the log (`compared`)."""
 
     topic: str
     queue_id: int
@@ -72,6 +79,7 @@ class QueueCount:
     stored: int
     delivered: int
     expired: int
+    compared: int
     anomalies: dict[str, int]
 
 
@@ -106,6 +114,7 @@ class Judged:
                 stored=len(log.values),
                 delivered=sum(len(poll.messages) for poll in story.polls),
                 expired=expired_messages(log, story),
+                compared=compared_messages(log, story),
                 anomalies=dict(counts),
             )
         )

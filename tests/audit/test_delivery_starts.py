@@ -96,6 +96,17 @@ def test_a_queue_that_retention_has_emptied_lost_nothing(tmp_path: Path, engine:
     assert [queue.expired for queue in report.queues] == [taken, 2]
 
 
+def test_messages_that_are_all_gone_prove_nothing(tmp_path: Path) -> None:
+    """Retention took whatever the history speaks of."""
+    replica, _ = begun_later(tmp_path, VALUES, lambda n: {("t", 0): n})
+    story = Story()
+    story.send(VALUES[0], at=0)
+    story.poll((0, VALUES[0]))
+    story.send(*VALUES[1:])
+    report = audit_delivery([replica], [written(tmp_path, story)], LocalEngine())
+    assert (told(report), report.verdict) == ([], "undecided")
+
+
 @pytest.mark.parametrize("lost", [1, 3])
 def test_a_loss_at_the_front_of_what_is_kept_is_told(
     tmp_path: Path, engine: Engine, lost: int

@@ -323,10 +323,18 @@ AUDITS = (
     Mutant(
         "nothing-done-is-delivered",
         "audit/delivery/check.py",
-        "self.counts[Kind.UNDECIDED] or not self.operations",
+        "self.counts[Kind.UNDECIDED] or not self._compared",
         "self.counts[Kind.UNDECIDED]",
         masked=_READS_ONLY,
         tests=("tests/audit/test_delivery.py",),
+    ),
+    Mutant(
+        "what-retention-took-was-compared",
+        "audit/delivery/judge.py",
+        "else sent.offset + at >= start\n",
+        "else True\n",
+        masked=_READS_ONLY,
+        tests=_STARTS,
     ),
     Mutant(
         "queues-begin-with-what-is-left",
@@ -347,8 +355,8 @@ AUDITS = (
     Mutant(
         "unknown-beginning-excuses-a-loss",
         "audit/delivery/check.py",
-        " or not self.operations or self._may_lack\n",
-        " or not self.operations\n",
+        " or not self._compared or self._may_lack\n",
+        " or not self._compared\n",
         masked=_READS_ONLY,
         tests=_STARTS,
     ),
