@@ -329,6 +329,14 @@ AUDITS = (
         tests=("tests/audit/test_delivery.py",),
     ),
     Mutant(
+        "what-differed-and-was-not-seen-is-equal",
+        "audit/proof/replicas.py",
+        "        if not tasks:\n            return set()\n",
+        "        return set()\n",
+        masked=_READS_ONLY,
+        tests=_SCOPE,
+    ),
+    Mutant(
         "what-retention-took-was-compared",
         "audit/delivery/judge.py",
         "else sent.offset + at >= start\n",
