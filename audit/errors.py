@@ -11,6 +11,7 @@
     ├── CommitUnknown       a table's commit got no answer: it may have happened (retriable)
     ├── KeptUnreadable      what is kept of a proof is none: its segment is read again
     ├── StoreInUse          another watch keeps its results there (retriable)
+    ├── ExportUnderWay      another export writes to that folder (retriable)
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
 
 The two that stand for a file at a node are `OSError`s as well: who reads a log needn't know whether
@@ -118,6 +119,17 @@ class StoreInUse(AuditError):
 
     def __init__(self, folder: str) -> None:
         super().__init__(f"another watch writes to {folder}: name another folder with --reports")
+        self.folder = folder
+
+
+class ExportUnderWay(AuditError):
+    """Another run has the folder: nothing was written there by this one."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(f"another export writes to {folder}; run this one again when it is done")
         self.folder = folder
 
 

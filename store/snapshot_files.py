@@ -368,6 +368,19 @@ class SnapshotFiles:
             self._files.unlink(self.path(index))
 
 
+def content_of(
+    files: FileSystem, handle: Handle, name: str
+) -> tuple[SnapshotHead, Iterator[bytes]]:
+    """Of a snapshot that is open, wherever it lies, what `SnapshotFiles.opened` gives of one here.
+
+    Raises:
+        CorruptionFound: it isn't what was written; the iteration raises it, too.
+        OSError: it can't be read.
+    """
+    reader = _Reader(files, handle, name)
+    return reader.head(), reader.chunks()
+
+
 class _Reader:
     """Reads one file from its beginning, in blocks."""
 

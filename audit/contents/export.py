@@ -2,17 +2,24 @@
 
     <target>/topic=orders/date=2026-01-31/00000000000000000000-00000000000000016384.parquet
     <target>/_export.json    what is done, and what a run is about to do
+    <target>/_export.lock    held by the run that is at work
 
 A file holds the messages of one range of the log, and its name says which. A run first writes
-down up to where it will go, then the files, then that they are done; a run that broke off is
-repeated over the same ranges and replaces the same files, so no message is ever in two of them.
+down up to where it will go, then the files, then that they are done, each durable before the next;
+what a run that broke off had begun is repeated over the same ranges and replaces the same files, so
+no message is ever in two of them. Then it goes on. Two runs at once would take each other's ranges
+for broken off: the second is refused.
 One position stands for all topics, so an export is of the topics that it was begun with.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import secrets
+import socket
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +30,7 @@ from typing import Final
 import numpy as np
 
 from audit.engines.engine import Engine, Progress, no_progress
-from audit.errors import EngineUnavailable, UsageMistake
+from audit.errors import EngineUnavailable, ExportUnderWay, UsageMistake
 from audit.reading.replica import Replica
 from audit.reading.survey import check_reaches, check_topics, committed_log
 from dledger.reading.columns import Integers, Words
@@ -41,6 +48,8 @@ from dledger.reading.ranges import log_ranges
 from dledger.reading.survey import Survey
 
 STATE_FILE: Final = "_export.json"
+LOCK_FILE: Final = "_export.lock"
+_UNFINISHED: Final = ".new"  # behind the name of a file that is on its way
 FORMAT: Final = "dledger-export/1"
 _DAY_MS: Final = 86_400_000
 
@@ -101,36 +110,63 @@ def export_messages(
     Raises:
         UsageMistake: the target holds something else, or messages of another broker group or of
             other topics; the replica has no message of one of `topics`, or lacks what comes next.
+        ExportUnderWay: another run is at work there.
         EngineUnavailable: pyarrow isn't installed.
         LogDamaged: the replica's log is damaged; nothing of this run counts as done.
     """
     _require_pyarrow()
     log, left_out = readable(committed_log(replica), includes_deleted=includes_deleted)
     check_topics(log, topics)
-    state = _state_of(target, log, topics)
-    check_reaches(log, str(target), state.done, accept_retention=accept_retention)
-    begin = max(state.done, log.retained_from)
-    if state.pending > begin:
-        end = state.pending  # A run broke off: the same ranges again, so the same files.
-    else:
-        end = max(log.settled, begin)
-    if log.settled < end:
-        raise UsageMistake(f"{replica.id} is committed to {log.settled}; {end} was begun before")
-    write_state(target, replace(state, pending=end))
-    tasks = [
-        ExportTask(part, str(target), topics, replica.host, left_out)
-        for part in log_ranges(log, begin, end)
-        if part.start < part.end
-    ]
-    counts = engine.run(export_range, tasks, progress)
-    write_state(target, replace(state, done=end, pending=end))
-    return Exported(
-        begin,
-        end,
-        sum(messages for messages, _, _ in counts),
-        sum(files for _, files, _ in counts),
-        sum(size for _, _, size in counts),
-    )
+    _state_of(target, log, topics)  # Nothing is made in a folder of something else.
+    with _held(target):
+        state = _state_of(target, log, topics)
+        check_reaches(log, str(target), state.done, accept_retention=accept_retention)
+        begin = at = max(state.done, log.retained_from)
+        ends = [max(log.settled, begin)]
+        if state.pending > begin:  # A run broke off: the same ranges again, so the same files.
+            ends.insert(0, state.pending)
+            _remove_unfinished(target)
+        if log.settled < ends[0]:
+            raise UsageMistake(
+                f"{replica.id} is committed to {log.settled}; {ends[0]} was begun before"
+            )
+        counts: list[tuple[int, int, int]] = []
+        for end in ends:
+            write_state(target, replace(state, done=at, pending=end))
+            tasks = [
+                ExportTask(part, str(target), topics, replica.host, left_out)
+                for part in log_ranges(log, at, end)
+                if part.start < part.end
+            ]
+            counts += engine.run(export_range, tasks, progress)
+            write_state(target, replace(state, done=end, pending=end))
+            at = end
+    messages, files, size = (sum(each) for each in zip((0, 0, 0), *counts, strict=True))
+    return Exported(begin, at, messages, files, size)
+
+
+@contextlib.contextmanager
+def _held(target: Path) -> Iterator[None]:
+    """Nobody else writes to the target while this lasts.
+
+    Raises:
+        ExportUnderWay: somebody does.
+    """
+    with (target / LOCK_FILE).open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ExportUnderWay(str(target)) from error
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # An engine's processes may have it open, too.
+
+
+def _remove_unfinished(target: Path) -> None:
+    """What a run that broke off had on its way is gone."""
+    for file in target.glob(f"topic=*/date=*/_*{_UNFINISHED}"):
+        file.unlink(missing_ok=True)
 
 
 def _state_of(target: Path, log: Survey, topics: frozenset[str] | None) -> ExportState:
@@ -178,12 +214,35 @@ def export_range(task: ExportTask) -> tuple[int, int, int]:
         folder = Path(task.target) / f"topic={topic}" / f"date={day}"
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"{part.start:020d}-{part.end:020d}.parquet"
-        fresh = file.with_name(f"_{file.name}.new")
-        pq.write_table(table, fresh, compression="zstd")
+        # A cluster may have two at the same range, and takes the answer of one.
+        fresh = file.with_name(f"_{file.name}.{_writer()}{_UNFINISHED}")
+        with fresh.open("wb") as content:
+            pq.write_table(table, content, compression="zstd")
+            content.flush()
+            os.fsync(content.fileno())
         fresh.replace(file)
         messages += table.num_rows
         size += file.stat().st_size
+    # The names too, of files and of the folders that they are in.
+    folders = {Path(task.target) / f"topic={topic}" / f"date={day}" for topic, day in batches}
+    names = {parent for each in folders for parent in (each, each.parent, each.parent.parent)}
+    for folder in sorted(names):
+        _sync_names(folder)
     return messages, len(batches), size
+
+
+def _writer() -> str:
+    """A name that nobody else has who writes at this moment, on this machine or another."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _sync_names(folder: Path) -> None:
+    """The names in the folder are durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _by_place(records: Records) -> Iterator[tuple[tuple[str, str], Integers]]:
@@ -217,7 +276,7 @@ def read_state(target: Path) -> ExportState | None:
             topics=None if topics is None else frozenset(map(str, topics)),
         )
     except FileNotFoundError:
-        if any(target.iterdir()):
+        if any(each.name != LOCK_FILE for each in target.iterdir()):
             raise UsageMistake(f"{target} isn't empty and holds no export") from None
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -225,7 +284,7 @@ def read_state(target: Path) -> ExportState | None:
 
 
 def write_state(target: Path, state: ExportState) -> None:
-    """The state is on disk before what follows begins."""
+    """The state is on disk, under its name, before what follows begins."""
     fields = {
         "format": FORMAT,
         "group": state.broker_group,
@@ -239,6 +298,7 @@ def write_state(target: Path, state: ExportState) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(target / STATE_FILE)
+    _sync_names(target)
 
 
 def _said(topics: frozenset[str] | None) -> str:

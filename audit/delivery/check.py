@@ -21,7 +21,15 @@ from typing import Final
 
 from audit.delivery.history import QueueKey, QueueStory, Story, read_histories
 from audit.delivery.judge import Anomaly, Kind, LoggedQueue
-from audit.delivery.judged import DeliveryTask, Judged, QueueCount, payload_of, value_of
+from audit.delivery.judged import (
+    DeliveryTask,
+    Judged,
+    QueueCount,
+    QueueStarts,
+    payload_of,
+    value_of,
+)
+from audit.delivery.starts import starts_of
 from audit.engines.engine import Engine, Progress, no_progress
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
@@ -48,6 +56,7 @@ class DeliveryReport:
     replica: str
     committed: int
     tail_is_known: bool
+    starts_are_known: bool
     operations: int
     queues: tuple[QueueCount, ...]
     counts: dict[str, int]
@@ -59,9 +68,18 @@ class DeliveryReport:
     def exit_code(self) -> ExitCode:
         if any(count for kind, count in self.counts.items() if kind != Kind.UNDECIDED):
             return ExitCode.INCONSISTENT
-        # Histories in which nothing was done say nothing, least of all that it was delivered.
-        is_open = self.counts[Kind.UNDECIDED] or not self.operations
+        # Histories of which nothing was compared say nothing, least of all that it was delivered.
+        is_open = self.counts[Kind.UNDECIDED] or not self._compared or self._may_lack
         return ExitCode.INCOMPLETE if is_open else ExitCode.CONSISTENT
+
+    @property
+    def _compared(self) -> int:
+        return sum(queue.compared for queue in self.queues)
+
+    @property
+    def _may_lack(self) -> bool:
+        """Whether something is gone, and nobody knows if retention took it."""
+        return not self.starts_are_known and any(queue.expired for queue in self.queues)
 
     @property
     def verdict(self) -> str:
@@ -95,13 +113,14 @@ def audit_delivery(
     size = sum(_size_of(path) for path in histories)
     replica, log = _furthest(replicas)
     log, left_out = readable(log, includes_deleted=True)
+    starts = starts_of(log)
     answered = sum(each.position is not None for each in replicas)
     tail_is_known = replica.position is not None and 2 * answered > len(replicas)
     shares = max(engine.parallelism, -(-size // share_bytes))
     whole = DeliveryTask(
         tuple(histories),
         _whole_log(log),
-        log.retained_from == 0,
+        starts,
         tail_is_known,
         0,
         1,
@@ -124,11 +143,15 @@ def audit_delivery(
         replica.id,
         log.settled,
         tail_is_known,
+        not starts.unknown,
         judged[0].operations,
         tuple(queues),
         {kind.value: counts[kind] for kind in Kind},
         tuple(sorted((a for each in judged for a in each.anomalies), key=_place)),
-        tuple(_notes(judged, queues, len(replicas), answered, tail_is_known=tail_is_known)),
+        (
+            *_notes(judged, queues),
+            *_notes_of_ends(queues, starts, len(replicas), answered, tail_is_known=tail_is_known),
+        ),
         round(time.monotonic() - started, 4),
     )
 
@@ -158,7 +181,7 @@ def judge_share(task: DeliveryTask) -> Judged:
     judged = Judged(deleted=tuple(sorted(story.deleted)), operations=story.operations)
     for key in sorted(logged.keys() | story.queues.keys()):
         if key[0] not in story.deleted:
-            log = logged.get(key) or LoggedQueue(task.begins_at_0, task.tail_is_known)
+            log = logged.get(key) or task.log_of(key)
             judged.judge(key, log, story.queues.get(key) or QueueStory())
     return judged
 
@@ -187,7 +210,7 @@ def _read_log(task: DeliveryTask, story: Story) -> dict[QueueKey, LoggedQueue]:
                     kept[key] = task.keeps(key)
                 if kept[key]:
                     if key not in queues:
-                        queues[key] = LoggedQueue(task.begins_at_0, task.tail_is_known)
+                        queues[key] = task.log_of(key)
                     queues[key].add(int(offset), value_of(payload_of(body)))
     return queues
 
@@ -246,25 +269,39 @@ def _place(anomaly: Anomaly) -> tuple[str, int, int, str]:
     return anomaly.topic, anomaly.queue_id, offset, anomaly.kind.value
 
 
-def _notes(
-    judged: Sequence[Judged],
+def _notes(judged: Sequence[Judged], queues: Sequence[QueueCount]) -> list[str]:
+    notes = [
+        f"topic {topic} was deleted, or may have been: not judged" for topic in judged[0].deleted
+    ]
+    if not any(queue.compared for queue in queues):
+        notes.append("no message that was acknowledged or delivered was held against the log")
+    told = sum(len(each.anomalies) for each in judged)
+    if (all_of_them := sum(sum(queue.anomalies.values()) for queue in queues)) > told:
+        notes.append(f"{told} of {all_of_them} anomalies are told in full")
+    return notes
+
+
+def _notes_of_ends(
     queues: Sequence[QueueCount],
+    starts: QueueStarts,
     replicas: int,
     answered: int,
     *,
     tail_is_known: bool,
 ) -> list[str]:
-    notes = [
-        f"topic {topic} was deleted, or may have been: not judged" for topic in judged[0].deleted
-    ]
-    if expired := sum(queue.expired for queue in queues):
+    """What isn't judged because the log doesn't reach there."""
+    notes = []
+    expired = sum(queue.expired for queue in queues)
+    if expired and starts.unknown:
+        notes.append(
+            f"{expired} acknowledged messages lie before what is left of their queues: where those "
+            f"begin isn't known ({starts.unknown}), so they were taken away by retention, or lost"
+        )
+    elif expired:
         notes.append(f"{expired} acknowledged messages were taken away by retention: not judged")
     if not tail_is_known:
         notes.append(
             f"{answered} of {replicas} replicas said how far they are committed: what is "
             "acknowledged behind the log's end is undecided, not lost"
         )
-    told = sum(len(each.anomalies) for each in judged)
-    if (all_of_them := sum(sum(queue.anomalies.values()) for queue in queues)) > told:
-        notes.append(f"{told} of {all_of_them} anomalies are told in full")
     return notes

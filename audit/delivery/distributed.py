@@ -31,7 +31,7 @@ from audit.delivery.history import (
     Story,
 )
 from audit.delivery.judge import LoggedQueue
-from audit.delivery.judged import DeliveryTask, Judged, payload_of, value_of
+from audit.delivery.judged import DeliveryTask, Judged, QueueStarts, payload_of, value_of
 from audit.engines.engine import Progress
 from dledger.history import event_of
 from dledger.reading.decode import LogRange, Wanted, read_records
@@ -138,7 +138,7 @@ def _judge(
     wanted = Wanted(_COLUMNS, topics, left_out=task.left_out)
     messages = _generated(session, task.parts, MessageReader(wanted))
     by_queue = operations.where("key is not null").union(messages).repartition(partitions, "key")
-    judge = QueueJudge(task.begins_at_0, task.tail_is_known, topics)
+    judge = QueueJudge(task.starts, task.tail_is_known, topics)
     judged = _mapped(by_queue.sortWithinPartitions(*_ORDER), judge)
     return [told, *_unpickled(judged)]
 
@@ -258,21 +258,21 @@ class MessageReader:
 class QueueJudge:
     """Judges the queues of `topics`, of which it sees one after the other."""
 
-    begins_at_0: bool
+    starts: QueueStarts
     tail_is_known: bool
     topics: frozenset[str]
 
     def __call__(self, rows: Iterator[Row]) -> Iterator[Row]:
         judged = Judged()
         key: str | None = None
-        log, story = self._nothing()
+        log, story = LoggedQueue(), QueueStory()
         for row in rows:
             if row.key is None:
                 judged.damage = judged.damage or row.payload.decode()
                 continue
             if row.key != key:
                 self._judge(judged, key, log, story)
-                key, (log, story) = row.key, self._nothing()
+                key, log, story = row.key, self._log_of(row.key), QueueStory()
             if row.source == _LOG:
                 log.add(row.at, value_of(row.payload))
             else:
@@ -280,20 +280,25 @@ class QueueJudge:
         self._judge(judged, key, log, story)
         yield Row(None, _LOG, 0, 0, pickle.dumps(judged))
 
-    def _nothing(self) -> tuple[LoggedQueue, QueueStory]:
-        return LoggedQueue(self.begins_at_0, self.tail_is_known), QueueStory()
+    def _log_of(self, key: str) -> LoggedQueue:
+        return LoggedQueue(self.starts.of(_queue_of(key)), self.tail_is_known)
 
     def _judge(self, judged: Judged, key: str | None, log: LoggedQueue, story: QueueStory) -> None:
         if key is None:
             return
-        topic, queue_id = json.loads(key)
-        if topic in self.topics:
-            judged.judge((topic, queue_id), log, story)
+        queue = _queue_of(key)
+        if queue[0] in self.topics:
+            judged.judge(queue, log, story)
 
 
 def key_of(queue: QueueKey) -> str:
     """The queue as a shuffle's key: ASCII, whatever characters a history calls a topic by."""
     return json.dumps(queue)
+
+
+def _queue_of(key: str) -> QueueKey:
+    topic, queue_id = json.loads(key)
+    return topic, queue_id
 
 
 def _tell(story: QueueStory, what: Sent | Polled) -> None:

@@ -21,9 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
+from typing import Final
 
 from audit.delivery.history import Polled, Process, QueueKey, QueueStory, Sent
 from dledger.history import Outcome
+
+NO_OFFSET: Final = 1 << 64  # beyond all that a queue can have
 
 
 class Kind(StrEnum):
@@ -55,11 +58,11 @@ class Anomaly:
 class LoggedQueue:
     """One queue as the log has it: the value at each queue offset, and where else a value lies.
 
-    `begins_at_0` says that retention took nothing; `tail_is_known` that nothing was committed
-    behind the log's end when it was read.
+    `first`: the first queue offset that retention left, 0 where it took nothing, None where nobody
+    knows; `tail_is_known`: nothing was committed behind the log's end when it was read.
     """
 
-    begins_at_0: bool = True
+    first: int | None = 0
     tail_is_known: bool = True
     values: dict[int, str] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
@@ -77,15 +80,24 @@ class LoggedQueue:
             return []
         return [self.places[value], *self.more_places.get(value, ())]
 
+    def has(self, value: str) -> bool:
+        """Whether a message of that value is in the log."""
+        return value in self.places
+
     @property
     def end(self) -> int:
         """The queue offset behind the last message."""
-        return max(self.values, default=-1) + 1
+        return max(self.values) + 1 if self.values else self.first or 0
 
     @property
     def start(self) -> int:
-        """The first queue offset that can be judged."""
-        return 0 if self.begins_at_0 else min(self.values, default=0)
+        """The first queue offset that can be judged. Of a queue that has no message, and of which
+        nobody knows where it begins, none can. One that has messages of before its beginning is
+        another one by now: its topic was made anew."""
+        lowest = min(self.values, default=NO_OFFSET)
+        if self.first is None:
+            return lowest
+        return self.first if self.first <= lowest else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +143,21 @@ def expired_messages(log: LoggedQueue, story: QueueStory) -> int:
     )
 
 
+def compared_messages(log: LoggedQueue, story: QueueStory) -> int:
+    """Acknowledged and delivered messages that were held against the log: those that lie, by what
+    their clients were told, where retention took nothing. One that was acknowledged nobody knows
+    where is, if the log has it."""
+    start = log.start
+    acknowledged = sum(
+        log.has(value) if sent.offset is None else sent.offset + at >= start
+        for sent in story.sends
+        if sent.outcome is Outcome.OK
+        for at, value in enumerate(sent.values)
+    )
+    delivered = sum(offset >= start for poll in story.polls for offset, _ in poll.messages)
+    return acknowledged + delivered
+
+
 def _check_acknowledged(case: _Case, sent: Sent) -> Iterator[Anomaly]:
     """lost, moved, undecided."""
     for at, value in enumerate(sent.values):
@@ -146,7 +173,7 @@ def _check_acknowledged(case: _Case, sent: Sent) -> Iterator[Anomaly]:
         elif offset is None or offset >= case.end:
             where = "" if offset is None else f" at {offset}"
             detail = f"acknowledged{where}, the queue's log ends at {case.end}"
-            is_open = offset is None and not case.log.begins_at_0
+            is_open = offset is None and case.start > 0
             kind = Kind.UNDECIDED if is_open else case.beyond(Kind.LOST)
             yield case.anomaly(kind, offset, value, sent.process, detail)
         else:

@@ -8,17 +8,37 @@ and story together is `audit.delivery.check`'s matter, or `audit.delivery.distri
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import xxhash
 
 from audit.delivery.history import QueueKey, QueueStory
-from audit.delivery.judge import Anomaly, LoggedQueue, expired_messages, judge_queue
+from audit.delivery.judge import (
+    Anomaly,
+    LoggedQueue,
+    compared_messages,
+    expired_messages,
+    judge_queue,
+)
 from dledger.history import Outcome
 from dledger.reading.decode import NOTHING_LEFT_OUT, LeftOut, LogRange
 
 MAX_ANOMALIES: Final = 1_000  # A task tells so many in full; all are counted.
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStarts:
+    """The first offset of each queue that a log can hold a message of. `offsets`: of those that
+    begin behind 0; `unknown`: why nobody knows them, empty where they are known."""
+
+    offsets: Mapping[QueueKey, int] = field(default_factory=dict)
+    unknown: str = ""
+
+    def of(self, queue: QueueKey) -> int | None:
+        """The queue's; None if nobody knows it."""
+        return None if self.unknown else self.offsets.get(queue, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +47,17 @@ class DeliveryTask:
 
     histories: tuple[str, ...]
     parts: tuple[LogRange, ...]
-    begins_at_0: bool
+    starts: QueueStarts
     tail_is_known: bool
     share: int
     shares: int
     weight: int
     host: str | None = None
     left_out: LeftOut = NOTHING_LEFT_OUT
+
+    def log_of(self, queue: QueueKey) -> LoggedQueue:
+        """The queue's log, of which no message has been read."""
+        return LoggedQueue(self.starts.of(queue), self.tail_is_known)
 
     def keeps(self, queue: QueueKey) -> bool:
         """Whether the queue is in the share; the same in every process."""
@@ -44,7 +68,8 @@ class DeliveryTask:
 @dataclass(frozen=True, slots=True)
 class QueueCount:
     """Messages of one queue: handed over by producers, by what they learned; in the log; got by
-    consumers, each time counted; acknowledged and taken away by retention since."""
+    consumers, each time counted; acknowledged and taken away by retention since (`expired`);
+    acknowledged or got by consumers, and held against the log (`compared`)."""
 
     topic: str
     queue_id: int
@@ -54,6 +79,7 @@ class QueueCount:
     stored: int
     delivered: int
     expired: int
+    compared: int
     anomalies: dict[str, int]
 
 
@@ -88,6 +114,7 @@ class Judged:
                 stored=len(log.values),
                 delivered=sum(len(poll.messages) for poll in story.polls),
                 expired=expired_messages(log, story),
+                compared=compared_messages(log, story),
                 anomalies=dict(counts),
             )
         )

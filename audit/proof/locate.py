@@ -51,12 +51,12 @@ Views = dict[str, Item | None]  # replica id -> the item that begins at a place,
 class Located:
     """`findings` in the log's order. `unsettled_from`: from there on replicas hold different
     entries that are not known to have committed. `vanished`: blocks that
-    differed in the first pass and no longer did in the second, as they were being written.
-    `unread`: blocks that couldn't be read whole a second time."""
+    differed in the first pass and showed no difference in the second: they were being written, or
+    repaired, or nobody knows why. `unread`: blocks that couldn't be read whole a second time."""
 
     findings: tuple[Finding, ...]
     unsettled_from: int | None
-    vanished: int
+    vanished: tuple[tuple[SegmentPlan, int], ...]
     unread: tuple[tuple[SegmentPlan, int], ...]
 
 
@@ -118,7 +118,7 @@ def locate(
     for scanned in scans:
         by_segment.setdefault(scanned.base, []).append(scanned)
     judge = _Judge(plan, scope_end)
-    vanished, unread = 0, []
+    vanished, unread = [], []
     for segment, number in blocks:
         block = _Block(segment, number, tuple(by_segment.get(segment.base, ())))
         places = list(_differences(block.scans, block.start, block.end))
@@ -126,8 +126,8 @@ def locate(
         if not all(scanned.whole for scanned in block.scans):
             unread.append((segment, number))
         elif not places:
-            vanished += 1
-    return Located(tuple(merged(judge.found)), judge.unsettled_from, vanished, tuple(unread))
+            vanished.append((segment, number))
+    return Located(tuple(merged(judge.found)), judge.unsettled_from, tuple(vanished), tuple(unread))
 
 
 def _differences(scans: Sequence[Scanned], start: int, end: int) -> Iterator[tuple[int, Views]]:

@@ -29,7 +29,7 @@ def notes_of(plan: Plan, scope: Scope, located: Located) -> Iterator[str]:
             "are not known to have committed; these were not compared"
         )
     if located.vanished:
-        yield f"{located.vanished} blocks differed at first and no longer when read again"
+        yield f"{len(located.vanished)} blocks differed at first and no longer when read again"
 
 
 def _behind(plan: Plan, scope: Scope) -> Iterator[str]:

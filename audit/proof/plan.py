@@ -137,13 +137,29 @@ def digest_tasks(plan: Plan, hosts: dict[str, str | None], task_bytes: int) -> l
     return tasks
 
 
+def block_tasks(
+    plan: Plan, blocks: Sequence[tuple[SegmentPlan, int]], hosts: Mapping[str, str | None]
+) -> list[DigestTask]:
+    """Those of `blocks`, in the log's order, that each replica claims to hold, a part each."""
+    tasks = []
+    for survey in plan.surveys:
+        parts = [
+            DigestPart(segment.base, number, segment.edges[number : number + 2])
+            for segment, number in blocks
+            if holds(survey, *segment.edges[number : number + 2])
+        ]
+        if parts:
+            tasks.append(_task(plan, survey, parts, hosts))
+    return tasks
+
+
 def holds(survey: Survey, start: int, end: int) -> bool:
     """Whether the replica claims all of `[start, end)`."""
     return not survey.problem and survey.retained_from <= start and end <= survey.end
 
 
 def _task(
-    plan: Plan, survey: Survey, batch: list[DigestPart], hosts: dict[str, str | None]
+    plan: Plan, survey: Survey, batch: list[DigestPart], hosts: Mapping[str, str | None]
 ) -> DigestTask:
     return DigestTask(
         survey.replica,

@@ -29,8 +29,15 @@ from audit.proof.intact import read_runs
 from audit.proof.locate import locate, scan_tasks
 from audit.proof.merging import merged_ranges, with_second_look
 from audit.proof.notes import notes_of
-from audit.proof.passes import Passes, Reading
-from audit.proof.plan import DEFAULT_BLOCK_BYTES, Plan, digest_tasks, make_plan
+from audit.proof.passes import Passes, Reading, digested
+from audit.proof.plan import (
+    DEFAULT_BLOCK_BYTES,
+    Plan,
+    SegmentPlan,
+    block_tasks,
+    digest_tasks,
+    make_plan,
+)
 from audit.proof.report import Audit, Coverage, DerivedSummary, Report, Timings, verdict_of
 from audit.proof.scan import scan_segment
 from audit.proof.scope import Files, not_located, scope_findings, scope_of
@@ -46,6 +53,8 @@ from audit.reading.survey import SurveyTask, survey
 from dledger.reading.objects import is_object
 
 LOCATED_BLOCKS: Final = 256
+
+Block = tuple[SegmentPlan, int]  # a segment, and the block's number in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +188,31 @@ class _Course:
         tasks = scan_tasks(self._plan, wanted, self._hosts)
         shown = self._started("locate", sum(task.weight for task in tasks))
         scans = self._engine.run(scan_segment, tasks, shown)
-        self._located = locate(self._plan, wanted, scans, self._scope.end)
-        self._skipped = [*self._located.unread, *blocks[len(wanted) :]]
+        located = locate(self._plan, wanted, scans, self._scope.end)
+        open_ = self._still_open(located.vanished)
+        vanished = tuple(each for each in located.vanished if each not in open_)
+        self._located = replace(located, vanished=vanished)
+        unseen = {*located.unread, *open_}
+        self._skipped = [each for each in wanted if each in unseen] + blocks[len(wanted) :]
         self._clock.finished("locate")
+
+    def _still_open(self, vanished: Sequence[Block]) -> set[Block]:
+        """Those of the scope that aren't equal on all replicas when they are hashed once more:
+        nothing but a repair changes a byte there, so whatever it was, it goes on."""
+        end = self._scope.end
+        within = [each for each in vanished if each[0].edges[each[1] + 1] <= end]
+        tasks = block_tasks(self._plan, within, self._hosts)
+        if not tasks:
+            return set()
+        hashed = digested(self._engine, tasks, self._options.bytes_per_s, no_progress)
+        parts = [part for parts in hashed for part in parts]
+        unread = {(part.base, part.first_block) for part in parts if part.problem is not None}
+        unequal = set(compare(self._plan, parts).differing_blocks())
+        return {
+            (segment, number)
+            for segment, number in within
+            if (segment, number) in unequal or (segment.base, number) in unread
+        }
 
     def look_at_derived(self) -> None:
         """What each log says by itself, and whether what is derived from it agrees; where replicas

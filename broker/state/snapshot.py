@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from broker.state.errors import SnapshotDamaged, SnapshotIncomplete, SnapshotUnknown
-from broker.state.layout import SNAPSHOT_CHUNK, SNAPSHOT_END, TOPICS_SECTION
 from dledger.core.errors import InvariantViolation
+from dledger.records.state_layout import SNAPSHOT_CHUNK, SNAPSHOT_END, TOPICS_SECTION
 
 MAX_CHUNK_BYTES: Final = 32 << 10
 MAX_NAME_BYTES: Final = 32  # of a section

@@ -28,7 +28,6 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
-from broker.state.layout import TOPIC_QUEUE, TOPICS_SECTION
 from broker.state.refusals import (
     OffsetTaken,
     QueueNotFound,
@@ -40,9 +39,10 @@ from broker.state.refusals import (
 from broker.state.snapshot import PayloadReader, Section, pack, pack_text
 from dledger.core.errors import InvariantViolation
 from dledger.records.layout import topic_folder
+from dledger.records.state_layout import TOPIC_QUEUE, TOPICS, TOPICS_SECTION, TOPICS_VERSION
 
-SECTION: Final = "topics"
-VERSION: Final = 1
+SECTION: Final = TOPICS
+VERSION: Final = TOPICS_VERSION
 MAX_QUEUES: Final = 100_000
 _HEAD: Final = TOPICS_SECTION.run(
     "incarnation", "created_time_ms", "queue_count", "first_queue", "count"

@@ -14,7 +14,7 @@ from tests.audit.replicas import LogBuilder, ReplicaSet, build, usual_entries
 # An engine carries tasks and their results; what is judged is the same code on each, and
 # `test_engines_agree` compares whole reports. So Spark runs some of what these files have, and all
 # of it in the long form, make spark-kills.
-JUDGED_ALIKE = ("test_faults.py", "test_scope.py", "test_delivery.py")
+JUDGED_ALIKE = ("test_faults.py", "test_scope.py", "test_delivery.py", "test_delivery_starts.py")
 ON_SPARK_TOO = {
     "test_equal_replicas_are_identical",
     "test_faults_of_two_replicas_in_one_block_are_both_found",
@@ -24,6 +24,7 @@ ON_SPARK_TOO = {
     "test_running_node_that_is_behind_moves_the_end",
     "test_histories_that_hold_are_delivered",
     "test_shares_and_files_change_nothing",
+    "test_a_queue_that_retention_has_emptied_lost_nothing",
     "test_errors_of_tasks_are_the_same_on_each_engine",
 }
 

@@ -20,7 +20,7 @@ from audit.delivery.judge import Kind
 from audit.engines.engine import Engine, LocalEngine
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
-from chaos.checkers.history import Delete, Poll, Send
+from chaos.checkers.history import Commit, Delete, Fetch, Poll, Send
 from dledger.history import Outcome
 from dledger.outcome import ExitCode
 from dledger.reading.entry import EntryKind
@@ -349,6 +349,66 @@ def test_histories_in_which_nothing_was_done_prove_nothing(
     empty.touch()
     report = audit_delivery(three.replicas, [str(empty)], LocalEngine(processes=1))
     assert (report.verdict, report.exit_code) == ("undecided", ExitCode.INCOMPLETE)
+
+
+def nothing_known(story: Story) -> None:
+    """One send of which nobody knows what became, and it is in the log."""
+    story.send("a")
+
+
+def nothing_but_offsets(story: Story) -> None:
+    """No message was ever handed over or asked for."""
+    story.do("c", Commit("t", "g", 0, 1))
+    story.do("c", Fetch("t", "g", 0), 1)
+    story.read_end(1)
+
+
+def nothing_found(story: Story) -> None:
+    """The topic was read while it was empty."""
+    story.send("a")
+    story.poll()
+
+
+def nothing_left(story: Story) -> None:
+    """All of it was lost, perhaps: the topic may have been deleted meanwhile."""
+    lose_the_tail(story)
+    story.poll((0, "z"))
+    story.do("k", Delete("t"), outcome=Outcome.UNKNOWN)
+
+
+@pytest.mark.parametrize("tell", [nothing_known, nothing_but_offsets, nothing_found, nothing_left])
+def test_histories_that_claim_nothing_of_the_log_prove_nothing(
+    tmp_path: Path, tell: Tell, engine: Engine
+) -> None:
+    """Operations alone are no proof: without a message that was acknowledged or delivered and held
+    against the log, nobody knows if any was."""
+    story = Story()
+    tell(story)
+    report = audit_delivery([log_of(tmp_path, "a")], [written(tmp_path, story)], engine)
+    assert (told(report), report.verdict) == ([], "undecided")
+    assert any("was held against the log" in note for note in report.notes)
+
+
+def acknowledge(story: Story) -> None:
+    story.send("a", at=0)
+
+
+def deliver(story: Story) -> None:
+    story.send("a")
+    story.poll((0, "a"))
+
+
+@pytest.mark.parametrize("tell", [acknowledge, deliver])
+def test_one_message_that_was_compared_is_proof_of_itself(tmp_path: Path, tell: Tell) -> None:
+    """Acknowledged, or delivered; another topic that may have been deleted takes nothing away."""
+    story = Story()
+    tell(story)
+    story.do("k", Delete("other"), outcome=Outcome.UNKNOWN)
+    story.do("p", Send("other", 0, 0, ("b",)), 0)
+    report = audit_delivery([log_of(tmp_path, "a")], [written(tmp_path, story)], LocalEngine())
+    assert (told(report), report.verdict) == ([], "delivered")
+    assert [queue.compared for queue in report.queues] == [1]
+    assert any("topic other was deleted" in note for note in report.notes)
 
 
 def test_errors_of_tasks_are_the_same_on_each_engine(tmp_path: Path, engine: Engine) -> None:

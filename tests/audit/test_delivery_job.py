@@ -27,7 +27,7 @@ from audit.delivery.distributed import (
     key_of,
     read_events,
 )
-from audit.delivery.judged import DeliveryTask, Judged
+from audit.delivery.judged import DeliveryTask, Judged, QueueStarts
 from audit.reading.survey import committed_log
 from chaos.checkers.history import Delete, Poll, Send
 from dledger.history import Outcome
@@ -60,7 +60,7 @@ def run_job(task: DeliveryTask, range_bytes: int, partitions: int) -> list[Judge
     topics = frozenset({topic for each in summaries for topic in each.topics} - deleted)
     reader = MessageReader(Wanted(COLUMNS, topics))
     messages = [row for part in task.parts for row in reader(part)]
-    judge = QueueJudge(task.begins_at_0, task.tail_is_known, topics)
+    judge = QueueJudge(task.starts, task.tail_is_known, topics)
     said = [row for row in operations if row.key is not None]
     judged = stepped([*said, *messages], partitions, judge)
     total = Judged(
@@ -96,7 +96,7 @@ def test_cuts_and_partitions_change_nothing(tmp_path: Path, seed: int) -> None:
     first.write_bytes(b"".join(lines))
     second.write_bytes(b"".join(lines[: len(lines) // 3]))  # The same numbers in another file.
     log = committed_log(replica)
-    task = DeliveryTask((str(first), str(second)), _whole_log(log), True, True, 0, 1, 0)
+    task = DeliveryTask((str(first), str(second)), _whole_log(log), QueueStarts(), True, 0, 1, 0)
     (alone,) = [judge_share(task)]
     assert alone.anomalies
     for range_bytes, partitions in ((1 << 20, 1), (97, 3), (1, 7)):
@@ -163,6 +163,6 @@ def test_a_damaged_log_is_a_row_and_no_error(tmp_path: Path) -> None:
     assert [(row.key, b"No such file" in row.payload) for row in rows] == [(None, True)]
     (judged,) = [
         pickle.loads(row.payload)
-        for row in QueueJudge(True, True, frozenset("t"))(iter(rows))
+        for row in QueueJudge(QueueStarts(), True, frozenset("t"))(iter(rows))
     ]  # fmt: skip
     assert "No such file" in judged.damage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from audit.commands.app import app
-from audit.contents.export import ExportState, export_messages, read_state, write_state
+from audit.contents.export import (
+    STATE_FILE,
+    ExportState,
+    export_messages,
+    read_state,
+    write_state,
+)
 from audit.contents.stats import bucket_of, counted_percentile, stats_as_json, sum_log
 from audit.engines.engine import Engine, LocalEngine
 from audit.errors import UsageMistake
@@ -153,7 +160,7 @@ def test_export_begins_where_the_log_does(three: ReplicaSet, tmp_path: Path) -> 
 
 def test_broken_off_export_is_repeated_over_the_same_ranges(tmp_path: Path) -> None:
     """A run wrote its files and not that it is done, and the log has grown since: the next one
-    replaces the same files, and no message is in two."""
+    replaces the same files, so that no message is in two, and goes on behind them."""
     builder = LogBuilder(tmp_path / "n1", "n1")
     replica, target = Replica("n1", str(tmp_path / "n1")), tmp_path / "out"
     entries = list(usual_entries(50))
@@ -168,13 +175,103 @@ def test_broken_off_export_is_repeated_over_the_same_ranges(tmp_path: Path) -> N
         builder.add(entry)
     builder.flush()
     builder.dispatch()
-    repeated = export_messages(replica, target, LocalEngine())
-    assert (repeated.start, repeated.end) == (0, first.end)
-    assert exported_offsets(target) == before
-    export_messages(replica, target, LocalEngine())
+    ended: list[int] = []
+    repeated = export_messages(replica, target, telling(ended, target))
     builder.close()
+    assert ended == [first.end, repeated.end]
+    assert (repeated.start, repeated.end) == (0, builder.log.end_offset)
+    assert set(before) <= set(exported_offsets(target))
     offsets = exported_offsets(target)
     assert len(offsets) == len(set(offsets)) == sum(h.record_count for h in builder.headers)
+
+
+def telling(ended: list[int], target: Path) -> Engine:
+    """An engine that tells up to where each of an export's steps will go."""
+
+    class Telling(LocalEngine):
+        def run(self, work, tasks, progress=lambda weight: None):  # type: ignore[no-untyped-def]
+            state = read_state(target)
+            assert state is not None
+            ended.append(state.pending)
+            return super().run(work, tasks, progress)
+
+    return Telling(processes=1)
+
+
+def test_two_runs_at_once_are_one(three: ReplicaSet, tmp_path: Path) -> None:
+    """The second is refused while the first is at its files, and has nothing to do afterwards; what
+    was there before is as it was."""
+    replica, target = three.replicas[0], tmp_path / "out"
+
+    class Slow(LocalEngine):
+        """Somebody else runs the same export meanwhile."""
+
+        def run(self, work, tasks, progress=lambda weight: None):  # type: ignore[no-untyped-def]
+            command = ["export", str(target), "--replica", f"n1={three.paths['n1']}"]
+            refused = CliRunner().invoke(app, command)
+            assert refused.exit_code == 3
+            assert "another export writes to" in refused.stderr
+            return super().run(work, tasks, progress)
+
+    first = export_messages(replica, target, Slow(processes=1))
+    assert first.messages == len(expected_rows(three))
+    again = export_messages(replica, target, LocalEngine())
+    assert (again.files, exported_offsets(target)) == (
+        0,
+        [row["physical_offset"] for row in expected_rows(three)],
+    )
+
+
+def test_what_is_done_is_on_the_disk(
+    three: ReplicaSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file before it has its name; each name, of files and of folders, before the run says
+    that it is done; and that it says so before it ends."""
+    target = tmp_path / "out"
+    synced: set[tuple[int, int]] = set()  # inodes, as large as they were: files don't change later
+    names_of: dict[int, set[str]] = {}  # folders, by their inodes: what was in them when synced
+    fsync, rename = os.fsync, Path.replace
+
+    def noting_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        state = os.fstat(descriptor)
+        synced.add((state.st_ino, state.st_size))
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            names_of[state.st_ino] = set(os.listdir(descriptor))
+
+    def noting_rename(path: Path, name: Path) -> Path:
+        state = path.stat()
+        assert (state.st_ino, state.st_size) in synced, name
+        if name.name == STATE_FILE and json.loads(path.read_bytes())["done"] == three.end:
+            check_names()
+        return rename(path, name)
+
+    def check_names() -> None:
+        for folder, folders, files in os.walk(target):
+            wanted = {*folders, *(each for each in files if each.endswith(".parquet"))}
+            assert wanted <= names_of.get(os.stat(folder).st_ino, set()), folder
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(Path, "replace", noting_rename)
+    export_messages(three.replicas[0], target, LocalEngine(processes=1))
+    monkeypatch.undo()
+    check_names()
+    assert STATE_FILE in names_of[target.stat().st_ino]
+
+
+def test_what_a_broken_off_run_left_unfinished_is_removed(
+    three: ReplicaSet, tmp_path: Path
+) -> None:
+    """Files on their way have names of their own, which no later run gives again."""
+    replica, target = three.replicas[0], tmp_path / "out"
+    first = export_messages(replica, target, LocalEngine())
+    file = next(target.rglob("*.parquet"))
+    left = file.with_name(f"_{file.name}.1-2.new")
+    left.touch()
+    write_state(target, ExportState("g", 0, first.end))
+    export_messages(replica, target, LocalEngine())
+    assert not left.exists()
+    assert not list(target.rglob("_*.new"))
 
 
 def test_export_of_a_damaged_log_is_not_done(three: ReplicaSet, tmp_path: Path) -> None:

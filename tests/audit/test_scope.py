@@ -493,6 +493,50 @@ def test_block_that_is_gone_when_looked_into_is_not_equal(three: ReplicaSet) -> 
     assert report.exit_code == ExitCode.INCOMPLETE
 
 
+@pytest.mark.parametrize("is_blind", [False, True])
+def test_block_that_differs_where_nothing_is_seen_is_not_equal(
+    three: ReplicaSet, is_blind: bool
+) -> None:
+    """Its digests differ, and a look into it shows no difference, as of a disk that gives other
+    bytes each time; or shows nothing of one replica at all."""
+    three.flip("n2", three.header_of(after=20_000).physical_offset + 70)
+    there = {name: str(path / "commitlog") for name, path in three.paths.items()}
+
+    class Shifty(LocalEngine):
+        """Looks into n1's log for n2's, or sees nothing there."""
+
+        def run(self, work, tasks, progress=lambda weight: None):  # type: ignore[no-untyped-def]
+            if work is scan_segment:
+                tasks = [replace(task, commitlog=there["n1"]) for task in tasks]
+            done = super().run(work, tasks, progress)
+            if work is scan_segment and is_blind:
+                done = [replace(each, items=()) if each.replica == "n2" else each for each in done]
+            return done
+
+    report = audit(three.replicas, Shifty(processes=1), derived=False)
+    assert found(report) == {(Cause.NOT_LOCATED, NAMES)}
+    assert report.exit_code == ExitCode.INCOMPLETE
+    assert not any("no longer when read again" in note for note in report.notes)
+
+
+def test_block_that_was_repaired_meanwhile_is_noted(three: ReplicaSet) -> None:
+    """Nothing else changes a byte of what is committed: all replicas hold the same by now."""
+    rotten = three.header_of(after=20_000).physical_offset + 70
+    three.flip("n2", rotten)
+
+    class Repaired(LocalEngine):
+        """The node gets it back between the first pass and the second."""
+
+        def run(self, work, tasks, progress=lambda weight: None):  # type: ignore[no-untyped-def]
+            if work is scan_segment:
+                three.flip("n2", rotten)
+            return super().run(work, tasks, progress)
+
+    report = audit(three.replicas, Repaired(processes=1), derived=False)
+    assert (found(report), report.verdict) == (set(), Verdict.IDENTICAL)
+    assert "1 blocks differed at first and no longer when read again" in report.notes
+
+
 def test_one_replica_is_compared_with_nobody(three: ReplicaSet, engine: Engine) -> None:
     """It may be whole in itself; it isn't identical to anything."""
     report = audit(three.replicas[:1], engine)

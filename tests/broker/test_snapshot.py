@@ -13,7 +13,6 @@ from broker.state.errors import (
     SnapshotRefused,
     SnapshotUnknown,
 )
-from broker.state.layout import SNAPSHOT_CHUNK
 from broker.state.machine import MachineOptions, StateMachine
 from broker.state.offsets import OffsetCommit
 from broker.state.producers import Producer
@@ -30,6 +29,7 @@ from broker.state.snapshot import (
 )
 from dledger.core.errors import InvariantViolation
 from dledger.level import KNOWN_LEVEL
+from dledger.records.state_layout import SNAPSHOT_CHUNK
 from dledger.wire.commands_pb2 import (
     Command,
     CommitOffsetsCommand,

@@ -173,10 +173,14 @@ TABLE: dict[str, list[str]] = {
     "log repair": ["--data", "{rotten}", "--json"],
     "group replace": ["{follower}", "--wait", "30", "--json"],
 }
-# What `produce` has sent, as one who hasn't heard of it: an empty history would prove nothing.
+# What `produce` has sent, as one who hasn't heard of it, and what `consume` got: without that it
+# would prove nothing.
 IN_DOUBT = (
     '{"time_us":1,"event":"invoke","op":0,"process":"p","action":"send","topic":"t","queue_id":0,'
     '"sequence":0,"values":["one","two"]}\n'
+    '{"time_us":2,"event":"invoke","op":1,"process":"c","action":"poll","topic":"t","queue_id":0,'
+    '"offset":0}\n'
+    '{"time_us":3,"event":"ok","op":1,"result":[[0,"one"],[1,"two"]]}\n'
 )
 BY_ITSELF = "audit watch"  # goes on until it is ended
 # They take their time, and connect alike: tests/bench/test_under_tls.py has one of them; the others

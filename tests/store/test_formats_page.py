@@ -1,5 +1,5 @@
-"""docs/formats.md and the layouts (`dledger.records.layout`, `broker.state.layout`) are one
-description: what either says, both say."""
+"""docs/formats.md and the layouts (`dledger.records.layout`, `dledger.records.state_layout`,
+`broker.state.layout`) are one description: what either says, both say."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ _MEMBERSHIP = ("tests/audit/test_membership.py",)
 _SCOPE = ("tests/audit/test_scope.py",)
 _EXPORT = ("tests/audit/test_export.py",)
 _LOG = ("tests/audit/test_log.py",)
+_STARTS = ("tests/audit/test_delivery_starts.py",)
 _RANGES = ("tests/audit/test_ranges.py",)
 
 AUDITS = (
@@ -355,9 +356,73 @@ AUDITS = (
     Mutant(
         "nothing-done-is-delivered",
         "audit/delivery/check.py",
-        "self.counts[Kind.UNDECIDED] or not self.operations",
+        "self.counts[Kind.UNDECIDED] or not self._compared",
         "self.counts[Kind.UNDECIDED]",
         masked=_READS_ONLY,
         tests=("tests/audit/test_delivery.py",),
+    ),
+    Mutant(
+        "exports-share-a-folder",
+        "audit/contents/export.py",
+        "            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "            pass\n",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
+        "exported-before-it-is-durable",
+        "audit/contents/export.py",
+        "            content.flush()\n            os.fsync(content.fileno())\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
+        "exported-under-names-that-a-crash-takes",
+        "audit/contents/export.py",
+        "    for folder in sorted(names):\n        _sync_names(folder)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
+        "what-differed-and-was-not-seen-is-equal",
+        "audit/proof/replicas.py",
+        "        if not tasks:\n            return set()\n",
+        "        return set()\n",
+        masked=_READS_ONLY,
+        tests=_SCOPE,
+    ),
+    Mutant(
+        "what-retention-took-was-compared",
+        "audit/delivery/judge.py",
+        "else sent.offset + at >= start\n",
+        "else True\n",
+        masked=_READS_ONLY,
+        tests=_STARTS,
+    ),
+    Mutant(
+        "queues-begin-with-what-is-left",
+        "audit/delivery/starts.py",
+        "            return QueueStarts(_starts_in(name, log.start))\n",
+        "            return QueueStarts(unknown=str(_starts_in(name, log.start)))\n",
+        masked=_READS_ONLY,
+        tests=_STARTS,
+    ),
+    Mutant(
+        "state-of-another-log-says-where-queues-begin",
+        "audit/delivery/starts.py",
+        "        if _place(head) != wanted:\n",
+        "        if False:\n",
+        masked=_READS_ONLY,
+        tests=_STARTS,
+    ),
+    Mutant(
+        "unknown-beginning-excuses-a-loss",
+        "audit/delivery/check.py",
+        " or not self._compared or self._may_lack\n",
+        " or not self._compared\n",
+        masked=_READS_ONLY,
+        tests=_STARTS,
     ),
 )

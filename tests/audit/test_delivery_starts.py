@@ -1,0 +1,209 @@
+"""Where queues begin in a log that begins later: what retention took is told from what got lost.
+
+The state that a log begins with says it, in the bytes that nodes write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from audit.delivery.check import _whole_log, audit_delivery
+from audit.delivery.history import QueueKey, QueueStory, Sent
+from audit.delivery.judge import Kind, LoggedQueue, judge_queue
+from audit.delivery.starts import starts_of
+from audit.engines.engine import Engine, LocalEngine
+from audit.reading.replica import Replica
+from audit.reading.survey import committed_log
+from broker.state.snapshot import seal
+from broker.state.topics import Topics
+from chaos.checkers.history import Poll, Send
+from dledger.history import Outcome
+from dledger.outcome import ExitCode
+from dledger.reading.decode import Wanted, read_records
+from dledger.reading.log_start import LogStart
+from dledger.records.layout import SNAPSHOT_FILE
+from store.files import OsFiles
+from store.snapshot_files import SnapshotFiles, SnapshotHead
+from tests.audit.replicas import dropping, flip_bit, start_of
+from tests.audit.simulated_group import later_plan, make_group
+from tests.audit.test_delivery import log_of, told, written
+from tests.chaos.histories import Story
+
+
+def begun_later(
+    path: Path, values: list[str], begins: Callable[[int], dict[QueueKey, int]] | None
+) -> tuple[Replica, int]:
+    """A replica whose first segment is gone, and how many of the values of `t/0` that took.
+
+    Args:
+        begins: next offsets of queues in the state that the log begins with, of that number; None:
+            that state is gone.
+    """
+    replica = log_of(path, *values)
+    start = start_of(Path(replica.path), len(values))
+    for _ in dropping(Path(replica.path), start):
+        pass
+    taken = start.index - 1  # The first entry is no message.
+    if begins is not None:
+        write_base(Path(replica.path), start, begins(taken))
+    assert replica.position is not None
+    position = replace(replica.position, first_index=start.first_index)
+    return replace(replica, position=position), taken
+
+
+def write_base(path: Path, start: LogStart, begins: dict[QueueKey, int]) -> None:
+    """The state that a log begins with, as far as topics go."""
+    topics = Topics()
+    for number, name in enumerate(sorted({topic for topic, _ in begins}), 1):
+        ends = [end for (topic, _), end in sorted(begins.items()) if topic == name]
+        topics.create(name, len(ends), incarnation=number, created_time_ms=0)
+        topics[name].next_offsets[:] = ends
+    head = SnapshotHead(bytes(16), start.index, start.term, start.digest, start.end_offset)
+    files = SnapshotFiles(path, OsFiles())
+    unfinished = files.begin(head)
+    unfinished.add(list(seal(start.index, [topics.snapshot()])))
+    unfinished.finish()
+    files.publish(unfinished)
+
+
+VALUES = [f"v{number}" for number in range(150)]
+
+
+def all_of_them(emptied: tuple[str, ...] = ()) -> Story:
+    """`VALUES` in queue 0 and `emptied` in queue 1, acknowledged and read."""
+    story = Story()
+    for at, value in enumerate(VALUES):
+        story.send(value, at=at)
+    story.poll(*enumerate(VALUES))
+    if emptied:
+        story.do("p", Send("t", 1, 0, emptied), 0)
+        story.do("c", Poll("t", 1, 0), tuple(enumerate(emptied)))
+    return story
+
+
+def test_a_queue_that_retention_has_emptied_lost_nothing(tmp_path: Path, engine: Engine) -> None:
+    """All that was acknowledged there was taken away, and another queue is judged as ever."""
+    replica, taken = begun_later(tmp_path, VALUES, lambda n: {("t", 0): n, ("t", 1): 2})
+    history = written(tmp_path, all_of_them(("gone", "gone too")))
+    report = audit_delivery([replica], [history], engine)
+    assert told(report) == []
+    assert (report.verdict, report.exit_code) == ("delivered", ExitCode.CONSISTENT)
+    assert [queue.expired for queue in report.queues] == [taken, 2]
+
+
+def test_messages_that_are_all_gone_prove_nothing(tmp_path: Path) -> None:
+    """Retention took whatever the history speaks of."""
+    replica, _ = begun_later(tmp_path, VALUES, lambda n: {("t", 0): n})
+    story = Story()
+    story.send(VALUES[0], at=0)
+    story.poll((0, VALUES[0]))
+    story.send(*VALUES[1:])
+    report = audit_delivery([replica], [written(tmp_path, story)], LocalEngine())
+    assert (told(report), report.verdict) == ([], "undecided")
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_loss_at_the_front_of_what_is_kept_is_told(
+    tmp_path: Path, engine: Engine, lost: int
+) -> None:
+    """Retention left more than is there, as the state says that the log begins with."""
+    replica, taken = begun_later(tmp_path, VALUES, lambda n: {("t", 0): n - lost})
+    report = audit_delivery([replica], [written(tmp_path, all_of_them())], engine)
+    missing = [each for each in told(report) if each[0] == "lost"]
+    assert missing == [("lost", at, f"v{at}") for at in range(taken - lost, taken)]
+    assert report.exit_code == ExitCode.INCONSISTENT
+
+
+def test_a_loss_in_a_queue_that_began_with_the_log_is_told(tmp_path: Path, engine: Engine) -> None:
+    """What the state doesn't know was made later: nothing of it was ever taken away."""
+    replica, _ = begun_later(tmp_path, VALUES, lambda n: {("t", 0): n, ("other", 1): 7})
+    report = audit_delivery([replica], [written(tmp_path, all_of_them(("gone",)))], engine)
+    assert [each for each in told(report) if each[0] == "lost"] == [("lost", 0, "gone")]
+
+
+def spoil(base: Path) -> None:
+    """A bit of the state and one of its copy's."""
+    flip_bit(base, base.stat().st_size - 6)
+
+
+def of_another_log(base: Path) -> None:
+    """As of an entry that isn't the one before the log's first."""
+    content = bytearray(base.read_bytes())
+    at = SNAPSHOT_FILE.at("digest")
+    content[at] ^= 1
+    head = content[: SNAPSHOT_FILE.at("head_crc")]
+    content[len(head) : len(head) + 4] = crc32c(bytes(head)).to_bytes(4, "big")
+    content[-4:] = crc32c(bytes(content[:-4])).to_bytes(4, "big")
+    base.write_bytes(content)
+
+
+@pytest.mark.parametrize("ruin", [Path.unlink, spoil, of_another_log])
+def test_what_was_before_an_unknown_beginning_is_undecided(
+    tmp_path: Path, engine: Engine, ruin: Callable[[Path], None]
+) -> None:
+    """Without the state that the log begins with, what is gone may have been lost or taken away:
+    neither is claimed."""
+    replica, taken = begun_later(tmp_path, VALUES, lambda n: {("t", 0): n, ("t", 1): 1})
+    (base,) = (Path(replica.path) / "snapshot").iterdir()
+    ruin(base)
+    history = written(tmp_path, all_of_them(("gone",)))
+    report = audit_delivery([replica], [history], engine)
+    assert told(report) == []
+    assert (report.verdict, report.exit_code) == ("undecided", ExitCode.INCOMPLETE)
+    assert [queue.expired for queue in report.queues] == [taken, 1]
+    assert any(base.name in note and "lost" in note for note in report.notes)
+    later = Story()
+    later.poll(*enumerate(VALUES[taken:], taken))
+    for at, value in enumerate(VALUES[taken:], taken):
+        later.send(value, at=at)
+    report = audit_delivery([replica], [written(tmp_path, later)], engine)
+    assert (report.verdict, told(report)) == ("delivered", [])
+
+
+def test_a_copy_of_the_state_does_where_the_state_has_rotted(tmp_path: Path) -> None:
+    """A node keeps it twice."""
+    replica, _ = begun_later(tmp_path, VALUES, lambda n: {("t", 0): n})
+    (base,) = (Path(replica.path) / "snapshot").iterdir()
+    base.with_suffix(".copy").write_bytes(base.read_bytes())
+    spoil(base)
+    report = audit_delivery([replica], [written(tmp_path, all_of_them())], LocalEngine())
+    assert report.verdict == "delivered"
+
+
+def test_a_topic_that_was_made_anew_begins_at_0() -> None:
+    """The state knows another one of its name: the log has messages of before that one's end."""
+    queue = LoggedQueue(first=7)
+    assert (queue.start, queue.end) == (7, 7)
+    queue.add(0, "a")
+    queue.add(2, "c")
+    assert (queue.start, queue.end) == (0, 3)
+    sent = [Sent((0, "p"), (value,), Outcome.OK, at) for at, value in enumerate("abc")]
+    (anomaly,) = judge_queue(("t", 0), queue, QueueStory(sent))
+    assert (anomaly.kind, anomaly.offset) == (Kind.LOST, 1)
+
+
+def test_real_members_begin_where_their_states_say(tmp_path: Path) -> None:
+    """Each member's log, begun at another segment, has no message of before, and that one."""
+    made = make_group(tmp_path, later_plan(), killed=True, apart=True)
+    columns = ("topic", "queue_id", "queue_offset")
+    begun = []
+    for name, path in made.items():
+        log = committed_log(Replica(name, str(path)))
+        starts = starts_of(log)
+        assert starts.unknown == ""
+        first: dict[QueueKey, int] = {}
+        for part in _whole_log(log):
+            for records in read_records(part, Wanted(columns)):
+                for topic, queue_id, offset in zip(
+                    *(records.columns[each] for each in columns), strict=True
+                ):
+                    first.setdefault((str(topic), int(queue_id)), int(offset))
+        assert first == {queue: starts.of(queue) for queue in first}
+        begun.append(first["orders", 0])
+    assert len(set(begun)) == 2
+    assert 0 not in begun
