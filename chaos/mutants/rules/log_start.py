@@ -188,6 +188,14 @@ LOG_START = (
         tests=_STORE,
     ),
     Mutant(
+        "note-that-is-not-synced-taken-for-the-old-one",
+        "store/log_start.py",
+        "        if _may_hold(file, content):\n",
+        "        if False:\n",
+        masked="few disks are full for the sync of a directory, and for that one",
+        tests=(*_STORE, *_ROOM),
+    ),
+    Mutant(
         "no-room-to-begin-anew-on-a-full-disk",
         "store/log_start.py",
         "        if not kept or self._files.free_bytes(segments) >= segment_size:\n",
