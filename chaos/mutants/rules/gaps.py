@@ -50,6 +50,14 @@ GAPS = (
         under="log-rot",
     ),
     Mutant(
+        "directory-free-while-a-thread-writes-there",
+        "broker/refilling.py",
+        "                await self._ports.hand.run(_nothing)\n",
+        "                pass\n",
+        masked="a simulated process has no threads: what is cancelled has been done, or never is",
+        tests=("tests/node/test_refilling.py",),
+    ),
+    Mutant(
         "part-of-a-lost-sector-written",
         "store/gap_files.py",
         "        self._read(gap.start - at % SECTOR_BYTES, at % SECTOR_BYTES)\n",
