@@ -612,6 +612,22 @@ REPAIRS = (
         tests=("tests/node/test_repairs.py",),
     ),
     Mutant(
+        "repair-that-waits-for-space-keeps-the-front",
+        "broker/repairs.py",
+        'no space for the journal", str(error))\n            await asyncio.sleep(SPACE_S)\n',
+        'no space for the journal", str(error))\n                await asyncio.sleep(SPACE_S)\n',
+        masked="what is full has space again before the end",
+        tests=("tests/node/test_past_rot.py",),
+    ),
+    Mutant(
+        "what-went-with-the-front-is-still-written",
+        "broker/repairs.py",
+        "                if self._log.damages.is_gone(str(path)):\n",
+        "                if False:\n",
+        masked="a front must move in the moment of a repair",
+        tests=("tests/node/test_past_rot.py",),
+    ),
+    Mutant(
         "sector-lost-in-front-is-not-looked-for",
         "broker/repairs.py",
         "if error.errno != errno.EIO or self._damage_in(front) in (None, damage):",
