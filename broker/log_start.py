@@ -85,6 +85,7 @@ class Front:
         queue_starts: is told where queues begin.
         is_hindered: while something is being repaired that may need what would go.
         is_disputed: while it may be needed to tell whose log is right, or the replica ends.
+        is_checkpoint_held: whether nothing more is noted as derived until the next start.
         repairs: of the log.
         fetched: the state as of an entry, from a peer whose log begins behind it; None: not now.
     """
@@ -101,6 +102,7 @@ class Front:
     queue_starts: Callable[[QueueStarts], None]
     is_hindered: Callable[[], bool]
     is_disputed: Callable[[], bool]
+    is_checkpoint_held: Callable[[], bool]
     repairs: Repairs
     fetched: Callable[[LogBase], Awaitable[Sequence[bytes] | None]]
 
@@ -261,7 +263,22 @@ class LogStartKeeper:
             if await self._is_ready(start, machine.snapshot) and not front.is_hindered():
                 await self._move(start, machine, front.is_hindered)
             return
+        self._tell_of_what_is_never_noted()
         await self._step_past_rot()
+
+    def _tell_of_what_is_never_noted(self) -> None:
+        """What may go lies behind the end of what this process will note as derived: it stays until
+        the node is started again, and nobody else would say so."""
+        front = self._front
+        if not front.is_checkpoint_held() or front.is_hindered():
+            return
+        start = front.log.start_before(front.machine.log_start.first_index)
+        if start is not None and start.index > self._noted():
+            self._hold(
+                f"the log could begin with entry {start.first_index}, but a full disk once kept "
+                "ConsumeQueues from being synced, and nothing is noted since: once there is space, "
+                "start this node again"
+            )
 
     async def _pass_rot(self, start: LogStart, chunks: Sequence[bytes]) -> None:
         """The log begins behind what has rotted there, with a peer's state as of then."""

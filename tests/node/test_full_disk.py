@@ -448,3 +448,29 @@ def test_front_whose_note_is_not_synced_ends_the_member_and_no_base_goes() -> No
     assert full.failure is None
     assert full.log.first_index == leader.log.first_index > 1
     assert full.topics() == leader.topics()
+
+
+def test_front_that_waits_for_what_is_never_noted_says_so_until_a_restart() -> None:
+    """A ConsumeQueue's sync found no space once: nothing is noted as derived from then on, and
+    nothing goes that isn't noted. The others let go of it, and so does this one's next start."""
+    world = World(kind=RETIRES)
+    leader = world.serving()
+    while leader.replica.machine.level.current < LOG_START_LEVEL:
+        world.tick()
+    once_full = world.others(leader.name)[0]
+    once_full.replica.housekeeping.is_checkpoint_held = True
+    for number in range(40):
+        leader.propose(f"t{number}", 128 << 10)
+        world.settle()
+    world.run_for(300)
+    assert not once_full.replica.log_start.held, "nothing is to go yet"
+    retire_all(world, leader)
+    world.run_for(1_000)
+    assert leader.log.first_index > 1
+    assert once_full.log.first_index == 1
+    assert "start this node again" in once_full.replica.log_start.held
+    world.crash(once_full.name)
+    world.restart(once_full.name)
+    world.run_for(1_000)
+    assert once_full.log.first_index == leader.log.first_index
+    assert not once_full.replica.log_start.held

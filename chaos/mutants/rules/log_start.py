@@ -188,6 +188,14 @@ LOG_START = (
         tests=_STORE,
     ),
     Mutant(
+        "front-held-by-the-checkpoint-in-silence",
+        "broker/log_start.py",
+        "        if not front.is_checkpoint_held() or front.is_hindered():\n",
+        "        if front.log.start.index >= 0:\n",
+        masked="what is told is nothing that a run looks at",
+        tests=_ROOM,
+    ),
+    Mutant(
         "note-that-is-not-synced-taken-for-the-old-one",
         "store/log_start.py",
         "        if _may_hold(file, content):\n",
