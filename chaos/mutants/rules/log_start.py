@@ -10,6 +10,8 @@ _CORE = ("tests/core/test_snapshots.py",)
 _STATE = ("tests/broker/test_log_start.py",)
 _ROOM = ("tests/node/test_full_disk.py",)
 _PAST_ROT = ("tests/node/test_past_rot.py",)
+_FLUSHED = ("tests/node/test_front_flushed.py",)
+_CUT = "a cut must begin right where the front goes, in the moment in which it does"
 _PASSES = "a log rots where its front moves in few seeds, and it goes with a later move"
 _MOVES = "move-start"
 
@@ -31,10 +33,34 @@ LOG_START = (
     Mutant(
         "front-closed-before-it-is-flushed",
         "broker/log_start.py",
-        "if start is None or front.log.synced_index <= start.index:",
-        "if start is None:",
+        "        return self._front.durable() > start.index\n",
+        "        return start.index >= 0\n",
         seed=162,
         under=_MOVES,
+    ),
+    Mutant(
+        "front-goes-by-a-watermark-of-what-is-cut",
+        "broker/wiring.py",
+        "            lambda: min(member.driver.core.durable_index, member.log.synced_index),\n",
+        "            lambda: member.log.synced_index,\n",
+        masked=_CUT,
+        tests=_FLUSHED,
+    ),
+    Mutant(
+        "front-that-is-prepared-goes-whatever-is-cut-meanwhile",
+        "broker/log_start.py",
+        "            if is_held() or not self._is_flushed_behind(start):\n",
+        "            if is_held():\n",
+        masked=_CUT,
+        tests=_FLUSHED,
+    ),
+    Mutant(
+        "front-that-is-noted-goes-whatever-is-cut-meanwhile",
+        "broker/log_start.py",
+        "                if self._is_flushed_behind(start):\n",
+        "                if start.index:\n",
+        masked=_CUT,
+        tests=_FLUSHED,
     ),
     Mutant(
         "front-that-has-rotted-waits-for-ever",

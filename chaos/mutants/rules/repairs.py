@@ -614,8 +614,11 @@ REPAIRS = (
     Mutant(
         "repair-that-waits-for-space-keeps-the-front",
         "broker/repairs.py",
-        'no space for the journal", str(error))\n            await asyncio.sleep(SPACE_S)\n',
-        'no space for the journal", str(error))\n                await asyncio.sleep(SPACE_S)\n',
+        "            async with self.writing:\n"
+        "                if self._log.damages.is_gone(str(path))",
+        "            self.writing.locked() or await self.writing.acquire()\n"
+        "            if True:\n"
+        "                if self._log.damages.is_gone(str(path))",
         masked="what is full has space again before the end",
         tests=("tests/node/test_past_rot.py",),
     ),
