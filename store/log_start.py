@@ -158,6 +158,15 @@ class Install:
         content = self._file.read()
         return None if content is None else decode_start(content, str(self._path))
 
+    def make_room(self, start: LogStart) -> None:
+        """Of what goes with the log that was, what a start of it can do without is gone: for what
+        has to be written before the rest may go. `start` is what is intended, and its base whole.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        self._clear_snapshots(file_name(start.index))
+
     def settle(self, segment_size: int) -> LogStart | None:
         """What was intended is done, durably; None if nothing was. A crash on the way leads here
         again. The directory's lock is held, and nothing of it is open.
@@ -189,12 +198,14 @@ class Install:
         directory = self._directory
         for name in ("truncation", "repair", "doubt.json", "suspected.json", "scrub.json"):
             self._unlink(directory, [name])
-        snapshots = directory / FOLDER
-        names = [n for n in self._listed(snapshots) if FILE_NAME.fullmatch(n.split(".")[0])]
-        others = [name for name in names if name != base]
-        self._unlink(snapshots, others)
+        self._clear_snapshots(base)
         seals = directory / "seal"
         self._unlink(seals, [n for n in self._listed(seals) if FILE_NAME.fullmatch(n)])
+
+    def _clear_snapshots(self, base: str) -> None:
+        snapshots = self._directory / FOLDER
+        names = [n for n in self._listed(snapshots) if FILE_NAME.fullmatch(n.split(".")[0])]
+        self._unlink(snapshots, [RECEIVED, *(name for name in names if name != base)])
 
     def _clear_segments(self, first: int, segment_size: int) -> None:
         """No segment is left; but one of zeros, the first of the log that comes, where the disk has

@@ -230,6 +230,14 @@ LOG_START = (
         tests=(*_STORE, *_ROOM),
     ),
     Mutant(
+        "no-room-to-say-that-it-is-taken-in-anew",
+        "store/starting/opening.py",
+        "            Install(site.files, site.path).make_room(intended)\n",
+        "",
+        masked="few members come back behind where they were taken out, and to a disk that is full",
+        tests=("tests/node/test_later_logs.py",),
+    ),
+    Mutant(
         "no-room-to-begin-anew-on-a-full-disk",
         "store/log_start.py",
         "        if not kept or self._files.free_bytes(segments) >= segment_size:\n",
