@@ -37,6 +37,7 @@ LOG_START = (
         "        return start.index >= 0\n",
         seed=162,
         under=_MOVES,
+        tests=_FLUSHED,
     ),
     Mutant(
         "front-goes-by-a-watermark-of-what-is-cut",
