@@ -85,6 +85,8 @@ class Front:
         queue_starts: is told where queues begin.
         is_hindered: while something is being repaired that may need what would go.
         is_disputed: while it may be needed to tell whose log is right, or the replica ends.
+        durable: the last entry that the flusher is through with, and with every cut before it.
+        is_checkpoint_held: whether nothing more is noted as derived until the next start.
         repairs: of the log.
         fetched: the state as of an entry, from a peer whose log begins behind it; None: not now.
     """
@@ -101,6 +103,8 @@ class Front:
     queue_starts: Callable[[QueueStarts], None]
     is_hindered: Callable[[], bool]
     is_disputed: Callable[[], bool]
+    durable: Callable[[], int]
+    is_checkpoint_held: Callable[[], bool]
     repairs: Repairs
     fetched: Callable[[LogBase], Awaitable[Sequence[bytes] | None]]
 
@@ -215,7 +219,7 @@ class LogStartKeeper:
         if rotten is None or front.is_disputed():
             return
         while (start := front.log.start_before(behind)) is not None and start.offset(size) > rotten:
-            if start.configuration_index and front.log.synced_index > start.index:
+            if start.configuration_index and self._is_flushed_behind(start):
                 yield start
             behind = start.index
 
@@ -230,12 +234,17 @@ class LogStartKeeper:
         if last < front.log.first_index:
             return None
         start = front.log.start_before(last + 1)
-        # The flusher may still have what fills up a segment whose last entry it has flushed long
-        # ago, until it has flushed the first one behind: the file must not be closed before.
-        if start is None or front.log.synced_index <= start.index:
+        if start is None or not self._is_flushed_behind(start):
             return None
         # Without a configuration, as of a group that was adopted lately, nobody would believe it.
         return start if start.configuration_index else None
+
+    def _is_flushed_behind(self, start: LogStart) -> bool:
+        """Whether the flusher needs no file before `start` any more. It may still have what fills
+        up a segment whose last entry it has flushed long ago, until it has flushed the first one
+        behind; and that one may be cut and come anew, which writes to the file before once more. So
+        it is asked again after each wait: a file must not be closed before."""
+        return self._front.durable() > start.index
 
     async def _work(self) -> None:
         try:
@@ -261,7 +270,22 @@ class LogStartKeeper:
             if await self._is_ready(start, machine.snapshot) and not front.is_hindered():
                 await self._move(start, machine, front.is_hindered)
             return
+        self._tell_of_what_is_never_noted()
         await self._step_past_rot()
+
+    def _tell_of_what_is_never_noted(self) -> None:
+        """What may go lies behind the end of what this process will note as derived: it stays until
+        the node is started again, and nobody else would say so."""
+        front = self._front
+        if not front.is_checkpoint_held() or front.is_hindered():
+            return
+        start = front.log.start_before(front.machine.log_start.first_index)
+        if start is not None and start.index > self._noted():
+            self._hold(
+                f"the log could begin with entry {start.first_index}, but a full disk once kept "
+                "ConsumeQueues from being synced, and nothing is noted since: once there is space, "
+                "start this node again"
+            )
 
     async def _pass_rot(self, start: LogStart, chunks: Sequence[bytes]) -> None:
         """The log begins behind what has rotted there, with a peer's state as of then."""
@@ -336,10 +360,10 @@ class LogStartKeeper:
     async def _move(
         self, start: LogStart, machine: StateMachine, is_held: Callable[[], bool]
     ) -> None:
-        """The log begins there, unless `is_held`."""
+        """The log begins there, unless `is_held`, or the flusher has something to do there."""
         front = self._front
         async with front.repairs.writing:
-            if is_held():
+            if is_held() or not self._is_flushed_behind(start):
                 return
             try:
                 await self._hand.run(partial(front.note.replace, start))
@@ -348,8 +372,7 @@ class LogStartKeeper:
                     raise
                 self._hold(f"the note can't be written: {error}")
                 return
-            self._is_base_rotten, self.held = False, ""
-            dropped, shorter = self._forget(start, machine)
+        dropped, shorter = await self._forgotten(start, machine)
         await self._hand.run(partial(_remove, front.files, dropped))
         await front.snapshots.begin_at(self._head(start))
         for at in range(0, len(shorter), QUEUES_A_TURN):
@@ -375,6 +398,18 @@ class LogStartKeeper:
         last = self._front.log.last_that_fits(first, through, SLICE_BYTES)
         machine.apply(self._front.log.read(first, last))
         return max(SHORTEST_PAUSE_S, loop.time() - began)
+
+    async def _forgotten(
+        self, start: LogStart, machine: StateMachine
+    ) -> tuple[list[Segment], list[FolderKey]]:
+        """`_forget`, between two repairs and as soon as the flusher lets go: the first entry behind
+        may have been cut while the note was written."""
+        while True:
+            async with self._front.repairs.writing:
+                if self._is_flushed_behind(start):
+                    self._is_base_rotten, self.held = False, ""
+                    return self._forget(start, machine)
+            await asyncio.sleep(self._look_s)
 
     def _forget(self, start: LogStart, base: StateMachine) -> tuple[list[Segment], list[FolderKey]]:
         """What is before `start` is gone from memory; what has to go from the disk."""

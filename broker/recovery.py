@@ -136,10 +136,14 @@ def _replayed(
         units_per_file=machinery.units_per_file,
         open_files=machinery.open_files,
     )
-    through = trusted_note(found.log)
-    beginning = _Beginning(found, site, through, machinery.state, known_level)
-    starts = beginning.queue_starts()
-    replayed = replay_derived(found.log, queues, through, beginning.machine, starts)
+    try:
+        through = trusted_note(found.log)
+        beginning = _Beginning(found, site, through, machinery.state, known_level)
+        starts = beginning.queue_starts()
+        replayed = replay_derived(found.log, queues, through, beginning.machine, starts)
+    except BaseException:
+        queues.close()  # the process may go on, as one that asks its peers for what has rotted
+        raise
     return Recovered(
         found.directory,
         found.log,

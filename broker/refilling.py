@@ -134,9 +134,14 @@ class Refilling:
             del self._left[0]
 
     async def close(self) -> None:
-        """Nobody is asked any more, and the directory is free."""
+        """Nobody is asked any more, no step of the disk goes on, and the directory is free."""
         with contextlib.closing(self._holed.directory):
-            await self.transport.stop()
+            try:
+                await self.transport.stop()
+            finally:
+                # Whoever waits for a step can be cancelled, and the thread that does it goes on:
+                # what it writes must not meet who locks the directory next.
+                await self._ports.hand.run(_nothing)
 
     async def _fill(self, gap: Gap) -> bool:
         """Whether it is full; else the next start knows more of it."""
@@ -229,6 +234,10 @@ class Refilling:
             case "digest_request":
                 check_outside_terms(peer, message)
                 self._later.compared()
+
+
+def _nothing() -> None:
+    """The hand does one step after the other: what was begun before is over."""
 
 
 def _untold(peer: NodeId) -> None:

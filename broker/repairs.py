@@ -402,19 +402,16 @@ class Repairs:
         return Refill(damage, self._around.term_at, damages.arrives, damages.bytes_at)
 
     async def _fill(self, place: Extent, damage: Damage) -> None:
-        async with self.writing:
-            if self._log.damages.is_gone(damage.file):
-                return
-            await self._write(partial(self._journal.write_filler, place))
-        self._on_written(damage, "")
+        if await self._write(place.path, partial(self._journal.write_filler, place)):
+            self._on_written(damage, "")
 
     async def _put_back(self, damage: Damage, given: Given[Refill]) -> None:
-        async with self.writing:
-            if self._log.damages.is_gone(damage.file):
-                return
-            for extent, content in given.taken.contents():
-                await self._write(partial(self._journal.write_back, extent, content))
-        self._on_written(damage, given.peer)
+        written = [
+            await self._write(extent.path, partial(self._journal.write_back, extent, content))
+            for extent, content in given.taken.contents()
+        ]
+        if any(written):
+            self._on_written(damage, given.peer)
 
     def _on_written(self, damage: Damage, giver: str) -> None:
         self._bytes += damage.size
@@ -428,20 +425,25 @@ class Repairs:
             peer=giver,
         )
 
-    async def _write(self, step: Callable[[], None]) -> None:
-        """`step` is done, as soon as there is space.
+    async def _write(self, path: Path, step: Callable[[], None]) -> bool:
+        """Whether `step` is done, as soon as there is space; it isn't where the log's front went
+        meanwhile, and `path` with it. That may be what sets space free: it moves between two
+        attempts.
 
         Raises:
             OSError, CorruptionFound: the disk doesn't keep what is written to it.
         """
         while True:
-            try:
-                await self._hand.run(step)
-                return
-            except OSError as error:
-                if error.errno not in FULL_ERRNOS:
-                    raise
-                self._wait("no space for the journal", str(error))
+            async with self.writing:
+                if self._log.damages.is_gone(str(path)):
+                    return False
+                try:
+                    await self._hand.run(step)
+                    return True
+                except OSError as error:
+                    if error.errno not in FULL_ERRNOS:
+                        raise
+                    self._wait("no space for the journal", str(error))
             await asyncio.sleep(SPACE_S)
 
     def _wait(self, why: str, details: str) -> None:

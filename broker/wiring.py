@@ -166,6 +166,8 @@ class Wiring:
             self._on_queue_starts,
             self._is_front_held,
             self._is_front_disputed,
+            lambda: min(member.driver.core.durable_index, member.log.synced_index),
+            lambda: self.housekeeping.is_checkpoint_held,
             member.repairs,
             member.installer.fetched,
         )

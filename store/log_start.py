@@ -10,7 +10,8 @@ durably, nor leave an intent undone: whoever opens a directory settles it first 
 
 Both are atomic files (`store.atomic_file.AtomicFile`) with the bytes of a
 `dledger.reading.log_start.LogStart`. The state as of the entry before the first is a snapshot
-(`store.snapshot_files`), and kept by others.
+(`store.snapshot_files`), and kept by others: for as long as either of the two may name it, be it
+only in the page cache.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME, UNFINISHED_NAME, file_name
 from store.atomic_file import AtomicFile
 from store.checkpoint import Checkpoint
-from store.errors import CorruptionFound, NotARegularFile
+from store.errors import CorruptionFound, NotARegularFile, StorageFailed, StoreError
 from store.files import LOST_ERRNOS, FileSystem, zero_range
 from store.snapshot_files import FOLDER, RECEIVED
 
@@ -42,6 +43,37 @@ def decode_start(content: bytes, file: str) -> LogStart:
         return decoded(content)
     except InvalidFrame as error:
         raise CorruptionFound(file, 0, str(error.expected), error.found) from None
+
+
+def _put(file: AtomicFile, path: Path, start: LogStart) -> None:
+    """The file holds `start`, durably.
+
+    A disk without space refuses before the file has its name, or only when the directory is synced.
+    Then the next start may read the one or the other, nothing that this process does can tell
+    which, and whoever went on might remove what the new one names (ADR 8).
+
+    Raises:
+        StorageFailed: it may hold it from now on, or not.
+        OSError: it doesn't.
+    """
+    content = start.encode()
+    try:
+        file.replace(content)
+    except OSError as error:
+        if _may_hold(file, content):
+            raise StorageFailed(f"the replacement of {path}", error) from error
+        raise
+
+
+def _may_hold(file: AtomicFile, content: bytes) -> bool:
+    """Whether the file can't be told not to hold that: one that has rotted, and was to be mended,
+    can."""
+    try:
+        return file.read() == content
+    except StoreError:
+        return False
+    except OSError as error:
+        return error.errno not in LOST_ERRNOS
 
 
 class StartNote:
@@ -93,9 +125,10 @@ class StartNote:
         """The log begins so, durably.
 
         Raises:
-            OSError: it may or may not.
+            StorageFailed: the note may say so from now on, or not.
+            OSError: it doesn't; it says what it said.
         """
-        self._file.replace(start.encode())
+        _put(self._file, self._path, start)
 
 
 class Install:
@@ -111,9 +144,10 @@ class Install:
         """The next start begins with an empty log behind `start`; its base is there already.
 
         Raises:
-            OSError: it may or may not.
+            StorageFailed: it may, or not.
+            OSError: it doesn't.
         """
-        self._file.replace(start.encode())
+        _put(self._file, self._path, start)
 
     def read(self) -> LogStart | None:
         """What is intended; None: nothing is.
@@ -123,6 +157,15 @@ class Install:
         """
         content = self._file.read()
         return None if content is None else decode_start(content, str(self._path))
+
+    def make_room(self, start: LogStart) -> None:
+        """Of what goes with the log that was, what a start of it can do without is gone: for what
+        has to be written before the rest may go. `start` is what is intended, and its base whole.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        self._clear_snapshots(file_name(start.index))
 
     def settle(self, segment_size: int) -> LogStart | None:
         """What was intended is done, durably; None if nothing was. A crash on the way leads here
@@ -155,12 +198,14 @@ class Install:
         directory = self._directory
         for name in ("truncation", "repair", "doubt.json", "suspected.json", "scrub.json"):
             self._unlink(directory, [name])
-        snapshots = directory / FOLDER
-        names = [n for n in self._listed(snapshots) if FILE_NAME.fullmatch(n.split(".")[0])]
-        others = [name for name in names if name != base]
-        self._unlink(snapshots, others)
+        self._clear_snapshots(base)
         seals = directory / "seal"
         self._unlink(seals, [n for n in self._listed(seals) if FILE_NAME.fullmatch(n)])
+
+    def _clear_snapshots(self, base: str) -> None:
+        snapshots = self._directory / FOLDER
+        names = [n for n in self._listed(snapshots) if FILE_NAME.fullmatch(n.split(".")[0])]
+        self._unlink(snapshots, [RECEIVED, *(name for name in names if name != base)])
 
     def _clear_segments(self, first: int, segment_size: int) -> None:
         """No segment is left; but one of zeros, the first of the log that comes, where the disk has

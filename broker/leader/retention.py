@@ -236,14 +236,13 @@ class Retention:
             if front.is_behind():
                 return
             measured = await front.measured()
-            # One is read after the other, as far as they go: mostly it is one.
-            ends = self._watched(front.full_segments(MAX_SEGMENTS), measured)
+            ends = await self._looked_at(measured)
             kept = first_kept(ends, measured, self._rules_now())
             needed = None if kept is None else self._needed()
             if kept is not None and needed is not None:
                 # What nobody needs goes; and if that is nothing, who needs it is told.
-                lasts = (end.last_index for end in front.full_segments(MAX_SEGMENTS))
-                spared = takewhile(partial(gt, min(needed, kept)), lasts)  # each is read whole
+                lasts = (end.last_index for end in ends)
+                spared = takewhile(partial(gt, min(needed, kept)), lasts)
                 kept = max((last + 1 for last in spared), default=kept)
         except Exception as error:
             if not front.is_mended(error):
@@ -261,6 +260,17 @@ class Retention:
         self._refused = ""
         front.on_decided(measured)
         log.info("retention", first_kept=kept, full_disks=sorted(measured.in_need))
+
+    async def _looked_at(self, measured: Measured) -> list[SegmentEnd]:
+        """Full segments as far as they go, mostly none, and the next one. Each takes a turn of the
+        loop: its last entry is read whole, however large it is."""
+        looked_at: list[SegmentEnd] = []
+        for end in self._watched(self._front.full_segments(MAX_SEGMENTS), measured):
+            looked_at.append(end)
+            if first_kept(looked_at, measured, self._rules_now()) != end.last_index + 1:
+                break
+            await asyncio.sleep(0)
+        return looked_at
 
     def _watched(self, ends: Iterable[SegmentEnd], measured: Measured) -> Iterator[SegmentEnd]:
         """The same; one that is older than can be is told once."""

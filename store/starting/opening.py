@@ -327,7 +327,14 @@ def _take_in_anew(site: Site, directory: DataDirectory, founding: Founding | Non
     named = base_of(intended).configuration or base_configuration(site, founding)
     node, disk = NodeId(directory.identity.node_id), directory.disk.disk_id
     if named.disk_of(node) != disk:
-        directory.mark(DirectoryState.JOINING)
+        try:
+            directory.mark(DirectoryState.JOINING)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            # What is about to go has far more space than this takes, and can't go before.
+            Install(site.files, site.path).make_room(intended)
+            directory.mark(DirectoryState.JOINING)
 
 
 def _distrust_seals(site: Site) -> None:

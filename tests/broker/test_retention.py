@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -231,6 +232,28 @@ def test_what_nobody_needs_goes_before_what_somebody_does(needed: int, kept: int
     """Whole segments in front of it; where there is none, who needs it is heard, and told of."""
     proposed, _ = looks(Front(), Rules(age_ms=5_000), needed=needed)
     assert set(proposed) == {kept}
+
+
+@pytest.mark.parametrize("needed", [None, 45])
+def test_segments_are_looked_at_one_a_turn_and_once(needed: int | None) -> None:
+    """The last entry of each is read whole, to be believed: 64 of them together would hold the
+    event loop for as long as the disk takes, and a leader that is so long away is replaced."""
+    reads: list[tuple[int, bool]] = []
+
+    class Reading(Front):
+        is_same_turn = False
+
+        def full_segments(self, most: int) -> Iterator[SegmentEnd]:  # type: ignore[override]
+            for end in super().full_segments(most):
+                reads.append((end.last_index, self.is_same_turn))
+                self.is_same_turn = True
+                asyncio.get_running_loop().call_soon(setattr, self, "is_same_turn", False)
+                yield end
+
+    proposed, _ = looks(Reading(), Rules(age_ms=5_000), needed=needed)
+    assert set(proposed) == {41}
+    assert [each for each in reads if each[1]] == []
+    assert [last for last, _ in reads[:6]] == [10, 20, 30, 40, 50, 10]
 
 
 def test_who_decides_is_told_of_what_was_and_forgets_when_it_leads_no_more() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from dledger.reading.log_start import LogStart
 from dledger.room import FOR_NOOPS_ALONE, NOOPS_HEAD_ROOM
 from dledger.wire.commands_pb2 import Command, MoveLogStartCommand
 from dledger.wire.raft_pb2 import PeerMessage
+from store.errors import StorageFailed
 from store.segments import Segment
 from store.snapshot_files import SnapshotHead, Unfinished
 from tests.broker.leader import batch
@@ -419,3 +421,56 @@ def test_base_that_can_not_be_read_back_is_written_again_before_anything_goes(ha
     world.crash(leader.name)
     world.restart(leader.name)
     assert leader.log.first_index > 1
+
+
+def test_front_whose_note_is_not_synced_ends_the_member_and_no_base_goes() -> None:
+    """The note says that the log begins later, on the platter or not: whoever went on with the old
+    start would remove the base that it names, once a later one is written."""
+    world, leader = filled_world()
+    full = world.others(leader.name)[0]
+    note = full.replica.log_start._front.note
+    replaced = note.replace
+
+    def unsynced(start: LogStart) -> None:
+        full.disk.fail_next("fsync_directory", errno.ENOSPC)
+        replaced(start)
+
+    note.replace = unsynced  # type: ignore[method-assign]
+    retire_all(world, leader)
+    world.run_for(1_000)
+    ended_with = full.failure
+    assert isinstance(ended_with, StorageFailed)
+    assert full.log.first_index == 1
+    full.kill()
+    world.hang_up(full.name)
+    world.restart(full.name)
+    world.run_for(1_000)
+    assert full.failure is None
+    assert full.log.first_index == leader.log.first_index > 1
+    assert full.topics() == leader.topics()
+
+
+def test_front_that_waits_for_what_is_never_noted_says_so_until_a_restart() -> None:
+    """A ConsumeQueue's sync found no space once: nothing is noted as derived from then on, and
+    nothing goes that isn't noted. The others let go of it, and so does this one's next start."""
+    world = World(kind=RETIRES)
+    leader = world.serving()
+    while leader.replica.machine.level.current < LOG_START_LEVEL:
+        world.tick()
+    once_full = world.others(leader.name)[0]
+    once_full.replica.housekeeping.is_checkpoint_held = True
+    for number in range(40):
+        leader.propose(f"t{number}", 128 << 10)
+        world.settle()
+    world.run_for(300)
+    assert not once_full.replica.log_start.held, "nothing is to go yet"
+    retire_all(world, leader)
+    world.run_for(1_000)
+    assert leader.log.first_index > 1
+    assert once_full.log.first_index == 1
+    assert "start this node again" in once_full.replica.log_start.held
+    world.crash(once_full.name)
+    world.restart(once_full.name)
+    world.run_for(1_000)
+    assert once_full.log.first_index == leader.log.first_index
+    assert not once_full.replica.log_start.held

@@ -4,7 +4,9 @@ waits with beginning anew, and what is held while somebody needs it."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -30,7 +32,7 @@ from dledger.level import LOG_START_LEVEL
 from dledger.reading.log_start import LogStart
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import raft_pb2 as pb
-from store.files import OsFiles
+from store.files import Handle, OsFiles
 from store.log_start import Install, StartNote
 from store.out_of_service import Divergence
 from store.snapshot_files import FOLDER, RECEIVED, SnapshotFiles, Unfinished
@@ -466,10 +468,29 @@ async def test_who_is_asked_for_what_it_has_retired_says_that_it_has_it_not(tmp_
         assert leader.repairs.statistics().answers_given == 0
 
 
+class FullUntilASnapshotGoes(OsFiles):
+    """A disk without space for what a directory says of itself, until a snapshot has gone."""
+
+    has_room = False
+
+    def create(self, path: Path) -> Handle:
+        if path.name.startswith("identity.json") and not self.has_room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return super().create(path)
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        self.has_room |= path.parent.name == FOLDER
+
+
+@pytest.mark.parametrize("files", [OsFiles, FullUntilASnapshotGoes])
 @on_a_loop
-async def test_who_is_taken_in_again_begins_where_it_is_not_named(tmp_path: Path) -> None:
+async def test_who_is_taken_in_again_begins_where_it_is_not_named(
+    tmp_path: Path, files: type[OsFiles]
+) -> None:
     """It was taken out, and its log is older than that; what it is given in its place is of the
-    time between. It starts as one that is being taken in, whatever it was, and gets the rest."""
+    time between. It starts as one that is being taken in, whatever it was, and gets the rest. A
+    full disk has room for that word, as the log that goes is far larger."""
     async with small_members(tmp_path) as group:
         leader = await grow(group, 3, "a")
         await let_go(group, leader)
@@ -483,6 +504,7 @@ async def test_who_is_taken_in_again_begins_where_it_is_not_named(tmp_path: Path
         between = replace(start, configuration=named.SerializeToString())
         Install(OsFiles(), directory).intend(between)
         (directory / "formation.json").unlink()  # as of who wasn't there when the group was formed
+        group.files[name] = files()
         group.start(name)
         last = (await grow(group, 1, "b")).machine.applied_index
         await group.until(lambda: group.replicas[name].machine.applied_index >= last)

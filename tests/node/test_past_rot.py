@@ -3,6 +3,8 @@ it begins its log behind it, with a peer's state (ADR 43)."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from broker.pulling import head_of
 from broker.replica import Replica
 from dledger.core.types import NodeId
 from dledger.wire import raft_pb2 as pb
+from store.damage import Extent
 from store.errors import CorruptionFound
 from store.snapshot_files import BaseFound
 from tests.node.members import Members
@@ -19,15 +22,16 @@ from tests.node.test_later_logs import follower, grow, on_a_loop, small_members
 from tests.node.test_repairs import Wiretap
 
 
-async def kept_back(group: Members, victim: Replica) -> None:
-    """All but the victim have let the front go, as the group has decided; the victim's archive
-    command wants more time."""
-
-    victim.archiver.release = not_yet  # type: ignore[method-assign]
+async def kept_back(group: Members, victim: Replica, *besides: Replica) -> None:
+    """All but the victim, and those besides, have let the front go, as the group has decided; their
+    archive commands want more time."""
+    back = (victim, *besides)
+    for each in back:
+        each.archiver.release = not_yet  # type: ignore[method-assign]
     leader = await grow(group, 3, "first")
     await leader.propose_log_start(leader.machine.applied_index)
     await grow(group, 1, "behind")
-    others = [each for each in group.replicas.values() if each is not victim]
+    others = [each for each in group.replicas.values() if each not in back]
     await group.until(lambda: all(each.log.first_index > 1 for each in others))
     await group.until(lambda: victim.machine.log_start.first_index > 1)
     assert victim.log.first_index == 1
@@ -206,3 +210,28 @@ async def test_what_the_log_begins_with_is_got_back_from_a_peer(tmp_path: Path) 
             await group.until(lambda: group.replicas[name].machine.applied_index >= last)
     held = [each["reason"] for each in told if each["event"] == "log_start_not_moved"]
     assert sum("has rotted here" in each for each in held) > 1
+
+
+@on_a_loop
+async def test_a_repair_that_waits_for_space_lets_the_front_go(tmp_path: Path) -> None:
+    """What has rotted is given, and the disk has no room for the journal: that the log begins
+    behind it is the one way by which this member sets space free itself."""
+    async with small_members(tmp_path) as group:
+        leader = await group.leader()
+        victim = group.replicas[follower(group, leader)]
+        [giver] = [each for each in group.replicas.values() if each not in (leader, victim)]
+        await kept_back(group, victim, giver)
+        tried: list[Extent] = []
+
+        def full(extent: Extent, content: bytes) -> None:
+            tried.append(extent)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        victim.repairs._journal.write_back = full  # type: ignore[method-assign]
+        assert victim.repairs.takes(rotten(victim, 20))
+        await group.until(lambda: len(tried) > 1)
+        assert victim.log.first_index == 1
+        victim.archiver.release = given  # type: ignore[method-assign]
+        await healed(group, victim, 1)
+        assert victim.log.first_index == leader.log.first_index
+        assert giver.log.first_index == 1

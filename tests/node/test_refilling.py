@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from broker.node import ThreadHand
 from broker.refilling import Refilling
 from broker.replica import Replica
 from dledger.checksum import seal
@@ -17,6 +20,7 @@ from dledger.core.types import NodeId
 from dledger.errors import InvalidMessage
 from dledger.wire import raft_pb2 as pb
 from store.errors import BeyondRepair, DirectoryInUse, GapFound
+from store.gap import GapFilling
 from tests.node.members import Members, make_configs, members
 from tests.node.test_repairs import RARELY, Wiretap, content, fill, follower, rot
 from tests.node.test_replica import on_a_loop
@@ -210,3 +214,45 @@ async def test_what_is_asked_of_who_has_gaps_counts_with_its_checksum_only(tmp_p
             assert later._compared_s == before
             made._on_message(peer, seal(pb.PeerMessage(digest_request=body)))
             assert later._compared_s > before
+
+
+@on_a_loop
+async def test_the_directory_is_let_go_of_behind_the_last_step_of_the_disk(tmp_path: Path) -> None:
+    """A stop doesn't wait for what is asked, but for a thread that writes: whoever locks the
+    directory next would be a member on files that this one still changes."""
+    async with members(tmp_path, 3, RARELY) as group:
+        name, before, victim = await stopped(group)
+        rot(victim, 20)
+        with pytest.raises(GapFound) as found:
+            group.open(name)
+        begun, may_go_on = threading.Event(), threading.Event()
+        order: list[str] = []
+        with closing(ThreadHand()) as hand:
+            made = Refilling(
+                group.configs[name], replace(group.ports(name), hand=hand), found.value
+            )
+            write, close = made._files.write, made.holed.directory.close
+
+            def written(filled: GapFilling) -> None:
+                begun.set()
+                may_go_on.wait()
+                write(filled)
+                order.append("written")
+
+            def closed() -> None:
+                order.append("closed")
+                close()
+
+            made._files.write = written  # type: ignore[method-assign]
+            made.holed.directory.close = closed  # type: ignore[method-assign]
+            filling = asyncio.ensure_future(made.fill())
+            await group.until(begun.is_set)
+            filling.cancel()
+            await asyncio.gather(filling, return_exceptions=True)
+            ending = asyncio.ensure_future(made.close())
+            for _ in range(100):  # turns of the loop: it would be closed by then
+                await asyncio.sleep(0)
+            may_go_on.set()
+            await ending
+        assert order == ["written", "closed"]
+        await is_whole(group, name, before)

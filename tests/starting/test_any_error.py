@@ -149,6 +149,8 @@ def wrong(left: Left, expected: Outcome, chance: Random) -> Iterator[str]:
         found = told(left.start(disk))
     except REFUSALS as error:
         yield from wrong_words(error, disk, code)
+        if left_open := sorted({str(path) for path, _ in disk._open.values()}):
+            yield f"{error!r} leaves {left_open} open"
     except Exception as error:  # noqa: BLE001  one of ours, or none that anybody thought of
         yield f"ends with {error!r}"
     else:

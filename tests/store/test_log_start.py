@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 
@@ -12,7 +13,7 @@ from dledger.reading.log_start import FROM_THE_FIRST, LogStart
 from dledger.records.layout import file_name
 from store.checkpoint import Checkpoint
 from store.commitlog import CommitLogOptions
-from store.errors import CorruptionFound, OutOfRange, StorageFull
+from store.errors import CorruptionFound, OutOfRange, StorageFailed, StorageFull
 from store.files import make_directory
 from store.log_start import Install, StartNote, decode_start
 from store.scrubbing import Scrub
@@ -360,3 +361,38 @@ def test_what_was_received_of_a_base_is_gone_after_a_start(intended: bool) -> No
     made.disk.kill()
     assert (installed(made.disk) is not None) == intended
     assert not made.disk.exists(DATA / FOLDER / RECEIVED)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("step", ["create", "pwritev", "fsync", "rename"])
+def test_a_note_that_finds_no_space_says_what_it_said(step: str, code: int) -> None:
+    """It is refused before the new one has the name, and may be tried again."""
+    disk = SimulatedDisk()
+    disk.mkdir(DATA)
+    note, install = StartNote(disk, DATA), Install(disk, DATA)
+    for put, read, before in (
+        (note.replace, note.read, FROM_THE_FIRST),
+        (install.intend, install.read, None),
+    ):
+        disk.fail_next(step, code)
+        with pytest.raises(OSError, match=os.strerror(code)):
+            put(START)
+        assert read() == before
+        put(START)
+        assert read() == START
+
+
+@pytest.mark.parametrize("which", ["note", "intent"])
+def test_a_note_whose_name_is_not_synced_is_no_matter_of_space(which: str) -> None:
+    """It says so already, and after a loss of power it may or may not: nobody may go on as if it
+    didn't, and remove what it names."""
+    disk = SimulatedDisk()
+    disk.mkdir(DATA)
+    note, install = StartNote(disk, DATA), Install(disk, DATA)
+    put, read = (note.replace, note.read) if which == "note" else (install.intend, install.read)
+    disk.fail_next("fsync_directory", errno.ENOSPC)
+    with pytest.raises(StorageFailed, match="No space left"):
+        put(START)
+    assert read() == START
+    disk.kill()
+    assert read() == START

@@ -50,6 +50,22 @@ GAPS = (
         under="log-rot",
     ),
     Mutant(
+        "directory-free-while-a-thread-writes-there",
+        "broker/refilling.py",
+        "                await self._ports.hand.run(_nothing)\n",
+        "                pass\n",
+        masked="a simulated process has no threads: what is cancelled has been done, or never is",
+        tests=("tests/node/test_refilling.py",),
+    ),
+    Mutant(
+        "start-that-stumbles-leaves-queues-open",
+        "broker/recovery.py",
+        "        queues.close()  # the process may",
+        "        pass  # the process may",
+        masked="descriptors of a simulated process are without number",
+        tests=("tests/starting/test_any_error.py",),
+    ),
+    Mutant(
         "part-of-a-lost-sector-written",
         "store/gap_files.py",
         "        self._read(gap.start - at % SECTOR_BYTES, at % SECTOR_BYTES)\n",

@@ -10,6 +10,8 @@ _CORE = ("tests/core/test_snapshots.py",)
 _STATE = ("tests/broker/test_log_start.py",)
 _ROOM = ("tests/node/test_full_disk.py",)
 _PAST_ROT = ("tests/node/test_past_rot.py",)
+_FLUSHED = ("tests/node/test_front_flushed.py",)
+_CUT = "a cut must begin right where the front goes, in the moment in which it does"
 _PASSES = "a log rots where its front moves in few seeds, and it goes with a later move"
 _MOVES = "move-start"
 
@@ -31,10 +33,35 @@ LOG_START = (
     Mutant(
         "front-closed-before-it-is-flushed",
         "broker/log_start.py",
-        "if start is None or front.log.synced_index <= start.index:",
-        "if start is None:",
+        "        return self._front.durable() > start.index\n",
+        "        return start.index >= 0\n",
         seed=162,
         under=_MOVES,
+        tests=_FLUSHED,
+    ),
+    Mutant(
+        "front-goes-by-a-watermark-of-what-is-cut",
+        "broker/wiring.py",
+        "            lambda: min(member.driver.core.durable_index, member.log.synced_index),\n",
+        "            lambda: member.log.synced_index,\n",
+        masked=_CUT,
+        tests=_FLUSHED,
+    ),
+    Mutant(
+        "front-that-is-prepared-goes-whatever-is-cut-meanwhile",
+        "broker/log_start.py",
+        "            if is_held() or not self._is_flushed_behind(start):\n",
+        "            if is_held():\n",
+        masked=_CUT,
+        tests=_FLUSHED,
+    ),
+    Mutant(
+        "front-that-is-noted-goes-whatever-is-cut-meanwhile",
+        "broker/log_start.py",
+        "                if self._is_flushed_behind(start):\n",
+        "                if start.index:\n",
+        masked=_CUT,
+        tests=_FLUSHED,
     ),
     Mutant(
         "front-that-has-rotted-waits-for-ever",
@@ -186,6 +213,30 @@ LOG_START = (
         "        self._clear(file_name(start.index))\n",
         masked="few crashes meet these few operations",
         tests=_STORE,
+    ),
+    Mutant(
+        "front-held-by-the-checkpoint-in-silence",
+        "broker/log_start.py",
+        "        if not front.is_checkpoint_held() or front.is_hindered():\n",
+        "        if front.log.start.index >= 0:\n",
+        masked="what is told is nothing that a run looks at",
+        tests=_ROOM,
+    ),
+    Mutant(
+        "note-that-is-not-synced-taken-for-the-old-one",
+        "store/log_start.py",
+        "        if _may_hold(file, content):\n",
+        "        if False:\n",
+        masked="few disks are full for the sync of a directory, and for that one",
+        tests=(*_STORE, *_ROOM),
+    ),
+    Mutant(
+        "no-room-to-say-that-it-is-taken-in-anew",
+        "store/starting/opening.py",
+        "            Install(site.files, site.path).make_room(intended)\n",
+        "",
+        masked="few members come back behind where they were taken out, and to a disk that is full",
+        tests=("tests/node/test_later_logs.py",),
     ),
     Mutant(
         "no-room-to-begin-anew-on-a-full-disk",

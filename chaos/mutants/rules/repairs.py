@@ -612,6 +612,25 @@ REPAIRS = (
         tests=("tests/node/test_repairs.py",),
     ),
     Mutant(
+        "repair-that-waits-for-space-keeps-the-front",
+        "broker/repairs.py",
+        "            async with self.writing:\n"
+        "                if self._log.damages.is_gone(str(path))",
+        "            self.writing.locked() or await self.writing.acquire()\n"
+        "            if True:\n"
+        "                if self._log.damages.is_gone(str(path))",
+        masked="what is full has space again before the end",
+        tests=("tests/node/test_past_rot.py",),
+    ),
+    Mutant(
+        "what-went-with-the-front-is-still-written",
+        "broker/repairs.py",
+        "                if self._log.damages.is_gone(str(path)):\n",
+        "                if False:\n",
+        masked="a front must move in the moment of a repair",
+        tests=("tests/node/test_past_rot.py",),
+    ),
+    Mutant(
         "sector-lost-in-front-is-not-looked-for",
         "broker/repairs.py",
         "if error.errno != errno.EIO or self._damage_in(front) in (None, damage):",

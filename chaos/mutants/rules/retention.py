@@ -274,6 +274,11 @@ RETENTION = (
         tests=_READING,
     ),
     _mutant(
+        "retention-reads-all-segments-in-one-turn",
+        "                break\n            await asyncio.sleep(0)\n",
+        "                break\n",
+    ),
+    _mutant(
         "retention-ends-with-a-refusal",
         '            return\n        self._refused = ""\n',
         '            raise\n        self._refused = ""\n',
