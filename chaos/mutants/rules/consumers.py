@@ -47,8 +47,22 @@ CONSUMERS = (
     _mutant(
         "runs-that-were-named-are-left-out",
         _FINISHED_FILE,
-        "            runs = sorted(known + others[: MAX_RUNS - len(known)])\n",
+        "            runs = sorted([*named, *others[: MAX_RUNS - len(named)]])\n",
         "            runs = runs[:MAX_RUNS]\n",
+        _FINISHED,
+    ),
+    _mutant(
+        "more-runs-named-than-brokers-take",
+        _FINISHED_FILE,
+        "            if len(named) > MAX_RUNS:\n                return self.frontier, known\n",
+        "",
+        _FINISHED,
+    ),
+    _mutant(
+        "commit-that-nobody-answered-is-forgotten",
+        _FINISHED_FILE,
+        "        self._doubtful = sorted({*self._doubtful, *_firsts(runs)})\n",
+        "        self._doubtful = []\n",
         _FINISHED,
     ),
     _mutant(

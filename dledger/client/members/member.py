@@ -494,6 +494,7 @@ class Member:
         """The brokers have taken it."""
         queue = progress.queue
         queue.committed = (progress.frontier, progress.runs)
+        queue.finished.on_taken(progress.runs)
         if queue.careful_until:
             self._enqueue(queue)  # it waited for that
         if progress.release and self.queues.get(queue.place) is queue:

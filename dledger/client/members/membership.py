@@ -444,6 +444,8 @@ class Membership:
         self, progress: Sequence[Progress], deadline_s: float | None
     ) -> ClientError | None:
         session = self.member.session
+        for each in progress:
+            each.queue.finished.on_sent(each.runs)
         try:
             refused = await self._commit(progress, deadline_s)
         except (MemberReplaced, SessionEnded) as error:
@@ -500,6 +502,7 @@ class Membership:
     def _on_refused(self, progress: Progress, error: ClientError) -> None:
         self.counts.refused += 1
         queue = progress.queue
+        queue.finished.on_refused()
         if self._spells.begins(queue, error):
             _log.warning("group %s: %s: %s", self.identity.group, queue.place, error.message)
         if isinstance(error, GONE):
