@@ -1,8 +1,9 @@
 """The simple consumer: any worker of a group, any message, one by one.
 
 This owns the messages that its application has in hand, and whoever waits for some; the calls are
-`Receives`'. A receive that is cancelled keeps what it brings for the next. Acknowledgements of one
-moment share a call. Bounds: `MAX_…`; what is handed over is the application's.
+`Receives`'. What a receive that is cancelled brings all the same is kept for the next.
+Acknowledgements of one moment share a call. Bounds: `MAX_…`; what is handed over is the
+application's.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class SimpleConsumer:
             self._kept.extendleft(reversed(kept))
             if task.cancelled() and (caller is None or not caller.cancelling()):
                 raise ClientClosed("the consumer was closed") from None
-            task.add_done_callback(self._keep)
+            self._give_up(task)
             raise
         except BaseException:
             self._kept.extendleft(reversed(kept))
@@ -164,8 +165,14 @@ class SimpleConsumer:
             if task.done():
                 return await task
             if kept := self._of_kept(count):
-                task.add_done_callback(self._keep)
+                self._give_up(task)
                 return [each.delivery for each in kept]
+
+    def _give_up(self, task: asyncio.Future[list[Delivery]]) -> None:
+        """Nobody waits for the receive: it is the last one of its kind, and what it still brings
+        the next one has."""
+        task.add_done_callback(self._keep)
+        self._receives.give_up(task)
 
     def _keep(self, task: asyncio.Future[list[Delivery]]) -> None:
         """Nobody waits for what the receive brings: the next one has it."""
