@@ -9,7 +9,7 @@ one receive has something at a time.
     asked ── in a call ─┬─ dealt out
        ▲                ├─ its time is over: nothing
        │                ├─ refused, or its deadline is over: the error
-       └── time left ───┘
+       └── time left ───┘  as brokers hold no call longer than they like
 
 Who gives up is in no further call. A call that is for nobody any more is ended, so that callers
 without patience don't pile up at the brokers; not at once, as it may be handed something just then,
@@ -45,9 +45,10 @@ MAX_SHARING: Final = 32  # receives of one call
 MAX_SHARED: Final = 1_024  # messages that are wanted by one that is shared
 MAX_SETTLED: Final = 1_024  # acknowledged by one that is shared: each may be a settlement
 SHARE_BYTES: Final = 256 << 10  # for each of them, beyond which others are served first
-AGAIN_S: Final = 0.02  # before an attempt asks again
+AGAIN_S: Final = 0.02  # before an attempt asks again; and who got nothing, sooner than he wanted
 COMPANY_S: Final = 0.001  # who got nothing waits so long for those who ask anew
 SAME_MOMENT_S: Final = 0.001  # holds are told in milliseconds
+EARLY_S: Final = 0.01  # so much sooner a call's time is over by the brokers' clock
 GRACE_S: Final = 1.0  # of a call: what there is when it asks it has long before that
 
 Riding = tuple[pb.Settlement, list[Delivery]]
@@ -291,7 +292,8 @@ class Receives:
         waiting.sort(key=_IS_GIVEN_UP)
         *shares, left = dealt([each.count for each in waiting], found)
         over_s = asyncio.get_running_loop().time()
-        if not found:  # whose time the call was held for has waited enough, by the brokers' word
+        was_held = over_s >= call.until_s - EARLY_S
+        if was_held and not found:  # whose time that was has waited enough, by the brokers' word
             over_s = max(over_s, call.until_s + SAME_MOMENT_S)
         again: list[_Asked] = []
         for each, share in zip(waiting, shares, strict=True):
@@ -302,7 +304,7 @@ class Receives:
                 again.append(each)
         if left:
             self._hands.keep(left)
-        self._ask_again(again)
+        self._ask_again(again, COMPANY_S if found or was_held else AGAIN_S)
 
     def _failed(self, call: _Call, error: BaseException) -> None:
         """It is told, but to those who have more time than the call had."""
@@ -314,13 +316,13 @@ class Receives:
                 again.append(each)
             else:
                 each.fail(error)
-        self._ask_again(again)
+        self._ask_again(again, COMPANY_S)
 
-    def _ask_again(self, again: list[_Asked]) -> None:
+    def _ask_again(self, again: list[_Asked], after_s: float) -> None:
         """Before all who ask anew, and with them: most of those were answered just now."""
         if again:
             self._asked = again + self._asked
-            asyncio.get_running_loop().call_later(COMPANY_S, self._call_soon)
+            asyncio.get_running_loop().call_later(after_s, self._call_soon)
 
 
 def dealt(counts: Sequence[int], found: Sequence[Delivery]) -> list[list[Delivery]]:

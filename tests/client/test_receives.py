@@ -25,6 +25,8 @@ from dledger.client.errors import (
 )
 from dledger.client.options import ClientOptions
 from dledger.client.receives import (
+    AGAIN_S,
+    EARLY_S,
     MAX_SHARED,
     MAX_SHARING,
     SHARE_BYTES,
@@ -164,6 +166,7 @@ async def test_each_has_its_own_time() -> None:
         call = await brokers.asked(1)
         assert 0 < call.request.hold_ms <= 51
         assert call.deadline_s <= 0.06 + brokers.options.deadline_s
+        await asyncio.sleep(0.045)
         call.answer.set_result(handed(0, 0))
         assert await hasty == []
         call = await brokers.asked(2)
@@ -171,6 +174,29 @@ async def test_each_has_its_own_time() -> None:
         assert call.request.hold_ms > 50_000
         call.answer.set_result(handed(0, 1))
         assert offsets(await patient) == [0]
+
+
+@async_test
+async def test_nothing_is_told_before_the_time_is_over() -> None:
+    """Brokers hold no call for as long as anybody likes: who wants to wait longer asks again, and
+    not at once, as they may hold none at all."""
+    async with receiving() as (brokers, consumer):
+        loop = asyncio.get_running_loop()
+        (task,) = asking(consumer, 1, wait_s=0.2)
+        began, number = loop.time(), 0
+        while not task.done():
+            number += 1
+            call = await brokers.asked(number)
+            assert call.request.hold_ms <= 200
+            call.answer.set_result(handed(0, 0))
+            await asyncio.wait((task,), timeout=0.001)
+        assert task.result() == []
+        assert loop.time() - began >= 0.2 - EARLY_S
+        assert number <= 0.2 / AGAIN_S + 1
+        (task,) = asking(consumer, 1, wait_s=60)
+        (await brokers.asked(number + 1)).answer.set_result(handed(0, 0))
+        (await brokers.asked(number + 2)).answer.set_result(handed(0, 1))
+        assert offsets(await task) == [0]
 
 
 @async_test

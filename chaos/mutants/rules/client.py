@@ -599,6 +599,14 @@ CLIENT = (
         tests=_RECEIVES,
     ),
     Mutant(
+        "brokers-hold-taken-for-the-callers-time",
+        "dledger/client/receives.py",
+        "        if was_held and not found:",
+        "        if not found:",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
         "receives-in-order-share-an-attempt",
         "dledger/client/receives.py",
         "            is_alone = not parts or self._wish.fifo or ",

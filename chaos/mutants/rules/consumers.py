@@ -56,14 +56,14 @@ CONSUMERS = (
         _FINISHED_FILE,
         "            if len(named) > MAX_RUNS:\n                return self.frontier, known\n",
         "",
-        _FINISHED,
+        (_FINISHED[0] + "::test_doubtful_runs_are_no_reason_to_name_too_many",),
     ),
     _mutant(
         "commit-that-nobody-answered-is-forgotten",
         _FINISHED_FILE,
         "        self._doubtful = sorted({*self._doubtful, *_firsts(runs)})\n",
         "        self._doubtful = []\n",
-        _FINISHED,
+        (_FINISHED[0] + "::test_doubtful_runs_are_no_reason_to_name_too_many",),
     ),
     _mutant(
         "handed-out-after-the-queue-was-asked-for",
