@@ -671,6 +671,22 @@ CLIENT = (
         tests=("tests/client/members/test_reading.py",),
     ),
     Mutant(
+        "message-waited-for-on-its-own-thread",
+        "dledger/client/sent.py",
+        "            self._check_outside()\n",
+        "            pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_BLOCKING_ENDS[0] + "::test_waiting_on_the_clients_own_thread_is_refused",),
+    ),
+    Mutant(
+        "room-waited-for-on-the-thread-that-makes-it",
+        "dledger/client/blocking_producer.py",
+        "            if self._thread.is_inside:\n",
+        "            if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_BLOCKING_ENDS[0] + "::test_sending_in_a_callback_never_waits_for_room",),
+    ),
+    Mutant(
         "client-closes-itself-from-its-own-thread",
         "dledger/client/blocking.py",
         "        thread.check_outside()\n",
