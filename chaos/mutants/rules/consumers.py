@@ -66,6 +66,20 @@ CONSUMERS = (
         (_FINISHED[0] + "::test_doubtful_runs_are_no_reason_to_name_too_many",),
     ),
     _mutant(
+        "what-was-sought-back-from-is-committed",
+        "dledger/client/members/reading.py",
+        "        self._wished.pop(queue_id, None)  # by now it wants what lies there again\n",
+        "",
+        _READING,
+    ),
+    _mutant(
+        "seeking-undoes-a-commit-that-waits-its-turn",
+        "dledger/client/members/reading.py",
+        "            frontier = max(self._wished.get(queue.place.queue_id, 0), known, *asked)\n",
+        "            frontier = max(self._wished.get(queue.place.queue_id, 0), known)\n",
+        _READING,
+    ),
+    _mutant(
         "handed-out-after-the-queue-was-asked-for",
         _QUEUE,
         "        if self.state is not Held.HELD or self.paused or not",
