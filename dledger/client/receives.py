@@ -180,7 +180,13 @@ class Receives:
             call = _Call(part, loop.time(), min(each.until_s for each in part))
             task = loop.create_task(self._call(call), name="receive")
             self._calls[task] = call
-            task.add_done_callback(self._calls.pop)
+            task.add_done_callback(self._on_ended)
+
+    def _on_ended(self, task: asyncio.Task[None]) -> None:
+        call = self._calls.pop(task)
+        if task.cancelled():  # perhaps before it began
+            for each in call.asked:
+                each.found.cancel()
 
     def _parts(self, asked: Iterable[_Asked]) -> list[list[_Asked]]:
         """Those that share a call, in the order of asking."""
@@ -204,8 +210,6 @@ class Receives:
         try:
             await self._receive(call)
         except asyncio.CancelledError:
-            for each in call.asked:
-                each.found.cancel()
             raise
         except ClientError as error:
             self._failed(call, error)

@@ -246,6 +246,7 @@ class SimpleConsumer:
         self._settling.append(settling)
         if self._sender is None:
             self._sender = loop.create_task(self._send_settled(), name="settling")
+            self._sender.add_done_callback(self._on_sender_ended)
         await settling.done
 
     async def _send_settled(self) -> None:
@@ -260,13 +261,22 @@ class SimpleConsumer:
                 self._settling = [each for each in self._settling if id(each) not in chosen]
                 await self._settle(incarnation, together)
         except BaseException as error:
-            left, self._settling = self._settling, []
-            for each in left:
-                _fail(each.done, error)
+            self._fail_settling(error)
             if not isinstance(error, Exception):
                 raise
         finally:
             self._sender = None
+
+    def _on_sender_ended(self, sender: asyncio.Task[None]) -> None:
+        """Of one that was cancelled before it began nobody was told."""
+        if self._sender is sender:
+            self._sender = None
+            self._fail_settling(ClientClosed("settling was cancelled"))
+
+    def _fail_settling(self, error: BaseException) -> None:
+        left, self._settling = self._settling, []
+        for each in left:
+            _fail(each.done, error)
 
     async def _settle(self, incarnation: int, together: Sequence[_Settling]) -> None:
         request = pb.SettleRequest(

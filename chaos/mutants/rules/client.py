@@ -17,6 +17,7 @@ _TAGS = ("tests/client/test_tags.py",)
 _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
 _CONNECTION = ("tests/client/test_connection.py",)
+_UNBEGUN = "tests/client/test_cancelled_tasks.py::"
 _BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
 _LOST_LEASES = ("tests/client/members/test_threads_of_lost_leases.py",)
 _BLOCKING_MEMBERS = ("tests/client/members/test_blocking_members.py",)
@@ -685,6 +686,62 @@ CLIENT = (
         "            if False:\n",
         masked=_NO_SUCH_CLIENT,
         tests=(_BLOCKING_ENDS[0] + "::test_sending_in_a_callback_never_waits_for_room",),
+    ),
+    Mutant(
+        "registration-cancelled-unbegun-is-never-made-again",
+        "dledger/client/registrar.py",
+        "            self._task.add_done_callback(self._on_ended)\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_UNBEGUN + "test_what_a_producer_begins",),
+    ),
+    Mutant(
+        "request-cancelled-unbegun-leaves-its-batches-in-flight",
+        "dledger/client/dispatch.py",
+        "        if task.cancelled() and not self._closed:",
+        "        if False:",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_UNBEGUN + "test_what_a_producer_begins",),
+    ),
+    Mutant(
+        "search-cancelled-unbegun-fails-nobody",
+        "dledger/client/holding.py",
+        "        if search.cancelled():",
+        "        if False:",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_UNBEGUN + "test_what_a_producer_begins",),
+    ),
+    Mutant(
+        "receive-cancelled-unbegun-is-waited-for",
+        "dledger/client/receives.py",
+        "        if task.cancelled():  # perhaps before it began\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_UNBEGUN + "test_a_receive",),
+    ),
+    Mutant(
+        "settling-cancelled-unbegun-is-waited-for",
+        "dledger/client/simple_consumer.py",
+        "        if self._sender is sender:\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_UNBEGUN + "test_a_settlement",),
+    ),
+    Mutant(
+        "member-goes-on-without-a-task-cancelled-unbegun",
+        "dledger/client/members/membership.py",
+        "        if task.cancelled() and self.member.standing is not Standing.OVER:\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_UNBEGUN + "test_a_members_tasks",),
+    ),
+    Mutant(
+        "loop-waits-for-a-fetch-cancelled-unbegun",
+        "dledger/client/fetching.py",
+        "        if task.cancelled() and reader.task is task and self._is_current(reader):\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_UNBEGUN + "test_a_loop",),
     ),
     Mutant(
         "client-closes-itself-from-its-own-thread",

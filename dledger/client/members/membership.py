@@ -154,16 +154,18 @@ class Membership:
             self._watched(work, name), name=f"{name}-{self.identity.group}"
         )
         self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(partial(self._on_task_ended, name))
+
+    def _on_task_ended(self, name: str, task: asyncio.Task[None]) -> None:
+        """Who cancels every task that there is ends the member, also before one has begun."""
+        del self._tasks[task]
+        if task.cancelled() and self.member.standing is not Standing.OVER:
+            self._end(ClientClosed(f"{name}: cancelled"))
 
     async def _watched(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         """A task that ends by an error ends the member: nobody would notice otherwise."""
         try:
             await work()
-        except asyncio.CancelledError:
-            if self.member.standing is not Standing.OVER:  # by who cancels every task there is
-                self._end(ClientClosed(f"{name}: cancelled"))
-            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the owner hears of it
             self._end(client_error(f"{name} of a group's member", error))
 
