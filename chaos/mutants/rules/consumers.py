@@ -66,6 +66,13 @@ CONSUMERS = (
         (_FINISHED[0] + "::test_doubtful_runs_are_no_reason_to_name_too_many",),
     ),
     _mutant(
+        "who-ends-has-no-time-for-on-revoke",
+        _MEMBERSHIP,
+        "LAST_REVOKE_S if self.member.is_stopping else 0.1",
+        "0.1",
+        (_REVOKING[0] + "::test_who_ends_has_time_for_on_revoke",),
+    ),
+    _mutant(
         "what-was-sought-back-from-is-committed",
         "dledger/client/members/reading.py",
         "        self._wished.pop(queue_id, None)  # by now it wants what lies there again\n",

@@ -51,6 +51,7 @@ from dledger.wire import groups_pb2 as gpb
 TICK_S: Final = 0.25  # the longest between two looks at what time has changed
 CALM_S: Final = 1.0  # the same while nothing is fetched that isn't committed
 GOODBYE_S: Final = 5.0  # for the last commit and goodbye, besides what handlers are given
+LAST_REVOKE_S: Final = 3.0  # of those, for on_revoke at least
 
 _log = logging.getLogger("dledger.client")
 
@@ -400,7 +401,8 @@ class Membership:
 
     async def _revoke(self, queues: Sequence[ProcessQueue]) -> None:
         """Tells the application first, within the hand-over's time."""
-        least_s = 0.1 * self.member.times.release_s
+        # By then who stops has no time left of what handlers were given.
+        least_s = LAST_REVOKE_S if self.member.is_stopping else 0.1 * self.member.times.release_s
         left_s = max(max(queue.asked_until for queue in queues) - clock(), least_s)
         try:
             async with asyncio.timeout(left_s):
