@@ -388,6 +388,20 @@ CONSUMERS = (
         _BROADCAST,
     ),
     _mutant(
+        "broadcast-start-forgotten-with-a-session",
+        _MEMBERSHIP,
+        "        made_since = places - self._unlocated\n",
+        "        made_since = places if as_new else set()\n",
+        (_BROADCAST[0] + "::test_slow_first_start_begins_where_it_was_told",),
+    ),
+    _mutant(
+        "broadcast-queues-newer-as-they-are-told-later",
+        "dledger/client/members/kept_offsets.py",
+        "(place.topic, place.incarnation) in self._known:\n",
+        "any(each[:2] == place[:2] for each in self._kept):\n",
+        (_BROADCAST[0] + "::test_queues_of_a_new_topic_that_are_told_later_are_no_newer",),
+    ),
+    _mutant(
         "broadcast-file-of-two-members",
         "dledger/client/members/kept_offsets.py",
         "            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",

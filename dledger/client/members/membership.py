@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -75,8 +75,8 @@ class Owner(Protocol):
 class Keeper(Protocol):
     """Keeps a broadcast member's offsets."""
 
-    async def locate(self, queues: Sequence[ProcessQueue], *, as_new: bool) -> None:
-        """Each has its place to begin at."""
+    async def locate(self, queues: Sequence[ProcessQueue], *, made_since: Container[Place]) -> None:
+        """Each has its place to begin at. `made_since`: since everything was told."""
 
     async def keep(self, progress: Sequence[Progress]) -> None:
         """It is kept."""
@@ -119,6 +119,7 @@ class Membership:
         self._pace = pace
         self._owner = owner
         self.keeper = keeper
+        self._unlocated: set[Place] = set()  # there before all was told: none was made since
         self._loop = asyncio.get_running_loop()
         self._slot = 0
         self._joins = 0
@@ -241,7 +242,7 @@ class Membership:
             self._wants_commit.set()
         self._tell_lost([queue for queue in lost if queue not in released])
         if gained and self.keeper is not None:
-            self._start(partial(self._locate, gained, as_new=as_new), "locate")
+            self._begin_locating(gained, as_new=as_new)
         self._go_on()
 
     def _gain(self, topic: gpb.TopicLeases) -> Iterable[Gained]:
@@ -258,11 +259,20 @@ class Membership:
             failures = lease.failures if lease.HasField("failures") else None
             yield self.member.on_gained(place, lease.epoch, lease.frontier, runs, failures)
 
-    async def _locate(self, queues: Sequence[ProcessQueue], *, as_new: bool) -> None:
+    def _begin_locating(self, queues: Sequence[ProcessQueue], *, as_new: bool) -> None:
+        """What was there at first and isn't located yet is no newer by another session."""
+        places = {queue.place for queue in queues}
+        if not as_new:
+            self._unlocated |= places
+        made_since = places - self._unlocated
+        self._start(partial(self._locate, queues, made_since), "locate")
+
+    async def _locate(self, queues: Sequence[ProcessQueue], made_since: Container[Place]) -> None:
         assert self.keeper is not None
         while any(queue.state is not Held.GONE for queue in queues):
             try:
-                await self.keeper.locate(queues, as_new=as_new)
+                await self.keeper.locate(queues, made_since=made_since)
+                self._unlocated -= {queue.place for queue in queues}
                 break
             except ClientError as error:
                 if is_final(error):
