@@ -21,6 +21,7 @@ from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import SETTLE
 from dledger.client.delivery import Delivery, Receipt, hidden_s
 from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, from_wire
+from dledger.client.faults import fault
 from dledger.client.members.clock import clock
 from dledger.client.options import StartFrom
 from dledger.client.receives import Receives, settlement
@@ -307,8 +308,9 @@ class SimpleConsumer:
             raise ClientClosed("the consumer is closed")
 
     async def close(self) -> None:
-        """Receives end, and what is in hand is given back at once. What a receive that was under
-        way was given comes back when its time is over."""
+        """Receives end, and what is in hand is given back at once. What can't be within
+        `deadline_s`, or what a receive that was under way was given, comes back when its time is
+        over."""
         if self._is_closed:
             return
         self._is_closing = True
@@ -316,13 +318,27 @@ class SimpleConsumer:
             task.cancel()
         self._receives.close()
         self._kept.clear()
-        left = [each for each in self._in_hand if not each.is_settled]
-        with suppress(ClientError):  # they come back by themselves
-            returned = (each.retry() for each in left)
-            await asyncio.gather(*returned)
+        await self._give_back([each for each in self._in_hand if not each.is_settled])
         self._is_closed = True
         self._in_hand.clear()
         self._forget(self)
+
+    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Whatever becomes of one call, the others are made; within the time of one."""
+        if not deliveries:
+            return
+        try:
+            async with asyncio.timeout(self._broker_group().options.deadline_s):
+                returned = (each.retry() for each in deliveries)
+                ends = await asyncio.gather(*returned, return_exceptions=True)
+        except TimeoutError:  # they come back by themselves
+            if self._sender is not None:
+                self._sender.cancel()
+                await asyncio.wait([self._sender])
+            return
+        ours = (e for e in ends if isinstance(e, Exception) and not isinstance(e, ClientError))
+        if (error := next(ours, None)) is not None:
+            fault("giving messages back", error)
 
     async def __aenter__(self) -> Self:
         self._check_open()

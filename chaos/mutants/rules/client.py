@@ -17,6 +17,7 @@ _TAGS = ("tests/client/test_tags.py",)
 _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
 _CONNECTION = ("tests/client/test_connection.py",)
+_SETTLING = ("tests/client/test_settling.py",)
 _UNBEGUN = "tests/client/test_cancelled_tasks.py::"
 _BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
 _LOST_LEASES = ("tests/client/members/test_threads_of_lost_leases.py",)
@@ -566,6 +567,22 @@ CLIENT = (
         "        except BaseException:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_KEPT,
+    ),
+    Mutant(
+        "client-that-closes-keeps-single-messages",
+        "dledger/client/client.py",
+        "            lambda: self._broker_group,  # what is in hand",
+        "            lambda: self._lasting_group,  # what is in hand",
+        masked=_NO_SUCH_CLIENT,
+        tests=_SETTLING,
+    ),
+    Mutant(
+        "closing-gives-up-with-the-first-call",
+        "dledger/client/simple_consumer.py",
+        "await asyncio.gather(*returned, return_exceptions=True)",
+        "await asyncio.gather(*returned)",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_settling.py::test_closing_gives_back_what_it_can",),
     ),
     Mutant(
         "cancelled-receives-pile-up",
