@@ -388,6 +388,13 @@ CONSUMERS = (
         _BROADCAST,
     ),
     _mutant(
+        "end-waits-for-queues-that-were-never-begun",
+        _MEMBER,
+        "                if not queue.is_located:\n",
+        "                if False:\n",
+        (_BROADCAST[0] + "::test_member_that_does_not_know_where_to_begin_ends_at_once",),
+    ),
+    _mutant(
         "broadcast-start-forgotten-with-a-session",
         _MEMBERSHIP,
         "        made_since = places - self._unlocated\n",

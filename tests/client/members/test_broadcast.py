@@ -90,6 +90,28 @@ def test_slow_first_start_begins_where_it_was_told(tmp_path: Path) -> None:
     check()
 
 
+def test_member_that_does_not_know_where_to_begin_ends_at_once(tmp_path: Path) -> None:
+    """Of queues of which nothing was ever handed out nothing is waited for."""
+
+    @async_test
+    async def check() -> None:
+        async with stocked(2, 10) as (group, client):
+            asked = asyncio.Event()
+
+            async def hold(method: str, _node: object, _request: object) -> None:
+                if method == "GetQueueOffsets":
+                    asked.set()
+                    await asyncio.Event().wait()
+
+            group.before.append(hold)
+            service = service_of(client, tmp_path / "offsets", [], drain_s=60)
+            async with asyncio.timeout(10), running(service):
+                await until(asked.is_set)
+            assert not group.members.has_sessions("g")
+
+    check()
+
+
 class Ended:
     """Brokers of whose queues each holds ten messages."""
 
