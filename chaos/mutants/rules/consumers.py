@@ -49,7 +49,7 @@ CONSUMERS = (
         _FINISHED_FILE,
         "            runs = sorted([*named, *others[: MAX_RUNS - len(named)]])\n",
         "            runs = runs[:MAX_RUNS]\n",
-        _FINISHED,
+        (_FINISHED[0] + "::test_what_was_named_goes_before_what_is_lower",),
     ),
     _mutant(
         "more-runs-named-than-brokers-take",

@@ -150,6 +150,21 @@ def _fail(finished: Finished, broker: Broker, offset: int) -> bool:
     return True
 
 
+def test_what_was_named_goes_before_what_is_lower() -> None:
+    """The brokers have it, and would have more than they take."""
+    finished = Finished(0)
+    for at in range(1_001, 1_101):
+        finished.finish(2 * at)
+    _, named = finished.name()
+    finished.on_sent(named)
+    finished.on_taken(named)
+    for at in range(1, 101):
+        finished.finish(2 * at)
+    _, runs = finished.name()
+    assert len(runs) == MAX_RUNS
+    assert set(named) < set(runs)
+
+
 def test_what_the_brokers_finished_goes_before_what_they_know_nothing_of() -> None:
     """A commit that named as many as they take was refused, as they finished one more meanwhile:
     the next one names that, and one less of the others."""
