@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from broker.errors import BrokerError, ErrorCode, Failure
@@ -16,7 +16,7 @@ from broker.services.styles import Styles
 from broker.services.updates import QueueOf
 from broker.state.leases import MAX_RANGES, Place
 from broker.state.machine import StateMachine
-from broker.state.refusals import PartlyRefused, SessionUnknown
+from broker.state.refusals import PartlyRefused, SessionUnknown, TooManyRanges
 from dledger.ports import Turns
 
 MAX_QUEUES_IN_COMMIT: Final = 1_024
@@ -77,8 +77,12 @@ class Groups:
                 on its way into the log.
         """
         self._gate.check_writable()
-        _check_size(commit.topics)
+        taken, excessive = _split(commit.topics)
+        _check_size(commit.topics, taken)
         await self._gate.surely(lambda: self._check_session(commit))
+        return excessive + (await self._commit(replace(commit, topics=taken)) if taken else ())
+
+    async def _commit(self, commit: LeaseCommit) -> tuple[NotCommitted, ...]:
         refusal = await self._commands.commit_leases(commit.group, commit.session, commit.topics)
         self._keeper.tell(commit.session, _released(commit))  # what it gave back it has lost
         match refusal:
@@ -127,15 +131,30 @@ def _released(commit: LeaseCommit) -> list[Place] | None:
     ]
 
 
-def _check_size(topics: Sequence[TopicDone]) -> None:
-    queues = [each for topic in topics for each in topic.queues]
-    if not 0 < len(queues) <= MAX_QUEUES_IN_COMMIT:
-        text = f"a commit holds 1 to {MAX_QUEUES_IN_COMMIT} queues, not {len(queues)}"
-        raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
-    runs = [len(each.finished) for each in queues]
-    if max(runs) > 2 * MAX_RANGES or sum(runs) > MAX_RUNS_IN_COMMIT:
-        text = (
-            f"a commit holds at most {MAX_RANGES} finished runs a queue, and "
-            f"{MAX_RUNS_IN_COMMIT // 2:,} in all"
+def _split(topics: Sequence[TopicDone]) -> tuple[tuple[TopicDone, ...], tuple[NotCommitted, ...]]:
+    """What may be proposed; and the queues that have more runs than any may, which are no reason to
+    refuse the others."""
+    taken: list[TopicDone] = []
+    excessive: list[NotCommitted] = []
+    why = queue_refused(TooManyRanges(MAX_RANGES)).failure
+    for topic in topics:
+        queues = [each for each in topic.queues if len(each.finished) <= 2 * MAX_RANGES]
+        if queues:
+            taken.append(topic._replace(queues=tuple(queues)))
+        excessive += (
+            NotCommitted(QueueOf(topic.topic, topic.incarnation, each.queue_id), why)
+            for each in topic.queues
+            if len(each.finished) > 2 * MAX_RANGES
         )
+    return tuple(taken), tuple(excessive)
+
+
+def _check_size(topics: Sequence[TopicDone], taken: Sequence[TopicDone]) -> None:
+    """Raises for the whole commit."""
+    queues = sum(len(topic.queues) for topic in topics)
+    if not 0 < queues <= MAX_QUEUES_IN_COMMIT:
+        text = f"a commit holds 1 to {MAX_QUEUES_IN_COMMIT} queues, not {queues}"
+        raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+    if sum(len(each.finished) for topic in taken for each in topic.queues) > MAX_RUNS_IN_COMMIT:
+        text = f"a commit holds at most {MAX_RUNS_IN_COMMIT // 2:,} finished runs in all"
         raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)

@@ -67,7 +67,7 @@ class BlockingProducer:
 
     def __init__(self, thread: LoopThread, producer: Producer, options: ProducerOptions) -> None:
         self._thread = thread
-        self._check = thread.check
+        self._check, self._check_outside = thread.check, thread.check_outside
         self._producer = producer
         self._packer = Packer(options, thread.report)
         self._crossing: deque[_Step] = deque()  # under the lock
@@ -101,6 +101,8 @@ class BlockingProducer:
         what was sent before has its place.
 
         Raises:
+            BufferFull: there is no room, in a future's callback or a coroutine that the client
+                runs: waiting there would be for itself.
             ProducerClosed: after `close`.
             Forked: in a process that was forked since.
         """
@@ -123,6 +125,7 @@ class BlockingProducer:
         Raises:
             InvalidArgument: an argument is of a wrong kind, or can't be encoded.
             MessageTooLarge: the body is over 4 MiB.
+            BufferFull: as `send` says.
             ProducerClosed: after `close`.
             Forked: in a process that was forked since.
         """
@@ -139,7 +142,7 @@ class BlockingProducer:
                 packed = self._pack(message)
         except ClientError as error:
             packed = error
-        sent = Sent(self._check)
+        sent = Sent(self._check, self._check_outside)
         self._cross(Crossing(message, packed, sent, due))
         return sent
 
@@ -152,17 +155,25 @@ class BlockingProducer:
         """It is on its way, behind what was sent before; or was overdue before it could be."""
         self._thread.check()
         while (room := self._put(crossing)) is not None:
+            if self._thread.is_inside:
+                self._leave(room)
+                text = "there is no room on the way to the producer, and its own thread can't wait"
+                raise BufferFull(text, subject=Subject.MESSAGE)
             if crossing.due_at is None:
                 room.acquire()
             elif not room.acquire(timeout=max(crossing.due_at - monotonic(), 0.0)):
                 self._give_up(crossing, room)
                 return
 
-    def _give_up(self, crossing: Crossing, room: threading.Lock) -> None:
-        """Its sender has waited for as long as it may."""
+    def _leave(self, room: threading.Lock) -> None:
+        """Its sender doesn't wait any more."""
         with self._lock:
             if room in self._waiting:
                 self._waiting.remove(room)
+
+    def _give_up(self, crossing: Crossing, room: threading.Lock) -> None:
+        """Its sender has waited for as long as it may."""
+        self._leave(room)
         try:
             self._thread.post(partial(self._refuse, crossing.future, overdue()))
         except ClientClosed:
@@ -204,6 +215,7 @@ class BlockingProducer:
 
     def send_all(self, messages: Iterable[NewMessage]) -> int:
         """See `Producer.send_all`."""
+        self._thread.check_outside()
         bulk = Bulk()
         try:
             for message in messages:

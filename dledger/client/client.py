@@ -589,7 +589,7 @@ class Client:
             InvalidArgument: the arguments make no sense.
         """
         consumer = SimpleConsumer(
-            lambda: self._lasting_group,
+            lambda: self._broker_group,  # what is in hand as the client closes is given back
             topic,
             group,
             invisible_s=invisible_s,

@@ -266,7 +266,9 @@ class PullConsumer:
         self._reading.stop()
 
     async def close(self) -> None:
-        """Stops; no task is left behind. Commits nothing, unless `commit_every_s` says so."""
+        """Stops; no task is left behind. Commits nothing, unless `commit_every_s` says so: then
+        once more, and if that fails what it was to cover comes again, and the log is told.
+        `commit`, called before, raises."""
         await self._close(None, None, None)
 
     async def _close(

@@ -319,7 +319,7 @@ class Dispatcher:
                     producer_id = self._epochs.producer_id(parcel[0][0].epoch)
                     task = self._loop.create_task(self._deliver(target, producer_id, parcel))
                     self._requests[task] = target
-                    task.add_done_callback(self._on_answered)
+                    task.add_done_callback(partial(self._on_answered, target, parcel))
                     continue
             return
 
@@ -391,11 +391,6 @@ class Dispatcher:
             self._on_results(link, parcel, answer.results)
         except ClientError as error:
             self._on_failure(link, parcel, error)
-        except asyncio.CancelledError:
-            if not self._closed:  # by who cancels every task that there is
-                lost = Unavailable("the request was cancelled", outcome=asked)
-                self._on_failure(link, parcel, lost)
-            raise
         except Exception as error:  # noqa: BLE001 - a fault of ours costs an attempt
             again = fault("sending a request", error, asked, retriable=True)
             self._on_failure(link, parcel, again)
@@ -417,8 +412,11 @@ class Dispatcher:
             ],
         )
 
-    def _on_answered(self, task: asyncio.Task[None]) -> None:
+    def _on_answered(self, link: NodeLink, parcel: Parcel, task: asyncio.Task[None]) -> None:
         del self._requests[task]
+        if task.cancelled() and not self._closed:  # by who cancels all, perhaps before it began
+            text = "the request was cancelled"
+            self._on_failure(link, parcel, Unavailable(text, outcome=Outcome.MAY_HAVE_HAPPENED))
         if not task.cancelled() and (error := task.exception()) is not None:
             if not isinstance(error, Exception):
                 raise error

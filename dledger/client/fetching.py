@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Container, Mapping
+from functools import partial
 from typing import Final, NamedTuple, assert_never
 
 from dledger.client.broker_group import BrokerGroup, Effect
@@ -149,7 +150,12 @@ class Fetching:
                 name = f"fetch-{self._topic}-{reader.queue_id}"
                 reader.task = self._loop.create_task(self._fetch(reader), name=name)
                 self._tasks[reader.task] = None
-                reader.task.add_done_callback(self._tasks.pop)
+                reader.task.add_done_callback(partial(self._on_ended, reader))
+
+    def _on_ended(self, reader: QueueReader, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if task.cancelled() and reader.task is task and self._is_current(reader):
+            self._fail(reader, ClientClosed("the reading was cancelled"))  # by who cancels all
 
     # --- what has come ------------------------------------------------------------------------
 
@@ -258,10 +264,6 @@ class Fetching:
                 chunk = await self._next_of(reader)
                 self._chunks.append(chunk)
                 self._changed.set()
-        except asyncio.CancelledError:
-            if self._is_current(reader):  # by who cancels every task that there is
-                self._fail(reader, ClientClosed("the reading was cancelled"))
-            raise
         except Exception as error:  # noqa: BLE001 - who iterates must hear of it
             self._fail(reader, client_error("reading a queue", error))
 

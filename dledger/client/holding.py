@@ -95,7 +95,12 @@ class Holding:
         if route not in self._searches:
             task = self._loop.create_task(self._search(route))
             self._searches[route] = task
-            task.add_done_callback(lambda _: self._searches.pop(route, None))
+            task.add_done_callback(partial(self._on_searched, route))
+
+    def _on_searched(self, route: Route, search: asyncio.Task[None]) -> None:
+        self._searches.pop(route, None)
+        if search.cancelled():  # perhaps before it began
+            self._fail(route, ProducerClosed("the wait for the topic was cancelled"))
 
     async def searched(self) -> None:
         """Returns when every search that is under way has ended."""
@@ -121,9 +126,6 @@ class Holding:
                 pass  # it was frozen for what is so now: once, unless it is changed again
         except ClientError as error:
             self._fail(route, error)
-        except asyncio.CancelledError:
-            self._fail(route, ProducerClosed("the wait for the topic was cancelled"))
-            raise
         except Exception as error:  # noqa: BLE001 - those who wait must hear of it
             self._fail(route, fault("looking for a topic", error))
         else:

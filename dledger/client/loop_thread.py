@@ -89,14 +89,22 @@ class LoopThread:
                 "the client was connected before this process was forked: connect in the child"
             )
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the caller is in the thread itself."""
+        return threading.current_thread() is self._thread
+
     def check_outside(self) -> None:
         """Returns where one may wait for the thread.
 
         Raises:
             InvalidArgument: in the thread itself, which would wait for itself.
         """
-        if threading.current_thread() is self._thread:
-            raise InvalidArgument("a blocking call from a future's callback would wait for itself")
+        if self.is_inside:
+            raise InvalidArgument(
+                "a blocking call on the client's own thread, from a future's callback or a "
+                "coroutine that it runs, would wait for itself"
+            )
 
     def post(self, act: Callable[[], object]) -> None:
         """`act` will be called on the loop's thread, after what was posted earlier.

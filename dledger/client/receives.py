@@ -9,7 +9,11 @@ one receive has something at a time.
     asked ── in a call ─┬─ dealt out
        ▲                ├─ its time is over: nothing
        │                ├─ refused, or its deadline is over: the error
-       └── time left ───┘
+       └── time left ───┘  as brokers hold no call longer than they like
+
+Who gives up is in no further call. A call that is for nobody any more is ended, so that callers
+without patience don't pile up at the brokers; not at once, as it may be handed something just then,
+which would be hidden from all and have cost an attempt.
 
 This owns who waits, and the calls; what becomes of messages afterwards is the consumer's. A call
 whose answer was lost is made again as the same attempt, and brings the same messages. Bounds:
@@ -41,12 +45,15 @@ MAX_SHARING: Final = 32  # receives of one call
 MAX_SHARED: Final = 1_024  # messages that are wanted by one that is shared
 MAX_SETTLED: Final = 1_024  # acknowledged by one that is shared: each may be a settlement
 SHARE_BYTES: Final = 256 << 10  # for each of them, beyond which others are served first
-AGAIN_S: Final = 0.02  # before an attempt asks again
+AGAIN_S: Final = 0.02  # before an attempt asks again; and who got nothing, sooner than he wanted
 COMPANY_S: Final = 0.001  # who got nothing waits so long for those who ask anew
 SAME_MOMENT_S: Final = 0.001  # holds are told in milliseconds
+EARLY_S: Final = 0.01  # so much sooner a call's time is over by the brokers' clock
+GRACE_S: Final = 1.0  # of a call: what there is when it asks it has long before that
 
 Riding = tuple[pb.Settlement, list[Delivery]]
 _RECEIPT: Final = attrgetter("receipt")
+_IS_GIVEN_UP: Final = attrgetter("is_given_up")
 
 
 class Hands(Protocol):
@@ -79,11 +86,26 @@ class _Asked:
     until_s: float
     done: Sequence[Delivery]  # acknowledged by its first call
     found: asyncio.Future[list[Delivery]]
+    is_given_up: bool = False
 
     def fail(self, error: BaseException) -> None:
         if not self.found.done():
             self.found.set_exception(error)
             self.found.exception()  # whoever awaited it may be gone
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """Those who share it, when it began, and until when it is held; by the loop's clock."""
+
+    asked: Sequence[_Asked]
+    began_s: float
+    until_s: float
+
+    @property
+    def is_for_nobody(self) -> bool:
+        """Whether nobody waits for what it brings, or for what it acknowledges."""
+        return all((each.is_given_up or each.found.done()) and not each.done for each in self.asked)
 
 
 class Receives:
@@ -103,13 +125,13 @@ class Receives:
         self._wish = wish
         self._asked: list[_Asked] = []  # in none of the calls
         self._is_due = False  # their call is made before the next turn ends
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: dict[asyncio.Task[None], _Call] = {}
 
     def ask(
         self, count: int, wait_s: float, done: Sequence[Delivery]
     ) -> asyncio.Future[list[Delivery]]:
-        """Up to so many messages, or none if none came in time; cancelled once `close` is called.
-        What comes after it was cancelled is kept."""
+        """Up to so many messages, or none if none came in time; cancelled once `close` is called,
+        or after `give_up` if nothing came."""
         loop = asyncio.get_running_loop()
         asked = _Asked(count, loop.time() + wait_s, done, loop.create_future())
         self._asked.append(asked)
@@ -117,6 +139,29 @@ class Receives:
             self._is_due = True
             loop.call_soon(self._call_soon)
         return asked.found
+
+    def give_up(self, found: asyncio.Future[list[Delivery]]) -> None:
+        """Whoever asked doesn't wait any more: what comes all the same is for whom it is told."""
+        now = asyncio.get_running_loop().time()
+        for each in self._asked:
+            if each.found is found:
+                if each.done:  # they are acknowledged all the same
+                    each.is_given_up, each.until_s = True, now
+                else:
+                    self._asked.remove(each)
+                    found.cancel()
+                return
+        for task, call in self._calls.items():
+            for each in call.asked:
+                if each.found is found:
+                    each.is_given_up = True
+                    self._end_if_idle(task, call)
+                    return
+
+    def _end_if_idle(self, task: asyncio.Task[None], call: _Call) -> None:
+        if call.is_for_nobody:
+            loop = asyncio.get_running_loop()
+            loop.call_at(max(call.began_s + GRACE_S, loop.time()), task.cancel)
 
     def close(self) -> None:
         """Nobody waits any more. What a call that is under way was given comes back when its time
@@ -132,9 +177,16 @@ class Receives:
         asked, self._asked = self._asked, []
         loop = asyncio.get_running_loop()
         for part in self._parts(asked):
-            call = loop.create_task(self._call(part), name="receive")
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
+            call = _Call(part, loop.time(), min(each.until_s for each in part))
+            task = loop.create_task(self._call(call), name="receive")
+            self._calls[task] = call
+            task.add_done_callback(self._on_ended)
+
+    def _on_ended(self, task: asyncio.Task[None]) -> None:
+        call = self._calls.pop(task)
+        if task.cancelled():  # perhaps before it began
+            for each in call.asked:
+                each.found.cancel()
 
     def _parts(self, asked: Iterable[_Asked]) -> list[list[_Asked]]:
         """Those that share a call, in the order of asking."""
@@ -153,23 +205,22 @@ class Receives:
 
     # --- a call -------------------------------------------------------------------------------
 
-    async def _call(self, asked: Sequence[_Asked]) -> None:
+    async def _call(self, call: _Call) -> None:
         """Whatever ends it is told to those who asked, or they ask again."""
         try:
-            await self._receive(asked)
+            await self._receive(call)
         except asyncio.CancelledError:
-            for each in asked:
-                each.found.cancel()
             raise
         except ClientError as error:
-            self._failed(asked, error)
+            self._failed(call, error)
         except Exception as error:  # noqa: BLE001  ours: what was acknowledged may be so
-            self._failed(asked, fault("receiving", error, Outcome.MAY_HAVE_HAPPENED))
+            self._failed(call, fault("receiving", error, Outcome.MAY_HAVE_HAPPENED))
         except BaseException as error:
-            self._failed(asked, error)
+            self._failed(call, error)
             raise
 
-    async def _receive(self, asked: Sequence[_Asked]) -> None:
+    async def _receive(self, call: _Call) -> None:
+        asked = call.asked
         riding = together(one for each in asked for one in each.done if not one.is_settled)
         request = pb.ReceiveRequest()
         request.CopyFrom(self._wish)
@@ -179,13 +230,13 @@ class Receives:
         if len(asked) > 1:
             request.max_bytes = len(asked) * SHARE_BYTES
         request.settled.extend(wish for wish, _ in riding)
-        answer = await self._answer(request, min(each.until_s for each in asked))
+        answer = await self._answer(request, call.until_s)
         found = self._deliveries(answer)
         late = self._settle(riding, answer.unsettled)
         for each in asked:
             if (error := next((late[one] for one in each.done if one in late), None)) is not None:
                 each.fail(error)
-        self._deal(asked, found)
+        self._deal(call, found)
 
     async def _answer(self, request: pb.ReceiveRequest, until_s: float) -> pb.ReceiveResponse:
         """The leader's; where one was lost, the next one gives the same attempt the same."""
@@ -238,41 +289,44 @@ class Receives:
 
     # --- what comes of it ---------------------------------------------------------------------
 
-    def _deal(self, asked: Sequence[_Asked], found: Sequence[Delivery]) -> None:
-        """Everybody has his share, or nothing at the end of his time; or asks again."""
-        waiting = [each for each in asked if not each.found.done()]
+    def _deal(self, call: _Call, found: Sequence[Delivery]) -> None:
+        """Everybody has his share, or nothing at the end of his time; or asks again. First come
+        those who wait."""
+        waiting = [each for each in call.asked if not each.found.done()]
+        waiting.sort(key=_IS_GIVEN_UP)
         *shares, left = dealt([each.count for each in waiting], found)
         over_s = asyncio.get_running_loop().time()
-        if not found:  # whose time the call was held for has waited enough, by the brokers' word
-            over_s = max(over_s, min(each.until_s for each in asked) + SAME_MOMENT_S)
+        was_held = over_s >= call.until_s - EARLY_S
+        if was_held and not found:  # whose time that was has waited enough, by the brokers' word
+            over_s = max(over_s, call.until_s + SAME_MOMENT_S)
         again: list[_Asked] = []
         for each, share in zip(waiting, shares, strict=True):
             each.done = ()
-            if share or each.until_s <= over_s:
+            if share or each.is_given_up or each.until_s <= over_s:
                 each.found.set_result(share)
             else:
                 again.append(each)
         if left:
             self._hands.keep(left)
-        self._ask_again(again)
+        self._ask_again(again, COMPANY_S if found or was_held else AGAIN_S)
 
-    def _failed(self, asked: Sequence[_Asked], error: BaseException) -> None:
+    def _failed(self, call: _Call, error: BaseException) -> None:
         """It is told, but to those who have more time than the call had."""
         again: list[_Asked] = []
-        over_s = min(each.until_s for each in asked) + SAME_MOMENT_S
-        for each in asked:
+        over_s = call.until_s + SAME_MOMENT_S
+        for each in call.asked:
             is_early = isinstance(error, ClientError) and error.retriable and each.until_s > over_s
-            if is_early and not each.found.done():
+            if is_early and not (each.is_given_up or each.found.done()):
                 again.append(each)
             else:
                 each.fail(error)
-        self._ask_again(again)
+        self._ask_again(again, COMPANY_S)
 
-    def _ask_again(self, again: list[_Asked]) -> None:
+    def _ask_again(self, again: list[_Asked], after_s: float) -> None:
         """Before all who ask anew, and with them: most of those were answered just now."""
         if again:
             self._asked = again + self._asked
-            asyncio.get_running_loop().call_later(COMPANY_S, self._call_soon)
+            asyncio.get_running_loop().call_later(after_s, self._call_soon)
 
 
 def dealt(counts: Sequence[int], found: Sequence[Delivery]) -> list[list[Delivery]]:

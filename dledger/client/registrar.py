@@ -62,6 +62,7 @@ class Registrar:
         not; never within this call."""
         if self._task is None and not self._is_closed:
             self._task = asyncio.get_running_loop().create_task(self._register())
+            self._task.add_done_callback(self._on_ended)
 
     async def registered(self) -> Registration:
         """The newest registration, which is made if there is none.
@@ -80,6 +81,12 @@ class Registrar:
             finally:
                 self._waiters.pop(waiter, None)
         return self._epochs.registration(self._epochs.newest)
+
+    def _on_ended(self, task: asyncio.Task[None]) -> None:
+        """Of one that was cancelled before it began nobody was told."""
+        if self._task is task:
+            self._task = None
+            self._tell(ProducerClosed("the registration was cancelled"))
 
     async def _register(self) -> None:
         error: ClientError | None = None

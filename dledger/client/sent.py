@@ -36,13 +36,15 @@ class Sent(Future[SendResult]):
 
     Args:
         check: returns where somebody will settle it; raises `Forked` in another process.
+        check_outside: returns where that may be waited for; raises in the thread that settles it.
     """
 
-    def __init__(self, check: Callable[[], None]) -> None:
+    def __init__(self, check: Callable[[], None], check_outside: Callable[[], None]) -> None:
         super().__init__()
         self._condition = _Guard()  # type: ignore[assignment]  # as far as a future needs one
         self._bells: list[threading.Lock] = []  # of those who wait, each locked
         self._check = check
+        self._check_outside = check_outside
         self._is_over = False  # of the thread that settles it
         self.asked = False
 
@@ -56,7 +58,8 @@ class Sent(Future[SendResult]):
         return self.set_running_or_notify_cancel()
 
     def result(self, timeout: float | None = None) -> SendResult:
-        """See `Future.result`; `Forked` where nobody would ever settle it."""
+        """See `Future.result`; `Forked` where nobody would ever settle it, `InvalidArgument` in
+        the thread that does: it would wait for itself."""
         self.asked = True
         try:
             self._wait(timeout)
@@ -65,7 +68,7 @@ class Sent(Future[SendResult]):
             self.asked = self.done()  # it may be the timeout that is over
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """See `Future.exception`; `Forked` where nobody would ever settle it."""
+        """See `Future.exception`; `Forked` and `InvalidArgument` as `result` says."""
         self.asked = True
         try:
             self._wait(timeout)
@@ -78,6 +81,8 @@ class Sent(Future[SendResult]):
         if self.done():
             return
         self._check()
+        if timeout is None or timeout > 0:
+            self._check_outside()
         bell = threading.Lock()
         bell.acquire()
         self._bells.append(bell)

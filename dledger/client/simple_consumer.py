@@ -1,8 +1,9 @@
 """The simple consumer: any worker of a group, any message, one by one.
 
 This owns the messages that its application has in hand, and whoever waits for some; the calls are
-`Receives`'. A receive that is cancelled keeps what it brings for the next. Acknowledgements of one
-moment share a call. Bounds: `MAX_…`; what is handed over is the application's.
+`Receives`'. What a receive that is cancelled brings all the same is kept for the next.
+Acknowledgements of one moment share a call. Bounds: `MAX_…`; what is handed over is the
+application's.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import SETTLE
 from dledger.client.delivery import Delivery, Receipt, hidden_s
 from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, from_wire
+from dledger.client.faults import fault
 from dledger.client.members.clock import clock
 from dledger.client.options import StartFrom
 from dledger.client.receives import Receives, settlement
@@ -142,7 +144,7 @@ class SimpleConsumer:
             self._kept.extendleft(reversed(kept))
             if task.cancelled() and (caller is None or not caller.cancelling()):
                 raise ClientClosed("the consumer was closed") from None
-            task.add_done_callback(self._keep)
+            self._give_up(task)
             raise
         except BaseException:
             self._kept.extendleft(reversed(kept))
@@ -164,8 +166,14 @@ class SimpleConsumer:
             if task.done():
                 return await task
             if kept := self._of_kept(count):
-                task.add_done_callback(self._keep)
+                self._give_up(task)
                 return [each.delivery for each in kept]
+
+    def _give_up(self, task: asyncio.Future[list[Delivery]]) -> None:
+        """Nobody waits for the receive: it is the last one of its kind, and what it still brings
+        the next one has."""
+        task.add_done_callback(self._keep)
+        self._receives.give_up(task)
 
     def _keep(self, task: asyncio.Future[list[Delivery]]) -> None:
         """Nobody waits for what the receive brings: the next one has it."""
@@ -239,6 +247,7 @@ class SimpleConsumer:
         self._settling.append(settling)
         if self._sender is None:
             self._sender = loop.create_task(self._send_settled(), name="settling")
+            self._sender.add_done_callback(self._on_sender_ended)
         await settling.done
 
     async def _send_settled(self) -> None:
@@ -253,13 +262,22 @@ class SimpleConsumer:
                 self._settling = [each for each in self._settling if id(each) not in chosen]
                 await self._settle(incarnation, together)
         except BaseException as error:
-            left, self._settling = self._settling, []
-            for each in left:
-                _fail(each.done, error)
+            self._fail_settling(error)
             if not isinstance(error, Exception):
                 raise
         finally:
             self._sender = None
+
+    def _on_sender_ended(self, sender: asyncio.Task[None]) -> None:
+        """Of one that was cancelled before it began nobody was told."""
+        if self._sender is sender:
+            self._sender = None
+            self._fail_settling(ClientClosed("settling was cancelled"))
+
+    def _fail_settling(self, error: BaseException) -> None:
+        left, self._settling = self._settling, []
+        for each in left:
+            _fail(each.done, error)
 
     async def _settle(self, incarnation: int, together: Sequence[_Settling]) -> None:
         request = pb.SettleRequest(
@@ -290,8 +308,9 @@ class SimpleConsumer:
             raise ClientClosed("the consumer is closed")
 
     async def close(self) -> None:
-        """Receives end, and what is in hand is given back at once. What a receive that was under
-        way was given comes back when its time is over."""
+        """Receives end, and what is in hand is given back at once. What can't be within
+        `deadline_s`, or what a receive that was under way was given, comes back when its time is
+        over."""
         if self._is_closed:
             return
         self._is_closing = True
@@ -299,13 +318,27 @@ class SimpleConsumer:
             task.cancel()
         self._receives.close()
         self._kept.clear()
-        left = [each for each in self._in_hand if not each.is_settled]
-        with suppress(ClientError):  # they come back by themselves
-            returned = (each.retry() for each in left)
-            await asyncio.gather(*returned)
+        await self._give_back([each for each in self._in_hand if not each.is_settled])
         self._is_closed = True
         self._in_hand.clear()
         self._forget(self)
+
+    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Whatever becomes of one call, the others are made; within the time of one."""
+        if not deliveries:
+            return
+        try:
+            async with asyncio.timeout(self._broker_group().options.deadline_s):
+                returned = (each.retry() for each in deliveries)
+                ends = await asyncio.gather(*returned, return_exceptions=True)
+        except TimeoutError:  # they come back by themselves
+            if self._sender is not None:
+                self._sender.cancel()
+                await asyncio.wait([self._sender])
+            return
+        ours = (e for e in ends if isinstance(e, Exception) and not isinstance(e, ClientError))
+        if (error := next(ours, None)) is not None:
+            fault("giving messages back", error)
 
     async def __aenter__(self) -> Self:
         self._check_open()

@@ -100,7 +100,7 @@ class FakeDeliveries:
         answer.unsettled.extend(self._settle(desk, request.settled))
         self._group.model.check_permission(request.topic, READ)
         hold_ms = request.hold_ms if request.HasField("hold_ms") else HOLD_MS
-        until = self._now + hold_ms / 1000
+        until = self._now + self._group.model.hold_s(hold_ms)
         while not (given := self._give(desk, request)) and (left := until - self._now) > 0:
             async with self._group.model.arrived:
                 with contextlib.suppress(TimeoutError):

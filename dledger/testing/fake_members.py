@@ -635,7 +635,7 @@ class FakeMembers:
             model = self._group.model
             async with model.arrived:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(request.hold_ms / 1000):
+                    async with asyncio.timeout(model.hold_s(request.hold_ms)):
                         while not answer.queues:
                             await model.arrived.wait()
                             answer = self._pulled(request)

@@ -69,6 +69,7 @@ class Model:
         self.knows_wishes = True  # False: as nodes from before that, it makes topics without
         self.knows_tags = True  # False: as nodes from before that, it gives everything
         self.looked_at_once = 32_768  # records, by tags
+        self.max_hold_ms = 20_000
 
     def create(self, name: str, queues: int) -> None:
         self.topics[name] = [FakeQueue() for _ in range(queues)]
@@ -76,6 +77,10 @@ class Model:
     def delete(self, name: str) -> None:
         del self.topics[name]
         self.sequences = {key: each for key, each in self.sequences.items() if key[1] != name}
+
+    def hold_s(self, wanted_ms: int) -> float:
+        """For how long a call is held that is to be held so long."""
+        return min(wanted_ms, self.max_hold_ms) / 1000
 
     def queue(self, topic: str, queue_id: int) -> FakeQueue:
         if topic not in self.topics:

@@ -289,7 +289,7 @@ class FakeGroup:
         if not found and at == len(queue.records) and request.hold_ms:
             async with self.model.arrived:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(request.hold_ms / 1000):
+                    async with asyncio.timeout(self.model.hold_s(request.hold_ms)):
                         while not found:
                             await self.model.arrived.wait()
                             found, at = look()

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from dledger.client.members.finished import encode_runs
+from dledger.client.members.finished import Finished, encode_runs
 from dledger.records.layout import RECORD
 from dledger.records.properties import encode_properties
 from dledger.records.record import DecodedRecord, RecordTemplate, decode_records
@@ -32,7 +32,7 @@ from dledger.records.reserved import (
     dead_letter_topic,
     retry_topic,
 )
-from dledger.testing.fake_members import FakeMembers, FakePlace, FakeRecord
+from dledger.testing.fake_members import MAX_RUNS, FakeMembers, FakePlace, FakeRecord
 from dledger.testing.fake_model import Model
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import errors_pb2 as epb
@@ -114,6 +114,7 @@ class FakeRetries:
             raise Refusal(wire_error(epb.LEASE_LOST))
         if failed.offset in record.finished[place]:
             return 0
+        self._check_room(record.finished[place], failed.offset)
         message = self._message(place, failed.offset)
         settings, at = record.settings, (request.group, place, failed.offset)
         known = self._failures.get(at, 0)
@@ -136,6 +137,10 @@ class FakeRetries:
         self._failures.pop(at, None)
         self._group.members.finish(request.group, place, failed.offset)
         return 0
+
+    def _check_room(self, finished: Finished, offset: int) -> None:
+        if offset != finished.frontier and len(finished.runs()) >= MAX_RUNS:
+            raise Refusal(wire_error(epb.LIMIT_REACHED, "too many runs"))
 
     def _message(self, place: FakePlace, offset: int) -> DecodedRecord:
         queue = self._group.model.queue(place.topic, place.queue_id)

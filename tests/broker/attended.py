@@ -194,14 +194,18 @@ class Room:
         name: str = "a",
     ) -> tuple[NotCommitted, ...]:
         """A commit of one queue of topic t."""
-        node = self.leader
-        topic = node.replica.machine.topics["t"]
+        topic = self.leader.replica.machine.topics["t"]
         done = QueueDone(
             queue_id, epoch or member.held.get(("t", queue_id), 0), frontier, finished, release
         )
-        commit = LeaseCommit(
-            "g", name, member.session, (TopicDone("t", topic.incarnation, (done,)),)
-        )
+        return self.commit_all(member, TopicDone("t", topic.incarnation, (done,)), name=name)
+
+    def commit_all(
+        self, member: Member, *topics: TopicDone, name: str = "a"
+    ) -> tuple[NotCommitted, ...]:
+        """A commit as it stands there."""
+        node = self.leader
+        commit = LeaseCommit("g", name, member.session, topics)
         return self.world.run(node, node.replica.services.groups.commit(commit))
 
     def bounds(self, queue_id: int) -> tuple[int, int]:

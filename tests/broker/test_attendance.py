@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from broker.errors import BrokerError, ErrorCode, Failure
+from broker.leader.commands import QueueDone, TopicDone
 from broker.leader.groups.pace import USUAL_PACE
 from broker.reading.queues import Found
 from broker.services.attendance import CHANGES_AT_ONCE, MAX_MEMBERS
-from broker.services.groups import MAX_QUEUES_IN_COMMIT
+from broker.services.groups import MAX_QUEUES_IN_COMMIT, MAX_RUNS_IN_COMMIT
 from broker.services.queue_pulls import MAX_QUEUES, Pulled, QueuesRequest, QueueWish
 from broker.services.updates import Assignment
 from broker.state.groups import JoinWish, Settings
-from broker.state.leases import MAX_RANGES
+from broker.state.leases import MAX_RANGES, Place
 from broker.state.topics import TopicRef
 from tests.broker.asked import EndlessCall
 from tests.broker.attended import QUEUES, Member, Room
@@ -20,6 +21,7 @@ from tests.broker.leader import batch
 from tests.node.world import TICK_MS
 
 SOON_MS = 300
+TOO_MANY = [1] * (2 * MAX_RANGES + 2)  # runs of one queue, as on the wire
 
 
 def test_much_is_told_in_parts_and_whole_comes_last() -> None:
@@ -295,9 +297,12 @@ def test_a_commit_is_bounded() -> None:
     """In queues and in finished runs; nothing of one that is too large happens."""
     room, member = joined()
     send(room, 0, *[b"x"] * 9)
-    runs = [1] * (2 * MAX_RANGES + 2)
+    (excessive,) = room.commit(member, 0, 0, *TOO_MANY)
+    assert excessive.failure.code is ErrorCode.LIMIT_REACHED
+    topic = room.leader.replica.machine.topics["t"].incarnation
+    many = QueueDone(0, member.held["t", 0], 0, tuple(TOO_MANY[2:]), is_released=False)
     with pytest.raises(BrokerError) as refused:
-        room.commit(member, 0, 0, *runs)
+        room.commit_all(member, TopicDone("t", topic, (many,) * (MAX_RUNS_IN_COMMIT // 256 + 1)))
     assert refused.value.code is ErrorCode.INVALID_ARGUMENT
     (odd,) = room.commit(member, 0, 0, 1)
     assert odd.failure.code is ErrorCode.INVALID_ARGUMENT
@@ -305,3 +310,26 @@ def test_a_commit_is_bounded() -> None:
     assert beyond.failure.code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert room.commit(member, 0, 4, 2, 2) == ()
     assert MAX_QUEUES_IN_COMMIT == 1_024
+
+
+def test_one_queues_runs_are_no_reason_to_refuse_the_others() -> None:
+    """It is told that they are too many, and keeps its place and its holder; the rest of the call
+    is committed, and what is given back has gone."""
+    room, member = joined()
+    send(room, 0, b"x")
+    send(room, 1, b"x")
+    topic = room.leader.replica.machine.topics["t"].incarnation
+    done = TopicDone(
+        "t",
+        topic,
+        (
+            QueueDone(0, member.held["t", 0], 0, tuple(TOO_MANY), is_released=True),
+            QueueDone(1, member.held["t", 1], 1, (), is_released=True),
+        ),
+    )
+    (refused,) = room.commit_all(member, done)
+    assert (refused.queue.queue_id, refused.failure.code) == (0, ErrorCode.LIMIT_REACHED)
+    leases = room.leader.replica.machine.leases
+    assert leases.of(Place("g", topic, 0)).session == member.session
+    assert leases.of(Place("g", topic, 1)).session == 0
+    assert room.leader.replica.machine.offsets.of("g", "t")[1] == 1

@@ -346,7 +346,10 @@ class Interrupting:
 class StillThread:
     """A loop's thread that never has its turn: all that is locked is locked by who sends."""
 
-    is_of_another_process = False
+    is_of_another_process = is_inside = False
+
+    def check_outside(self) -> None:
+        pass
 
     def check(self) -> None:
         """It is this process's."""

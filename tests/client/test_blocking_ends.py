@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dledger.client import (
+    BufferFull,
     ClientClosed,
     ClientOptions,
     InvalidArgument,
@@ -23,6 +24,7 @@ from dledger.client import (
     ProducerClosed,
     SendResult,
     SendsFailed,
+    blocking_producer,
 )
 from dledger.client.blocking import BlockingClient
 from dledger.client.blocking_producer import HANDED_IN_ONE_TURN
@@ -217,6 +219,70 @@ def test_closing_in_a_callback_is_refused_and_changes_nothing(group: BlockingFak
         assert done.wait(PATIENCE_S)
         assert len(told) == 3
         assert producer.send(topic, b"y").result(PATIENCE_S).queue_offset == 1
+
+
+def test_waiting_on_the_clients_own_thread_is_refused(group: BlockingFakeGroup, pool: Pool) -> None:
+    """For a message, or for many: only that thread could settle them. Looking is allowed."""
+    topic = group.topic()
+    told: list[object] = []
+
+    def scenario() -> None:
+        with BlockingClient.connect(group.addresses) as client, client.producer() as producer:
+            done = threading.Event()
+
+            def wait(first: Future[SendResult]) -> None:
+                second = producer.send(topic, b"y")
+                acts: list[Callable[[], object]] = [
+                    first.result,
+                    second.result,
+                    lambda: second.result(PATIENCE_S),
+                    second.exception,
+                    lambda: producer.send_all([NewMessage(topic, b"z")]),
+                    lambda: second.result(timeout=0),
+                ]
+                for act in acts:
+                    try:
+                        told.append(act())
+                    except (InvalidArgument, TimeoutError) as error:
+                        told.append(error)
+                done.set()
+
+            producer.send(topic, b"x").add_done_callback(wait)
+            done.wait()
+
+    pool.submit(scenario).result(PATIENCE_S)
+    assert isinstance(told[0], SendResult)
+    assert [type(each) for each in told[1:]] == [InvalidArgument] * 4 + [TimeoutError]
+
+
+def test_sending_in_a_callback_never_waits_for_room(
+    group: BlockingFakeGroup, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the thread that it is called on makes room. What was taken is stored."""
+    monkeypatch.setattr(blocking_producer, "MAX_CROSSING", 2)
+    topic = group.topic()
+    told: list[BufferFull] = []
+    sent: list[Future[SendResult]] = []
+
+    def scenario() -> None:
+        with BlockingClient.connect(group.addresses) as client, client.producer() as producer:
+            done = threading.Event()
+
+            def flood(_: Future[SendResult]) -> None:
+                try:
+                    for _n in range(3):
+                        sent.append(producer.send(topic, b"y", deadline_s=60))
+                except BufferFull as error:
+                    told.append(error)
+                done.set()
+
+            producer.send(topic, b"x").add_done_callback(flood)
+            done.wait()
+            assert len([each.result() for each in sent]) == 2
+            assert not producer._waiting
+
+    pool.submit(scenario).result(PATIENCE_S)
+    assert len(told) == 1
 
 
 def test_two_threads_may_close_at_once(group: BlockingFakeGroup, pool: Pool) -> None:

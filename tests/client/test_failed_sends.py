@@ -307,7 +307,7 @@ from dledger.client.loop_thread import LoopThread
 from dledger.client.sent import Sent
 
 thread = LoopThread()
-sent = Sent(thread.check)
+sent = Sent(thread.check, thread.check_outside)
 child = os.fork()
 if child == 0:
     refused = 0

@@ -147,7 +147,7 @@ def test_message_whose_asker_is_interrupted_anywhere_is_settled(
 ) -> None:
     """Whoever settles it isn't held up, and it can be asked for again."""
     pool = Pool()
-    sents = [Sent(lambda: None)]
+    sents = [Sent(lambda: None, lambda: None)]
 
     def ask() -> None:
         look(sents[-1])
@@ -156,14 +156,14 @@ def test_message_whose_asker_is_interrupted_anywhere_is_settled(
         sent: Future[SendResult] = sents[-1]
         pool.submit(sent.set_result, STORED).result(PATIENCE_S)
         assert sent.result(0) == STORED
-        sents.append(Sent(lambda: None))
+        sents.append(Sent(lambda: None, lambda: None))
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
 def test_message_is_settled_once(*, is_cancelled: bool) -> None:
     """Whoever comes second leaves it, also where nobody wants to know: a future of Python's breaks
     if it is told so twice."""
-    sent = Sent(lambda: None)
+    sent = Sent(lambda: None, lambda: None)
     assert not is_cancelled or sent.cancel()
     assert [sent.may_settle(), sent.may_settle()] == [not is_cancelled, False]
 
@@ -192,13 +192,13 @@ def test_bulk_that_is_interrupted_anywhere_holds_up_no_message() -> None:
         finally:
             bulk.leave()
 
-    sents = [Sent(lambda: None)]
+    sents = [Sent(lambda: None, lambda: None)]
     settled = settling(sents[0])
     for _ in interruptions(send):
         go.append(1)
         settled.result(PATIENCE_S)
         go.clear()
-        sents[0] = Sent(lambda: None)
+        sents[0] = Sent(lambda: None, lambda: None)
         settled = settling(sents[0])
     go.append(1)
     settled.result(PATIENCE_S)

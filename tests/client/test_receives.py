@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.client import receives
 from dledger.client.delivery import Delivery, Receipt
 from dledger.client.errors import (
     ClientClosed,
@@ -24,6 +25,8 @@ from dledger.client.errors import (
 )
 from dledger.client.options import ClientOptions
 from dledger.client.receives import (
+    AGAIN_S,
+    EARLY_S,
     MAX_SHARED,
     MAX_SHARING,
     SHARE_BYTES,
@@ -163,6 +166,7 @@ async def test_each_has_its_own_time() -> None:
         call = await brokers.asked(1)
         assert 0 < call.request.hold_ms <= 51
         assert call.deadline_s <= 0.06 + brokers.options.deadline_s
+        await asyncio.sleep(0.045)
         call.answer.set_result(handed(0, 0))
         assert await hasty == []
         call = await brokers.asked(2)
@@ -170,6 +174,29 @@ async def test_each_has_its_own_time() -> None:
         assert call.request.hold_ms > 50_000
         call.answer.set_result(handed(0, 1))
         assert offsets(await patient) == [0]
+
+
+@async_test
+async def test_nothing_is_told_before_the_time_is_over() -> None:
+    """Brokers hold no call for as long as anybody likes: who wants to wait longer asks again, and
+    not at once, as they may hold none at all."""
+    async with receiving() as (brokers, consumer):
+        loop = asyncio.get_running_loop()
+        (task,) = asking(consumer, 1, wait_s=0.2)
+        began, number = loop.time(), 0
+        while not task.done():
+            number += 1
+            call = await brokers.asked(number)
+            assert call.request.hold_ms <= 200
+            call.answer.set_result(handed(0, 0))
+            await asyncio.wait((task,), timeout=0.001)
+        assert task.result() == []
+        assert loop.time() - began >= 0.2 - EARLY_S
+        assert number <= 0.2 / AGAIN_S + 1
+        (task,) = asking(consumer, 1, wait_s=60)
+        (await brokers.asked(number + 1)).answer.set_result(handed(0, 0))
+        (await brokers.asked(number + 2)).answer.set_result(handed(0, 1))
+        assert offsets(await task) == [0]
 
 
 @async_test
@@ -315,6 +342,94 @@ async def test_a_cancelled_one_leaves_its_share_to_the_next() -> None:
         assert offsets(await tasks[1]) in ([0], [1])
         (kept,) = await consumer.receive(1)
         assert {kept.receipt.offset, tasks[1].result()[0].receipt.offset} == {0, 1}
+
+
+async def given_up(*tasks: asyncio.Task[list[Delivery]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+@async_test
+async def test_callers_without_patience_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would stay at the brokers for its whole time, and ask again, and be handed messages."""
+    monkeypatch.setattr(receives, "GRACE_S", 0.02)
+    async with receiving() as (brokers, consumer):
+        for number in range(1, 6):
+            tasks = asking(consumer, 100, 100, wait_s=60)
+            await brokers.asked(number)
+            await given_up(*tasks)
+            await asyncio.sleep(0.05)
+            assert brokers.calls[-1].answer.cancelled()
+        (task,) = asking(consumer, 7, wait_s=60)
+        call = await brokers.asked(6)
+        assert call.request.max_messages == 7
+        call.answer.set_result(handed(0, 7))
+        assert offsets(await task) == list(range(7))
+
+
+@async_test
+async def test_a_call_for_nobody_is_not_ended_at_once() -> None:
+    """It may be handed something just then: the next one has it."""
+    async with receiving() as (brokers, consumer):
+        tasks = asking(consumer, 1, wait_s=60)
+        call = await brokers.asked(1)
+        await given_up(*tasks)
+        await asyncio.sleep(0.01)
+        call.answer.set_result(handed(0, 1))
+        assert offsets(await consumer.receive(1)) == [0]
+
+
+@async_test
+async def test_who_gave_up_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that share his call go on without him, and have what it brings before the next has."""
+    monkeypatch.setattr(receives, "GRACE_S", 0.02)
+    async with receiving() as (brokers, consumer):
+        tasks = asking(consumer, 5, 1, 1, wait_s=60)
+        call = await brokers.asked(1)
+        await given_up(tasks[0])
+        await asyncio.sleep(0.05)
+        call.answer.set_result(handed(0, 1))
+        assert offsets(await tasks[1]) == [0]
+        assert (await brokers.asked(2)).request.max_messages == 1
+        await given_up(tasks[2])
+
+
+@async_test
+async def test_who_gave_up_before_the_call_is_in_none() -> None:
+    """But for what he acknowledged."""
+    async with receiving() as (brokers, consumer):
+        (task,) = asking(consumer, 1)
+        (await brokers.asked(1)).answer.set_result(handed(0, 1))
+        done = await task
+        for acknowledged in ((), done):
+            found = consumer._receives.ask(5, 60, acknowledged)
+            consumer._receives.give_up(found)
+            assert found.cancelled() == (not acknowledged)
+            await asyncio.sleep(0.01)
+        call = await brokers.asked(2)
+        assert [each.mask for each in call.request.settled] == [1]
+        call.answer.set_result(handed(0, 0))
+        assert await found == []
+
+
+@async_test
+async def test_acknowledgements_are_heard_of_whoever_gave_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call that has some is never ended."""
+    monkeypatch.setattr(receives, "GRACE_S", 0.01)
+    async with receiving() as (brokers, consumer):
+        (task,) = asking(consumer, 1)
+        (await brokers.asked(1)).answer.set_result(handed(0, 1))
+        done = await task
+        tasks = asking(consumer, 1, wait_s=60, done=done)
+        call = await brokers.asked(2)
+        await given_up(*tasks)
+        await asyncio.sleep(0.03)
+        call.answer.set_result(handed(0, 0))
+        await asyncio.sleep(0.01)
+        assert done[0].is_settled
 
 
 def delivery(offset: int, size: int = 1, queue_id: int = 0, handout: int = HANDOUT) -> Delivery:

@@ -7,12 +7,15 @@ from typing import Any, cast
 
 import pytest
 
+from dledger.client import Client
 from dledger.client.delivery import Delivery, Receipt
-from dledger.client.errors import Unavailable
+from dledger.client.errors import TopicReplaced, Unavailable
+from dledger.client.options import ClientOptions
 from dledger.client.results import Message
 from dledger.client.simple_consumer import SimpleConsumer
 from dledger.wire import deliveries_pb2 as pb
 from tests.client.loops import async_test
+from tests.client.members.test_push import stocked
 
 COUNT = 2_500  # four calls
 
@@ -22,9 +25,15 @@ class Brokers:
 
     def __init__(self, number: int, error: BaseException) -> None:
         self._left, self._error = number, error
+        self.options = ClientOptions()
+        self.calls = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def call(self, *_: object) -> pb.SettleResponse:
+        self.calls += 1
         await asyncio.sleep(0)
+        await self.answers.wait()
         self._left -= 1
         if self._left == 0:
             raise self._error
@@ -41,6 +50,51 @@ def consumer_of(brokers: Brokers) -> SimpleConsumer:
         max_attempts=None,
         forget=lambda _: None,
     )
+
+
+def in_hand_of(consumer: SimpleConsumer) -> None:
+    """So many, of two incarnations of a topic."""
+    message = cast(Message, None)
+    consumer.track(
+        [Delivery(consumer, message, 1, Receipt(1 + at % 2, 0, 9, at)) for at in range(COUNT)]
+    )
+
+
+@async_test
+async def test_closing_gives_back_what_it_can() -> None:
+    """A call that is refused, as of a topic that was made anew, is no reason not to make the
+    others, nor to leave them to a loop that may end."""
+    brokers = Brokers(1, TopicReplaced("made anew"))
+    consumer = consumer_of(brokers)
+    in_hand_of(consumer)
+    await consumer.close()
+    assert brokers.calls == 4
+
+
+@async_test
+async def test_closing_the_client_gives_back_what_its_consumers_have_in_hand() -> None:
+    """Another worker has it at once, and not when its time is over."""
+    async with stocked(1, 3) as (group, client):
+        async with Client.connect(group.bootstrap) as leaving:
+            worker = leaving.simple_consumer("t", "g", invisible_s=600)
+            assert len(await worker.receive(3)) == 3
+        async with client.simple_consumer("t", "g") as other:
+            found = await other.receive(3, wait_s=5)
+            assert [each.attempt for each in found] == [2, 2, 2]
+
+
+@async_test
+async def test_closing_has_one_deadline_for_all_of_them() -> None:
+    """And leaves nothing behind that goes on."""
+    brokers = Brokers(0, Unavailable("away"))
+    brokers.options = ClientOptions(deadline_s=0.1)
+    brokers.answers.clear()
+    consumer = consumer_of(brokers)
+    in_hand_of(consumer)
+    async with asyncio.timeout(5):
+        await consumer.close()
+    assert brokers.calls == 1
+    assert consumer._sender is None
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

@@ -13,6 +13,7 @@ from typing import Final
 from chaos.mutants.mutant import Mutant
 
 SEEDS: Final = {
+    "cancelled-receives-pile-up": 4,
     "given-up-taken-for-not-stored": 6,
     "overdue-in-flight-called-not-stored": 1,
     "told-not-stored-and-sent-again": 9,

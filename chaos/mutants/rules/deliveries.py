@@ -15,8 +15,8 @@ DELIVERIES = (
     Mutant(
         "faults-of-receives-reach-users-as-they-are",
         "dledger/client/receives.py",
-        'self._failed(asked, fault("receiving", error, Outcome.MAY_HAVE_HAPPENED))',
-        "self._failed(asked, error)",
+        'self._failed(call, fault("receiving", error, Outcome.MAY_HAVE_HAPPENED))',
+        "self._failed(call, error)",
         masked="found by the library's simulation: its seed 2615034",
         tests=("tests/client/test_receives.py",),
     ),

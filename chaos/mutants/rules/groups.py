@@ -6,6 +6,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _STATE = ("tests/broker/test_consuming.py",)
+_ATTENDANCE = ("tests/broker/test_attendance.py",)
 _KEEPER = ("tests/broker/test_keeper.py",)
 _PRESENCE = ("tests/broker/test_presence.py",)
 _PARTS = ("tests/broker/test_strategies.py",)
@@ -17,6 +18,16 @@ _ONE_TOPIC = "members of simulated groups want one topic, which stays"
 _BOUNDED = "no simulated group comes near the bound"
 
 GROUPS = (
+    Mutant(
+        "one-queues-runs-refuse-the-whole-commit",
+        "broker/services/groups.py",
+        "        return excessive + (await self._commit(",
+        "        if excessive:\n"
+        "            raise queue_refused(TooManyRanges(MAX_RANGES))\n"
+        "        return excessive + (await self._commit(",
+        masked=_BOUNDED,
+        tests=_ATTENDANCE,
+    ),
     # --- state: who holds what, how far it is done ---
     Mutant(
         "commit-of-an-older-epoch-taken",

@@ -36,6 +36,7 @@ from dledger.client.errors import ClientFault, ReceiptExpired, TopicExists, Topi
 
 TOPIC: Final = "parcels"
 KEYS: Final = ("", "", "a", "b", "c")  # of messages; empty: none
+MOST_CALLS: Final = 100  # under way, of one worker that gives up on them
 
 
 @dataclass(slots=True)
@@ -54,12 +55,14 @@ class Shared:
 
 
 class Program:
-    """One application in one process; `life` counts the processes that ran it."""
+    """One application in one process; `life` counts the processes that ran it. `whims`: chance of
+    what came later, so that seeds stay what they were."""
 
-    def __init__(self, shared: Shared, name: str, chance: Random) -> None:
+    def __init__(self, shared: Shared, name: str, chance: Random, whims: Random) -> None:
         self.shared = shared
         self.name = name
         self.chance = chance
+        self.whims = whims
         self.life = 0
         self.process: ClientProcess | None = None
 
@@ -236,12 +239,15 @@ class WorkingInOrder(Working):
 
 
 class Popping(Program):
-    """A simple consumer: receives some, works on them, acknowledges most."""
+    """A simple consumer: receives some, works on them, acknowledges most. One without patience
+    gives up again and again, however long it said that it would wait."""
 
     GROUP = "poppers"
+    is_hasty = False
 
     async def work(self, client: Client) -> None:
         chance, book = self.chance, self.shared.books[self.GROUP]
+        self.is_hasty = self.whims.random() < 0.3
         invisible_s = chance.choice((1.0, 5.0))
         late: list[Delivery] = []  # finished; their acknowledgements go with the next receive
         async with client.simple_consumer(
@@ -271,12 +277,25 @@ class Popping(Program):
         self, consumer: SimpleConsumer, count: int, done: tuple[Delivery, ...]
     ) -> list[Delivery]:
         """Some; a caller that loses its patience now and then gives the call up."""
+        if self.is_hasty and not done:
+            return await self._receive_in_haste(consumer, count)
         if done or self.chance.random() < 0.8:
             return await consumer.receive(count, wait_s=0.5, done=done)
         try:
             async with asyncio.timeout(self.chance.uniform(0, 0.1)):
                 return await consumer.receive(count, wait_s=0.5)
         except TimeoutError:
+            return []
+
+    async def _receive_in_haste(self, consumer: SimpleConsumer, count: int) -> list[Delivery]:
+        try:
+            async with asyncio.timeout(self.whims.uniform(0, 0.1)):
+                return await consumer.receive(count, wait_s=60)
+        except TimeoutError:
+            calls = len(consumer._receives._calls)
+            if calls > MOST_CALLS:
+                text = f"{self.name}: {calls} receives are under way, of which nobody waits for any"
+                raise Defect("library", text) from None
             return []
 
     async def _take(self, book: WorkBook, delivery: Delivery, late: list[Delivery]) -> None:
@@ -350,7 +369,8 @@ class Operating(Program):
 
 
 class Looping(Program):
-    """A pull consumer of a group: a loop over batches that commits what it has read."""
+    """A pull consumer of a group: a loop over batches that commits what it has read, and seeks back
+    where it couldn't do what it read."""
 
     GROUP = "loopers"
 
@@ -379,9 +399,12 @@ class Looping(Program):
             options=options,
         ) as consumer:
             async for batch in consumer.batches():
+                fails = self.whims.random() < 0.1
                 for message in batch:
                     handling = book.begin(process, message)
-                    book.end(handling, is_done=True)
+                    book.end(handling, is_done=not fails)
+                if fails:
+                    await consumer.seek(batch[0].queue_id, batch[0].queue_offset)
                 if chance.random() < 0.3:
                     await self.pause(0.02)
                 if options.commit_every_s is None:

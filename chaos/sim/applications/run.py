@@ -126,7 +126,8 @@ class LibraryRun(Run):
             kinds.append(Operating)
         for number, kind in enumerate(kinds):
             name = f"{kind.__name__.lower()}-{number}"
-            self.programs.append(kind(self.told, name, plan.random(name)))
+            whims = plan.random(f"{name}/whims")
+            self.programs.append(kind(self.told, name, plan.random(name), whims))
 
     def _clients(self) -> list[AnyClient]:
         for number, program in enumerate(self.programs):

@@ -6,8 +6,15 @@ without a message, unwanted tags). It must never count an offset as finished tha
 and a commit must never take back what an earlier one named.
 
 The brokers unite what they are told with what they know and refuse more than `MAX_RUNS` runs a
-queue. So a commit names the lowest ones, and always those that hold what was named before: two runs
-may grow together, and none ever parts, hence those are `MAX_RUNS` at most.
+queue. So a commit names the lowest ones, and always those that the brokers may know already: two
+runs may grow together, and none ever parts, so that all of them together are no more.
+
+    known     a lease began with it, a commit of it was answered, or the brokers finished it
+    doubtful  a commit named it, and whether that went through nobody has said
+    the rest  the brokers know nothing of it
+
+What the brokers finish by themselves comes on top. Where known and doubtful ones are more than
+`MAX_RUNS`, the known ones alone are named: that adds nothing, hence is taken.
 """
 
 from __future__ import annotations
@@ -29,13 +36,16 @@ class Finished:
         runs: above it, ascending and apart; the brokers know of them.
     """
 
-    __slots__ = ("_above", "_named", "_runs", "frontier")
+    __slots__ = ("_above", "_doubtful", "_doubtful_before", "_known", "_runs", "frontier")
 
     def __init__(self, frontier: int, runs: Iterable[Run] = ()) -> None:
         self.frontier = frontier
         self._runs = list(runs)
         self._above: set[int] = set()  # single ones, none of them in a run
-        self._named = [first for first, _ in self._runs]  # one offset of each run that was named
+        # One offset of each run, ascending.
+        self._known = _firsts(self._runs)
+        self._doubtful: list[int] = []
+        self._doubtful_before = self._doubtful  # as it was before the commit that is under way
         self._advance()
 
     def __contains__(self, offset: int) -> bool:
@@ -50,11 +60,10 @@ class Finished:
             self._above.add(offset)
 
     def settle(self, offset: int) -> None:
-        """The brokers have finished the message at `offset` by themselves, and said so: what is
-        named from now on holds it."""
+        """The brokers have finished the message at `offset` by themselves, and said so."""
         self.finish(offset)
         if offset >= self.frontier:
-            insort(self._named, offset)
+            insort(self._known, offset)
 
     def pass_over(self, first: int, end: int) -> None:
         """Nobody is to be given `[first, end)`: as good as finished."""
@@ -94,19 +103,38 @@ class Finished:
                 united.append((first, end))
         return united
 
+    # --- commits ------------------------------------------------------------------------------
+
     def name(self) -> tuple[int, list[Run]]:
-        """The frontier, and the runs that a commit may name; later ones will name them too."""
+        """The frontier, and the runs that a commit may name: `MAX_RUNS` at most."""
         runs = self.runs()
         if len(runs) > MAX_RUNS:
-            known = [run for run in runs if self._was_named(run)]
-            others = [run for run in runs if not self._was_named(run)]
-            runs = sorted(known + others[: MAX_RUNS - len(known)])
-        self._named = [first for first, _ in runs]
+            known = [run for run in runs if _holds(run, self._known)]
+            doubtful = [run for run in runs if _holds(run, self._doubtful)]
+            named = {*known, *doubtful}
+            if len(named) > MAX_RUNS:
+                return self.frontier, known
+            others = [run for run in runs if run not in named]
+            runs = sorted([*named, *others[: MAX_RUNS - len(named)]])
         return self.frontier, runs
 
-    def _was_named(self, run: Run) -> bool:
-        at = bisect_left(self._named, run[0])
-        return at < len(self._named) and self._named[at] < run[1]
+    def on_sent(self, runs: Iterable[Run]) -> None:
+        """A commit that names these is on its way, and no other one."""
+        self._doubtful_before = self._doubtful
+        self._doubtful = sorted({*self._doubtful, *_firsts(runs)})
+
+    def on_taken(self, runs: Sequence[Run]) -> None:
+        """It went through. What the brokers have finished meanwhile they know as well."""
+        named = _firsts(runs)
+        others = [at for at in self._known if at >= self.frontier and not _is_in(at, runs, named)]
+        self._known = sorted([*named, *others])
+        self._doubtful = [
+            at for at in self._doubtful if at >= self.frontier and not _is_in(at, runs, named)
+        ]
+
+    def on_refused(self) -> None:
+        """It changed nothing."""
+        self._doubtful = self._doubtful_before
 
     def _run_at(self, offset: int) -> Run | None:
         if not self._runs:
@@ -139,6 +167,20 @@ class Finished:
                 self.frontier = max(self.frontier, runs.pop(0)[1])
             else:
                 break
+
+
+def _firsts(runs: Iterable[Run]) -> list[int]:
+    return [first for first, _ in runs]
+
+
+def _holds(run: Run, offsets: Sequence[int]) -> bool:
+    at = bisect_left(offsets, run[0])
+    return at < len(offsets) and offsets[at] < run[1]
+
+
+def _is_in(offset: int, runs: Sequence[Run], firsts: Sequence[int]) -> bool:
+    at = bisect_right(firsts, offset) - 1
+    return at >= 0 and offset < runs[at][1]
 
 
 def encode_runs(frontier: int, runs: Iterable[Run]) -> list[int]:

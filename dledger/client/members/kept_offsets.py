@@ -9,7 +9,8 @@ locked (a second file, as the first one is replaced). A queue's place is in the 
 its messages is handed out: a member that dies before its first commit finds where it began.
 
 Where there is none for a queue: the group's start if the topic is new to this member, and its first
-message if the queue was made since.
+message if the queue was made since: since the file was written by the process before, or since this
+one was told everything there is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -60,6 +61,7 @@ class KeptOffsets:
         self._lock = self._locked()
         try:
             self._kept = self._read()
+            self._known = {(place.topic, place.incarnation) for place in self._kept}
         except BaseException:
             self.close()
             raise
@@ -70,20 +72,20 @@ class KeptOffsets:
 
     # --- where to begin -----------------------------------------------------------------------
 
-    async def locate(self, queues: Sequence[ProcessQueue], *, as_new: bool) -> None:
-        """Each has its place to begin at, and the file has it. `as_new`: they were made since.
+    async def locate(self, queues: Sequence[ProcessQueue], *, made_since: Container[Place]) -> None:
+        """Each has its place to begin at, and the file has it. `made_since`: since this process was
+        told everything there is.
 
         Raises:
             ClientError: the brokers couldn't be asked.
             OffsetsFileUnusable: the file can't be written.
         """
-        known = {(place.topic, place.incarnation) for place in self._kept}
         found: dict[Place, Kept] = {}
         for queue in queues:
             place = queue.place
             if place in self._kept:
                 found[place] = self._kept[place]
-            elif as_new or (place.topic, place.incarnation) in known:
+            elif place in made_since or (place.topic, place.incarnation) in self._known:
                 found[place] = (await self._end_of(place, StartFrom.FIRST), [])
             else:
                 found[place] = (await self._begin_of(place), [])

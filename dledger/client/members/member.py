@@ -463,10 +463,13 @@ class Member:
         ]
 
     def release(self, queues: Iterable[ProcessQueue]) -> None:
-        """Those that are still asked for go with the next commit."""
+        """Those that are still asked for go with the next commit; of one of which it isn't known
+        where to begin there is nothing to be committed."""
         for queue in queues:
             if queue.state is Held.ASKED:
                 queue.state = Held.RELEASING
+                if not queue.is_located:
+                    self._drop(queue)
 
     def stop(self, give_up_at: float) -> None:
         """Nothing is handed out any more, and everything is given back when it has been worked
@@ -494,6 +497,7 @@ class Member:
         """The brokers have taken it."""
         queue = progress.queue
         queue.committed = (progress.frontier, progress.runs)
+        queue.finished.on_taken(progress.runs)
         if queue.careful_until:
             self._enqueue(queue)  # it waited for that
         if progress.release and self.queues.get(queue.place) is queue:

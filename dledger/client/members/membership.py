@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +51,7 @@ from dledger.wire import groups_pb2 as gpb
 TICK_S: Final = 0.25  # the longest between two looks at what time has changed
 CALM_S: Final = 1.0  # the same while nothing is fetched that isn't committed
 GOODBYE_S: Final = 5.0  # for the last commit and goodbye, besides what handlers are given
+LAST_REVOKE_S: Final = 3.0  # of those, for on_revoke at least
 
 _log = logging.getLogger("dledger.client")
 
@@ -74,8 +75,8 @@ class Owner(Protocol):
 class Keeper(Protocol):
     """Keeps a broadcast member's offsets."""
 
-    async def locate(self, queues: Sequence[ProcessQueue], *, as_new: bool) -> None:
-        """Each has its place to begin at."""
+    async def locate(self, queues: Sequence[ProcessQueue], *, made_since: Container[Place]) -> None:
+        """Each has its place to begin at. `made_since`: since everything was told."""
 
     async def keep(self, progress: Sequence[Progress]) -> None:
         """It is kept."""
@@ -118,6 +119,7 @@ class Membership:
         self._pace = pace
         self._owner = owner
         self.keeper = keeper
+        self._unlocated: set[Place] = set()  # there before all was told: none was made since
         self._loop = asyncio.get_running_loop()
         self._slot = 0
         self._joins = 0
@@ -154,16 +156,18 @@ class Membership:
             self._watched(work, name), name=f"{name}-{self.identity.group}"
         )
         self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(partial(self._on_task_ended, name))
+
+    def _on_task_ended(self, name: str, task: asyncio.Task[None]) -> None:
+        """Who cancels every task that there is ends the member, also before one has begun."""
+        del self._tasks[task]
+        if task.cancelled() and self.member.standing is not Standing.OVER:
+            self._end(ClientClosed(f"{name}: cancelled"))
 
     async def _watched(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         """A task that ends by an error ends the member: nobody would notice otherwise."""
         try:
             await work()
-        except asyncio.CancelledError:
-            if self.member.standing is not Standing.OVER:  # by who cancels every task there is
-                self._end(ClientClosed(f"{name}: cancelled"))
-            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the owner hears of it
             self._end(client_error(f"{name} of a group's member", error))
 
@@ -238,7 +242,7 @@ class Membership:
             self._wants_commit.set()
         self._tell_lost([queue for queue in lost if queue not in released])
         if gained and self.keeper is not None:
-            self._start(partial(self._locate, gained, as_new=as_new), "locate")
+            self._begin_locating(gained, as_new=as_new)
         self._go_on()
 
     def _gain(self, topic: gpb.TopicLeases) -> Iterable[Gained]:
@@ -255,11 +259,20 @@ class Membership:
             failures = lease.failures if lease.HasField("failures") else None
             yield self.member.on_gained(place, lease.epoch, lease.frontier, runs, failures)
 
-    async def _locate(self, queues: Sequence[ProcessQueue], *, as_new: bool) -> None:
+    def _begin_locating(self, queues: Sequence[ProcessQueue], *, as_new: bool) -> None:
+        """What was there at first and isn't located yet is no newer by another session."""
+        places = {queue.place for queue in queues}
+        if not as_new:
+            self._unlocated |= places
+        made_since = places - self._unlocated
+        self._start(partial(self._locate, queues, made_since), "locate")
+
+    async def _locate(self, queues: Sequence[ProcessQueue], made_since: Container[Place]) -> None:
         assert self.keeper is not None
         while any(queue.state is not Held.GONE for queue in queues):
             try:
-                await self.keeper.locate(queues, as_new=as_new)
+                await self.keeper.locate(queues, made_since=made_since)
+                self._unlocated -= {queue.place for queue in queues}
                 break
             except ClientError as error:
                 if is_final(error):
@@ -398,7 +411,8 @@ class Membership:
 
     async def _revoke(self, queues: Sequence[ProcessQueue]) -> None:
         """Tells the application first, within the hand-over's time."""
-        least_s = 0.1 * self.member.times.release_s
+        # By then who stops has no time left of what handlers were given.
+        least_s = LAST_REVOKE_S if self.member.is_stopping else 0.1 * self.member.times.release_s
         left_s = max(max(queue.asked_until for queue in queues) - clock(), least_s)
         try:
             async with asyncio.timeout(left_s):
@@ -444,6 +458,8 @@ class Membership:
         self, progress: Sequence[Progress], deadline_s: float | None
     ) -> ClientError | None:
         session = self.member.session
+        for each in progress:
+            each.queue.finished.on_sent(each.runs)
         try:
             refused = await self._commit(progress, deadline_s)
         except (MemberReplaced, SessionEnded) as error:
@@ -500,6 +516,7 @@ class Membership:
     def _on_refused(self, progress: Progress, error: ClientError) -> None:
         self.counts.refused += 1
         queue = progress.queue
+        queue.finished.on_refused()
         if self._spells.begins(queue, error):
             _log.warning("group %s: %s: %s", self.identity.group, queue.place, error.message)
         if isinstance(error, GONE):

@@ -84,6 +84,7 @@ class MemberReading:
         self._begun: dict[int, int] = {}  # by queue held: where it began, or was sought
         self._given: dict[int, int] = {}  # by queue held: behind all that was handed over of it
         self._wished: dict[int, int] = {}  # by queue held: what the application wants committed
+        self._asked: list[tuple[ProcessQueue, int]] = []  # of commits of messages, under way
         # Queues that went before it was known that what was finished in them is committed up to
         # there: the answer may be on its way.
         self._gone: dict[int, tuple[ProcessQueue, int]] = {}
@@ -261,7 +262,8 @@ class MemberReading:
         found: list[Progress] = []
         for queue in self._member.queues.values():
             known = _committed(queue)
-            frontier = max(self._wished.get(queue.place.queue_id, 0), known)
+            asked = [offset for of, offset in self._asked if of is queue]
+            frontier = max(self._wished.get(queue.place.queue_id, 0), known, *asked)
             release = queue.state is Held.RELEASING
             if release or frontier > known:
                 found.append(Progress(queue, frontier, [], release))
@@ -296,7 +298,12 @@ class MemberReading:
                     raise self._lost(queue_id)
                 wanted.append((queue, offset))
                 self._wish(queue_id, offset)
-        error = await self._membership.commit(deadline_s)
+        self._asked += wanted
+        try:
+            error = await self._membership.commit(deadline_s)
+        finally:
+            for each in wanted:
+                self._asked.remove(each)
         if error is not None:
             raise error
         for queue, offset in wanted:
@@ -347,6 +354,7 @@ class MemberReading:
         self._in_hand = [work for work in self._in_hand if work.queue is not queue]
         queue.seek(Finished(offset))
         self._loop.forget(queue_id)
+        self._wished.pop(queue_id, None)  # by now it wants what lies there again
         self._begun[queue_id] = offset
         if self._membership is not None:
             self._membership.pulling.look_again()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ import pytest
 
 from dledger.client import Client, Message, OffsetsFileUnusable, PushConsumer, StartFrom
 from dledger.client.members.kept_offsets import KeptOffsets
+from dledger.client.members.process_queue import Bounds, Order, Place, ProcessQueue
+from dledger.testing.fake_model import FakeQueue
+from dledger.wire import broker_pb2 as bpb
 from tests.client.loops import async_test
 from tests.client.members.test_push import PUSH, fill, running, stocked, until
 
@@ -51,6 +55,99 @@ def test_every_member_is_given_everything_once(tmp_path: Path) -> None:
             assert group.members.commits == []
 
     check()
+
+
+def test_slow_first_start_begins_where_it_was_told(tmp_path: Path) -> None:
+    """A session that ends before brokers have said where the queues end makes nothing newer: it
+    begins at the end, but in queues that were made since."""
+
+    @async_test
+    async def check() -> None:
+        async with stocked(2, 10) as (group, client):
+            seen: list[tuple[int, int]] = []
+            asked, go_on = asyncio.Event(), asyncio.Event()
+
+            async def hold(method: str, _node: object, _request: object) -> None:
+                if method == "GetQueueOffsets":
+                    asked.set()
+                    await go_on.wait()
+
+            group.before.append(hold)
+            service = service_of(client, tmp_path / "offsets", seen, start=StartFrom.LAST)
+            async with running(service):
+                await until(asked.is_set)
+                group.members.end_sessions("g")
+                group.model.topics["t"].append(FakeQueue())
+                await until(lambda: service.statistics().queues == 3)
+                async with client.producer() as producer:
+                    await producer.send("t", b"new", queue_id=2)
+                go_on.set()
+                await until(service_is_located(service))
+                await fill(client, 2, 1)
+                await until(lambda: len(seen) >= 3)
+                assert set(seen) == {(0, 10), (1, 10), (2, 0)}
+
+    check()
+
+
+def test_member_that_does_not_know_where_to_begin_ends_at_once(tmp_path: Path) -> None:
+    """Of queues of which nothing was ever handed out nothing is waited for."""
+
+    @async_test
+    async def check() -> None:
+        async with stocked(2, 10) as (group, client):
+            asked = asyncio.Event()
+
+            async def hold(method: str, _node: object, _request: object) -> None:
+                if method == "GetQueueOffsets":
+                    asked.set()
+                    await asyncio.Event().wait()
+
+            group.before.append(hold)
+            service = service_of(client, tmp_path / "offsets", [], drain_s=60)
+            async with asyncio.timeout(10), running(service):
+                await until(asked.is_set)
+            assert not group.members.has_sessions("g")
+
+    check()
+
+
+class Ended:
+    """Brokers of whose queues each holds ten messages."""
+
+    async def call(self, *_: object) -> bpb.GetQueueOffsetsResponse:
+        return bpb.GetQueueOffsetsResponse(min_offset=0, max_offset=10)
+
+
+def test_queues_of_a_new_topic_that_are_told_later_are_no_newer(tmp_path: Path) -> None:
+    """Much is told in parts: the first one's places are in the file before the second is located.
+    Those of a topic that was in the file at the start were made since."""
+
+    async def check() -> None:
+        for queue_id, begins_at in ((0, 10), (1, 10)):
+            queue = ProcessQueue(
+                Place("t", 1, queue_id), 0, None, order=Order.KEYS, bounds=Bounds()
+            )
+            await first.locate([queue], made_since=())
+            assert queue.finished.frontier == begins_at
+        first.close()
+        second = KeptOffsets(tmp_path / "kept", "g", brokers, StartFrom.LAST)
+        for queue_id, begins_at in ((1, 10), (2, 0)):
+            queue = ProcessQueue(
+                Place("t", 1, queue_id), 0, None, order=Order.KEYS, bounds=Bounds()
+            )
+            await second.locate([queue], made_since=())
+            assert queue.finished.frontier == begins_at
+        second.close()
+
+    brokers: Any = Ended()
+    first = KeptOffsets(tmp_path / "kept", "g", brokers, StartFrom.LAST)
+    asyncio.run(check())
+
+
+def service_is_located(service: PushConsumer) -> Callable[[], bool]:
+    membership: Any = service._membership
+    return lambda: all(queue.is_located for queue in membership.member.queues.values())
 
 
 def test_start_is_kept_before_anything_is_handed_out(tmp_path: Path) -> None:

@@ -16,12 +16,15 @@ from dledger.client import (
     GroupHasMembers,
     InvalidArgument,
     LeaseLost,
+    LimitReached,
     Message,
     PullConsumer,
     RevokedQueues,
     StartFrom,
 )
 from dledger.testing.fake_nodes import FakeNode
+from dledger.testing.refusals import Refusal, wire_error
+from dledger.wire import errors_pb2 as epb
 from tests.client.loops import async_test
 from tests.client.members.test_push import QUICK, fill, stocked, until
 
@@ -275,6 +278,46 @@ async def test_seek_pause_and_tags_of_a_member() -> None:
             await consumer.seek(1, StartFrom.FIRST)
             assert await drain(consumer) == {1: [11, 13]}
             assert group.members.frontier("g", "t", 1) == 14
+
+
+@async_test
+async def test_what_was_sought_back_from_is_not_committed() -> None:
+    """Unless it was committed before: a member that dies then gives it to whoever is next."""
+
+    async def refuse(method: str, _node: object, _request: object) -> None:
+        if method == "CommitLeases":
+            raise Refusal(wire_error(epb.LIMIT_REACHED))
+
+    async with stocked(1, 10) as (group, client):
+        consumer = client.pull_consumer("t", group="g", options=OWN_WORD)
+        async with consumer:
+            for _ in range(8):
+                message = await anext(consumer)
+            group.before.append(refuse)
+            with pytest.raises(LimitReached):
+                await consumer.commit(message)
+            group.before.clear()
+            await consumer.seek(0, 3)
+            assert (await anext(consumer)).queue_offset == 3
+            assert (await anext(consumer)).queue_offset == 4
+            await consumer.commit()
+            assert group.members.frontier("g", "t") == 4
+
+
+@async_test
+async def test_seeking_takes_no_commit_back_that_is_under_way() -> None:
+    """Who asked for it is told that it is committed, and it is."""
+    async with stocked(1, 10) as (group, client):
+        consumer = client.pull_consumer("t", group="g", options=OWN_WORD)
+        async with consumer:
+            message = await anext(consumer)
+            membership = consumer._reading._membership  # type: ignore[attr-defined]
+            async with membership._committing:
+                committing = asyncio.ensure_future(consumer.commit(message))
+                await asyncio.sleep(0)
+                await consumer.seek(0, 0)
+            await committing
+            assert group.members.frontier("g", "t") == 1
 
 
 @async_test

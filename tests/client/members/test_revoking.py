@@ -73,6 +73,33 @@ async def test_member_goes_on_whatever_on_revoke_raises(
         assert service.statistics().lost == 1, "what it was asked for it gave back"
 
 
+@pytest.mark.parametrize("is_loop", [True, False])
+@async_test
+async def test_who_ends_has_time_for_on_revoke(is_loop: bool) -> None:
+    """Without any for handlers, too: a loop that is closed has none of its own. What it writes down
+    there is written before the queues go."""
+    written: list[bool] = []
+
+    async def write(_: RevokedQueues) -> None:
+        await asyncio.sleep(0.5)  # a database's, say
+        written.append(group.members.has_sessions("g"))
+
+    async with stocked(1, 5) as (group, client):
+        group.members.release_ms = 1_000
+        if is_loop:
+            options = replace(PULL, on_revoke=write)
+            async with client.pull_consumer("t", group="g", options=options) as consumer:
+                await anext(consumer)
+        else:
+            service = client.push_consumer("g", replace(PUSH, drain_s=0))
+            service.on("t")(lambda _: None)
+            service.on_revoke(write)
+            async with running(service):
+                await until(lambda: service.statistics().handled == 5)
+        assert written == [True]
+        assert not group.members.has_sessions("g")
+
+
 @async_test
 async def test_exit_in_on_revoke_ends_run_in_an_orderly_way() -> None:
     """As one in a handler does."""
