@@ -37,7 +37,7 @@ from chaos.real.reading import Retained
 from chaos.real.runner import Finished, RunOptions, run_chaos
 from chaos.real.scenario import MAX_NODES, Choices, Option, Scenario, find, packaged, plan_steps
 from chaos.real.terminal import print_report
-from chaos.real.verdict import judge
+from chaos.real.verdict import ending, judge
 from dledger.terminal.loops import sigterm_interrupts
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import ExitCode, complain, end, errors_told, new_runner
@@ -144,7 +144,7 @@ def run(
         print_json(facts | {"directory": str(directory)})
     else:
         _print(facts, directory, kept=kept)
-    end(ExitCode.DONE if finished.holds else ExitCode.FAILED)
+    end(finished.ending)
 
 
 def _print(facts: dict[str, object], directory: Path, *, kept: bool) -> None:
@@ -223,14 +223,16 @@ def report(
             facts["deliveries"] = delivered.facts
         facts |= anomaly_facts(anomalies)
         facts["remarks"] += [each for each in remarks if each not in facts["remarks"]]
-        facts["holds"] = not facts["anomalies"] and not facts["problems"]
+        facts["undecided"] = verdict.undecided
+        ended = ending((*facts["anomalies"], *facts["problems"]), facts["undecided"])
+        facts["holds"] = ended is ExitCode.DONE
         facts["counts"]["anomalies"] = sum(facts["anomaly_counts"].values())
         _write(directory, facts)
     if as_json:
         print_json(facts)
     else:
         print_report(facts, Console(highlight=False))
-    end(ExitCode.DONE if facts["holds"] else ExitCode.FAILED)
+    end(ended)
 
 
 def _in_words(options: Mapping[str, Option | Choices]) -> str:

@@ -102,6 +102,7 @@ def report_facts(finished: Finished) -> dict[str, Any]:
         **anomaly_facts(finished.anomalies),
         "problems": finished.problems,
         "remarks": finished.remarks,
+        "undecided": finished.undecided,
         "errors": finished.errors,
         "deliveries": finished.deliveries,
         "latency_ms": asdict(spread)

@@ -39,11 +39,12 @@ from chaos.real.replicas import compare_replicas
 from chaos.real.retired import check_retained
 from chaos.real.scenario import Heal, Load, Scenario, Step, Strike, Wait, Whole
 from chaos.real.targets import victims_of
-from chaos.real.verdict import judge
+from chaos.real.verdict import ending, judge
 from chaos.real.watch import Span, Watch, watching
 from chaos.real.weaker import PowerCut, may_be_lost
 from chaos.real.workload import Acknowledgements, Clock, Workload
 from dledger.client import Client, ClientError
+from dledger.outcome import ExitCode
 
 START_TIMEOUT_S: Final = 30.0
 # How far stored times may be from true ones: while a node is down and another's clock is behind,
@@ -104,6 +105,7 @@ class Finished:
     anomalies: list[Anomaly] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
     errors: dict[str, int] = field(default_factory=dict)
     excused: list[Anomaly] = field(default_factory=list)  # what a weaker mode permits
     lost: int = 0  # acknowledged, and not in the last reading
@@ -114,8 +116,13 @@ class Finished:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was found."""
-        return not self.anomalies and not self.problems
+        """Whether nothing was found, and all was decided."""
+        return self.ending is ExitCode.DONE
+
+    @property
+    def ending(self) -> ExitCode:
+        """How the run ends."""
+        return ending((*self.anomalies, *self.problems), self.undecided)
 
     @property
     def power_cuts(self) -> list[PowerCut]:
@@ -202,6 +209,7 @@ def check(finished: Finished) -> None:
     verdict = judge(history, cuts)
     finished.anomalies, finished.excused = verdict.anomalies, verdict.excused
     finished.remarks += verdict.remarks
+    finished.undecided += verdict.undecided
     deliveries = read_deliveries(finished.options.directory / BOOKS_FOLDER)
     if deliveries is not None:
         queues = finished.options.load.queues

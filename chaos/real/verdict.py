@@ -7,15 +7,15 @@ The checkers know nothing of modes (`chaos.checkers`), the modes nothing of chec
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from chaos.checkers.anomalies import Anomaly, find_anomalies
 from chaos.checkers.history import History
 from chaos.checkers.linearizability import check_linearizability
-from chaos.errors import SearchTooLong
 from chaos.real.retired import excuse_retired
 from chaos.real.weaker import PowerCut, permitted
+from dledger.outcome import ExitCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,15 @@ class Verdict:
     anomalies: list[Anomaly]
     excused: list[Anomaly]
     remarks: list[str]
+    undecided: list[str]
+
+
+def ending(found: Collection[object], undecided: Collection[object]) -> ExitCode:
+    """How a run ends in which that was `found`. One of which something is undecided doesn't hold:
+    what it promised may be broken there."""
+    if found:
+        return ExitCode.FAILED
+    return ExitCode.INCOMPLETE if undecided else ExitCode.DONE
 
 
 def judge(history: History, cuts: Sequence[PowerCut]) -> Verdict:
@@ -33,11 +42,8 @@ def judge(history: History, cuts: Sequence[PowerCut]) -> Verdict:
     Args:
         cuts: power cuts that may have taken what was acknowledged (`chaos.real.weaker`).
     """
-    anomalies, remarks = find_anomalies(history), []
-    try:
-        anomalies += check_linearizability(history)
-    except SearchTooLong as error:
-        remarks.append(f"linearizability was not decided: {error}")
+    explained = check_linearizability(history)
+    anomalies, remarks = [*find_anomalies(history), *explained.anomalies], []
     anomalies, excused = permitted(anomalies, history, cuts)
     anomalies, retired = excuse_retired(anomalies, history)
     for each, why in (
@@ -48,4 +54,5 @@ def judge(history: History, cuts: Sequence[PowerCut]) -> Verdict:
             named = Counter(anomaly.name for anomaly in each)
             words = ", ".join(f"{count:,} × {name}" for name, count in named.items())
             remarks.append(f"permitted, since {why}: {words}")
-    return Verdict(anomalies, excused + retired, remarks)
+    undecided = [f"linearizability wasn't decided: {each}" for each in explained.undecided]
+    return Verdict(anomalies, excused + retired, remarks, undecided)

@@ -40,9 +40,12 @@ class LastLook:
         if world.archive is not None:
             topics, nodes = self._shared.topics, world.nodes.values()
             world.archive.tell_what_went(history, topics, nodes, world.now_us)
-        anomalies = [*find_anomalies(history), *check_linearizability(history)]
+        explained = check_linearizability(history)
+        anomalies = [*find_anomalies(history), *explained.anomalies]
         if anomalies:
             raise Defect(anomalies[0].name, "; ".join(map(str, anomalies[:5])))
+        for error in explained.undecided:
+            raise error
         incarnations = self._world.watch.incarnations
         for node in self._world.nodes.values():
             if node.life is not None and not node.spoiled:

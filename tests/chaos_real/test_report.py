@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from chaos.checkers.anomalies import Anomaly
 from chaos.checkers.history import Poll
+from chaos.checkers.linearizability import Explained
 from chaos.cli import app
 from chaos.errors import SearchTooLong
 from chaos.real.measure import Spread, report_facts, silence_ms, slices
@@ -24,6 +25,7 @@ from chaos.real.runner import Band, check
 from chaos.real.terminal import print_report, verdict
 from chaos.real.workload import Acknowledgements
 from dledger.history import Outcome
+from dledger.outcome import ExitCode
 from dledger.terminal.figures import percentile
 from tests.chaos_real.finished_run import SECOND, finished_run
 
@@ -288,22 +290,30 @@ def test_anomaly_that_a_changed_history_shows_is_found_again(tmp_path: Path) -> 
     assert set(facts["anomaly_counts"]) == {"inconsistent-offsets", "duplicate", "lost-write"}
 
 
-def test_history_too_concurrent_to_decide_leaves_a_remark(
+def test_history_too_concurrent_to_decide_does_not_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the run itself does; no traceback, and no verdict that wasn't reached."""
-
-    def give_up(_: object) -> list[Anomaly]:
-        raise SearchTooLong("topic t", 70, 2)
-
-    monkeypatch.setattr("chaos.real.verdict.check_linearizability", give_up)
+    """Neither in the run nor in a look at it later: no verdict that wasn't reached, and what was
+    found beside it counts."""
+    error = SearchTooLong("topic t", 70, 2)
     left_behind(tmp_path)
-    assert checked_again(tmp_path) == (0, "")
-    facts = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    assert any("linearizability was not decided" in each for each in facts["remarks"])
-    assert checked_again(tmp_path) == (0, "")
+    monkeypatch.setattr(
+        "chaos.real.verdict.check_linearizability", lambda _: Explained(undecided=[error])
+    )
+    finished = finished_run()
+    check(finished)
+    assert (finished.holds, finished.ending) == (False, ExitCode.INCOMPLETE)
+    facts = report_facts(finished)
+    assert "topic t: 70 operations" in facts["undecided"][0]
+    assert shown(facts).splitlines()[-1].startswith("UNDECIDED")
+    assert "undecided</title>" in page(facts)
+    assert checked_again(tmp_path) == (3, "")
+    assert checked_again(tmp_path) == (3, "")
     again = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    assert again["remarks"] == facts["remarks"]
+    assert (again["undecided"], again["holds"]) == (facts["undecided"], False)
+    finished.problems = ["n2 ended by itself"]
+    assert finished.ending is ExitCode.FAILED
+    assert "DOES NOT HOLD: 1 problem" in shown(report_facts(finished))
 
 
 def test_report_of_another_kind_and_a_missing_history_are_told(tmp_path: Path) -> None:

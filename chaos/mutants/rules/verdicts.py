@@ -1,0 +1,34 @@
+"""Defects in what is said of a run: no run shows them, as it is the run that would be believed."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_BELIEVED = "a verdict is judged by nobody but its tests"
+
+VERDICTS = (
+    Mutant(
+        "crowded-key-takes-the-others-with-it",
+        "chaos/checkers/linearizability.py",
+        "            found.undecided.append(error)\n            continue\n",
+        "            found.undecided.append(error)\n            return\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_linearizability.py",),
+    ),
+    Mutant(
+        "anomaly-dropped-for-want-of-few-words",
+        "chaos/checkers/linearizability.py",
+        "        except SearchTooLong:\n            return operations\n",
+        "        except SearchTooLong:\n            raise\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_linearizability.py",),
+    ),
+    Mutant(
+        "undecided-run-holds",
+        "chaos/real/verdict.py",
+        "    return ExitCode.INCOMPLETE if undecided else ExitCode.DONE\n",
+        "    return ExitCode.DONE\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos_real/test_report.py",),
+    ),
+)
