@@ -30,11 +30,12 @@ from chaos.errors import OutputInTheWay, RunBroken
 from chaos.real.audited import GROUP_FOLDER, HISTORY_FILE, audited, audits
 from chaos.real.crew import BOOKS_FOLDER, read_deliveries
 from chaos.real.deliveries import check_deliveries
+from chaos.real.finished import Finished, RunOptions
 from chaos.real.measure import FORMAT, anomaly_facts, event_count, power_cuts, report_facts
 from chaos.real.nemeses import NEMESES
 from chaos.real.page import page
 from chaos.real.reading import Retained
-from chaos.real.runner import Finished, RunOptions, run_chaos
+from chaos.real.runner import run_chaos
 from chaos.real.scenario import MAX_NODES, Choices, Option, Scenario, find, packaged, plan_steps
 from chaos.real.terminal import print_report
 from chaos.real.verdict import ending, judge
@@ -214,16 +215,16 @@ def report(
         history = _read_whole(directory / HISTORY_FILE, facts["history_events"])
         cuts = power_cuts(facts)
         verdict = judge(history, cuts)
-        anomalies, remarks = verdict.anomalies, verdict.remarks
+        anomalies, undecided = verdict.anomalies, verdict.undecided
         deliveries = read_deliveries(directory / BOOKS_FOLDER)
         if deliveries is not None:
             queues = facts["load"]["queues"]
             delivered = check_deliveries(deliveries, history, queues, may_lose=bool(cuts))
-            anomalies, remarks = anomalies + delivered.anomalies, remarks + delivered.remarks
+            anomalies, undecided = anomalies + delivered.anomalies, undecided + delivered.undecided
             facts["deliveries"] = delivered.facts
         facts |= anomaly_facts(anomalies)
-        facts["remarks"] += [each for each in remarks if each not in facts["remarks"]]
-        facts["undecided"] = verdict.undecided
+        facts["remarks"] += [each for each in verdict.remarks if each not in facts["remarks"]]
+        facts["undecided"] = undecided
         ended = ending((*facts["anomalies"], *facts["problems"]), facts["undecided"])
         facts["holds"] = ended is ExitCode.DONE
         facts["counts"]["anomalies"] = sum(facts["anomaly_counts"].values())

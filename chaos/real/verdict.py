@@ -7,7 +7,7 @@ The checkers know nothing of modes (`chaos.checkers`), the modes nothing of chec
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from chaos.checkers.anomalies import Anomaly, find_anomalies
@@ -34,6 +34,26 @@ def ending(found: Collection[object], undecided: Collection[object]) -> ExitCode
     if found:
         return ExitCode.FAILED
     return ExitCode.INCOMPLETE if undecided else ExitCode.DONE
+
+
+def untested(
+    *, acknowledged: int, planned: int, struck: int, members: int, handled: Mapping[str, int]
+) -> list[str]:
+    """What a run can't be said to hold for: it never came to it.
+
+    Args:
+        acknowledged: messages.
+        planned: strikes of the schedule; `struck`: those that hit somebody.
+        members: of each consumer group.
+        handled: messages, by consumer group.
+    """
+    found = [] if acknowledged else ["no message was acknowledged: nothing was tested"]
+    if planned and not struck:
+        found.append("no fault hit anybody: nothing was tested")
+    if members and not handled:
+        found.append("what the groups' members did isn't known: their books weren't closed")
+    idle = [name for name, count in handled.items() if not count]
+    return found + [f"group {name} handled no message: nothing of it was tested" for name in idle]
 
 
 def judge(history: History, cuts: Sequence[PowerCut]) -> Verdict:

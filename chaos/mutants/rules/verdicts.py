@@ -31,4 +31,28 @@ VERDICTS = (
         masked=_BELIEVED,
         tests=("tests/chaos_real/test_report.py",),
     ),
+    Mutant(
+        "run-without-a-message-holds",
+        "chaos/real/verdict.py",
+        "    found = [] if acknowledged else [",
+        "    found = [] if not acknowledged else [",
+        masked=_BELIEVED,
+        tests=("tests/chaos_real/test_report.py",),
+    ),
+    Mutant(
+        "run-whose-faults-hit-nobody-holds",
+        "chaos/real/verdict.py",
+        "    if planned and not struck:\n",
+        "    if not planned and not struck:\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos_real/test_report.py",),
+    ),
+    Mutant(
+        "strike-that-hit-nobody-counts-as-a-fault",
+        "chaos/real/runner.py",
+        "            self.finished.bands.remove(band)\n",
+        "",
+        masked=_BELIEVED,
+        tests=("tests/chaos_real/test_strikes.py",),
+    ),
 )
