@@ -32,6 +32,22 @@ VERDICTS = (
         tests=("tests/chaos_real/test_report.py",),
     ),
     Mutant(
+        "power-cut-excuses-what-only-began-after-it",
+        "chaos/real/weaker.py",
+        "        each.invoked_us <= cut.struck_us\n        and (each.completed_us is None",
+        "        (each.completed_us is None",
+        masked=_BELIEVED,
+        tests=("tests/chaos_real/test_weaker.py",),
+    ),
+    Mutant(
+        "power-cut-excuses-what-was-synced-before",
+        "chaos/real/weaker.py",
+        "(each.completed_us is None or each.completed_us >= earliest_us)",
+        "(each.completed_us is None or earliest_us)",
+        masked=_BELIEVED,
+        tests=("tests/chaos_real/test_weaker.py",),
+    ),
+    Mutant(
         "run-without-a-message-holds",
         "chaos/real/verdict.py",
         "    found = [] if acknowledged else [",
