@@ -5,6 +5,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _BELIEVED = "a verdict is judged by nobody but its tests"
+_KILLS = ("tests/chaos/test_mutants.py::test_a_seed_that_fails_without_a_defect_kills_nothing",)
 
 VERDICTS = (
     Mutant(
@@ -46,6 +47,22 @@ VERDICTS = (
         "(each.completed_us is None or earliest_us)",
         masked=_BELIEVED,
         tests=("tests/chaos_real/test_weaker.py",),
+    ),
+    Mutant(
+        "seed-kills-what-it-fails-without",
+        "chaos/mutants/hunt.py",
+        "        if kill.test in tests or (kill.mutant.applications, kill.seed) in seeds\n",
+        "        if kill.test in tests\n",
+        masked=_BELIEVED,
+        tests=_KILLS,
+    ),
+    Mutant(
+        "crash-told-of-the-seed-that-the-hunt-began-with",
+        "chaos/mutants/hunt.py",
+        "reversed(done.stdout.split()) if line.isdecimal()), first)",
+        "() if line.isdecimal()), first)",
+        masked=_BELIEVED,
+        tests=_KILLS,
     ),
     Mutant(
         "run-without-a-message-holds",
