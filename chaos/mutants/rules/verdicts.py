@@ -65,6 +65,14 @@ VERDICTS = (
         tests=_KILLS,
     ),
     Mutant(
+        "repair-of-one-file-told-of-another",
+        "chaos/flips/hearing.py",
+        "                str(directory / file.stem) in str(event)\n",
+        "                str(directory.parent) in str(event)\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_flips.py",),
+    ),
+    Mutant(
         "run-without-a-message-holds",
         "chaos/real/verdict.py",
         "    found = [] if acknowledged else [",
