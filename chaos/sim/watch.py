@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from broker.assembly import committed_log
 from broker.services.gate import Gate
 from chaos.invariants import InvariantBroken, InvariantChecker
+from chaos.sim.acknowledged import Acknowledged
 from chaos.sim.archive import Archive
 from chaos.sim.clock_watch import ClockWatch
 from chaos.sim.defect import Defect
@@ -62,7 +63,7 @@ class Watch:
         self._disks = [node.disk for node in nodes]
         self._all = list(self.pictures.values())
         self._paths: dict[int, Path] = {}
-        self._acknowledged: dict[str, int] = {}  # by each node, in its present life
+        self._acknowledged = Acknowledged()
         self._terms: dict[str, int] = {}  # in which each acknowledged, in its present life
         self._led: dict[str, tuple[int, int]] = {}  # (term, commit index) of those that lead
         self._fingerprints: dict[str, tuple[object, ...]] = {}
@@ -130,7 +131,7 @@ class Watch:
         """A process started: its memory is new, what it had promised is not."""
         self._fingerprints.pop(node.name, None)
         self._in_doubt.pop(node.name, None)
-        self._acknowledged.pop(node.name, None)
+        self._acknowledged.forget(node.name)
         self._terms.pop(node.name, None)
         self._derived.pop(node.name, None)
         self.clocks.look(node.loop.now_us)
@@ -335,23 +336,23 @@ class Watch:
         self._terms[node.name] = term
 
     def _on_acknowledgement(self, node: Machine, match_index: int) -> None:
-        """Everything up to `match_index` is on the platter: of this life, looked at once each."""
+        """Everything up to `match_index` is on the platter: of this life, looked at once each, and
+        again where another entry has taken its place."""
         life = node.life
         if life is None or node.spoiled or match_index == 0:
             return
         node.disk.is_observed = True
-        first = min(self._acknowledged.get(node.name, 0) + 1, match_index)
-        first = max(first, life.replica.log.first_index)
+        log = life.replica.log
+        first = self._acknowledged.first_news(node.name, log, match_index)
         for index in range(first, match_index + 1):
-            header = life.replica.log.header_at(index)
+            header = log.header_at(index)
             if self.durable_digest(node.disk, header) != header.digest:
                 raise Defect(
                     "acknowledged before fsync",
                     f"{node.name} acknowledged entry {match_index}, its disk doesn't hold {index}",
                 )
+            self._acknowledged.note(node.name, index, header.digest)
         node.disk.is_observed = False
-        if match_index > self._acknowledged.get(node.name, 0):
-            self._acknowledged[node.name] = match_index
 
     def on_answered(self, node: Machine, physical_offset: int) -> None:
         """A producer is told that its batch at `physical_offset` is stored. Whether what the node

@@ -73,6 +73,22 @@ VERDICTS = (
         tests=("tests/chaos/test_flips.py",),
     ),
     Mutant(
+        "rewritten-entry-taken-for-the-one-before",
+        "chaos/sim/acknowledged.py",
+        "(index < log.first_index or log.digest_at(index) == digest)",
+        "digest",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_watch.py",),
+    ),
+    Mutant(
+        "log-that-nobody-gives-is-empty",
+        "chaos/sim/applications/run.py",
+        "                return self._held_by(life, name)\n        return None\n",
+        "                return self._held_by(life, name)\n        return Held({}, {})\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_library.py::test_log_that_nobody_gives_is_no_empty_one",),
+    ),
+    Mutant(
         "run-without-a-message-holds",
         "chaos/real/verdict.py",
         "    found = [] if acknowledged else [",
