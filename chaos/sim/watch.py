@@ -26,7 +26,7 @@ from chaos.sim.defect import Defect
 from chaos.sim.disk import SimulatedDisk
 from chaos.sim.incarnations import Incarnations
 from chaos.sim.machine import Life, Machine
-from chaos.sim.machine_config import DATA
+from chaos.sim.machine_config import DATA, HARD_STATE
 from chaos.sim.plan import Tuning
 from dledger.core.types import Configuration, Index, Role
 from dledger.hard_state import decode_hard_state
@@ -40,7 +40,6 @@ from store.starting.errors import OutOfService
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-HARD_STATE = DATA / "raft" / "hard_state"
 QUEUES = DATA / "consumequeue"
 WAKE_EVENTS, WAKE_US = 20, 20_000  # of a node, with what a pull waits for there
 MOST_APPENDS = 4  # to one peer by one event: what was pending, what the event leads to
@@ -146,30 +145,33 @@ class Watch:
         whatever lies there."""
         log = life.replica.log
         noted = log.checkpoint.state.consume_queue_index
-        if node.spoiled:
+        if node.altered_from:
             return
-        self._notes[node.name] = noted
         if noted <= log.start.index:
+            self._notes[node.name] = noted
             return  # it has nothing of what it speaks of, and needs none
         node.disk.is_observed = True
-        header = log.header_at(noted)
-        found = self.durable_digest(node.disk, header, needs_platter=True)
+        header = node.sound_header(noted)
         node.disk.is_observed = False
-        if found != header.digest:
+        if header is None:
+            return
+        self._notes[node.name] = noted
+        if self.durable_digest(node.disk, header, needs_platter=True) != header.digest:
             raise Defect("noted beyond durable", f"{node.name} noted entry {noted}")
 
     def _check_replayed(self, node: Machine) -> None:
         """What a start takes for committed has been committed, in the same bytes."""
-        if node.life is None or node.spoiled:
+        if node.life is None or node.altered_from:
             return
         through, committed = node.life.replica.machine.applied_index, self.checker.committed
         if through == 0:
             return
         log = node.life.replica.log
         node.disk.is_observed = True
-        is_same = through <= len(committed) and log.digest_at(through) == committed[through - 1]
+        is_rotten = through >= log.first_index and node.sound_header(through) is None
+        digest = 0 if is_rotten else log.digest_at(through)
         node.disk.is_observed = False
-        if not is_same:
+        if not is_rotten and (through > len(committed) or digest != committed[through - 1]):
             raise Defect("replayed beyond committed", f"{node.name} starts at entry {through}")
 
     def _check_derived(self, node: Machine, life: Life) -> None:
@@ -177,13 +179,14 @@ class Watch:
         platter, under names that are. A start takes its word for it."""
         index = life.replica.log.checkpoint.state.consume_queue_index
         self._derived[node.name] = index
-        if node.was_mended or node.spoiled:
+        if node.was_mended or node.altered_from:
             return
         through = min(index, life.replica.machine.applied_index)
         if through < life.replica.log.first_index:
             return  # a start that begins behind what it had noted: nothing of that is vouched for
         self._observe(is_observed=True)
-        end = committed_log(life.replica.parts).end_of_entry(through)
+        is_sound = node.sound_header(through) is not None
+        end = committed_log(life.replica.parts).end_of_entry(through) if is_sound else 0
         self._observe(is_observed=False)
         for path, content, durable in node.disk.unsettled(QUEUES):
             if path.relative_to(QUEUES).parts[0].startswith("."):
@@ -324,7 +327,9 @@ class Watch:
         """Who takes entries in a term has it on disk: after a crash it must not take those of an
         older leader, nor vote in a term that it had left (figure 2: persistent state). Looked at
         once for each life and term."""
-        if node.life is None or node.spoiled or self._terms.get(node.name, 0) >= term:
+        if node.life is None or self._terms.get(node.name, 0) >= term:
+            return
+        if node.has_rotten_hard_state:
             return
         content = node.disk.durable(HARD_STATE)
         held = decode_hard_state(content[:-CRC_BYTES]).term if content is not None else 0
@@ -339,13 +344,15 @@ class Watch:
         """Everything up to `match_index` is on the platter: of this life, looked at once each, and
         again where another entry has taken its place."""
         life = node.life
-        if life is None or node.spoiled or match_index == 0:
+        if life is None or node.altered_from or match_index == 0:
             return
         node.disk.is_observed = True
         log = life.replica.log
         first = self._acknowledged.first_news(node.name, log, match_index)
         for index in range(first, match_index + 1):
-            header = log.header_at(index)
+            header = node.sound_header(index)
+            if header is None:
+                continue
             if self.durable_digest(node.disk, header) != header.digest:
                 raise Defect(
                     "acknowledged before fsync",
@@ -452,8 +459,9 @@ class Picture:
 
     def identity_at(self, index: int) -> Hashable:
         committed = self._watch.checker.committed
-        if self._node.spoiled and index <= min(self.commit_index, len(committed)):
-            return committed[index - 1]  # its bytes may have rotted; reading them is the node's
+        is_known = index <= min(self.commit_index, len(committed))
+        if is_known and self._node.altered_from:
+            return committed[index - 1]
         log = self._life.replica.log
         # The last one's is known, as all others follow from it; where it stands is asked for once
         # it is called committed, and is looked for on the disks.
@@ -464,7 +472,9 @@ class Picture:
             return committed[index - 1]  # retired; the digest at the base speaks for it
         if index == start.index:
             return start.digest
-        header = log.header_at(index)
+        header = self._node.sound_header(index) if is_known else log.header_at(index)
+        if header is None:
+            return committed[index - 1]  # its bytes have rotted; reading them is the node's
         if index > len(committed):
             self._watch.places[index] = header
         return header.digest

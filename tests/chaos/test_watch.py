@@ -20,6 +20,7 @@ class Written:
         self.durable: set[int] = set(digests)
         self.first_index = 1
         self.looked_at: list[int] = []
+        self.rotten: set[int] = set()  # indexes
 
     @property
     def last_index(self) -> int:
@@ -28,8 +29,10 @@ class Written:
     def digest_at(self, index: int) -> int:
         return self.digests[index - 1]
 
-    def header_at(self, index: int) -> SimpleNamespace:
+    def sound_header(self, index: int) -> SimpleNamespace | None:
         self.looked_at.append(index)
+        if index in self.rotten:
+            return None
         return SimpleNamespace(index=index, digest=self.digest_at(index))
 
     def overwrite(self, index: int, *digests: int) -> None:
@@ -56,7 +59,10 @@ def watch(log: Written, monkeypatch: pytest.MonkeyPatch) -> Watch:
 def member(log: Written) -> Any:
     life = SimpleNamespace(replica=SimpleNamespace(log=log))
     disk = SimpleNamespace(is_observed=False)
-    return SimpleNamespace(name="n1", spoiled=False, life=life, disk=disk)
+    sound_header = log.sound_header
+    return SimpleNamespace(
+        name="n1", altered_from=0, life=life, disk=disk, sound_header=sound_header
+    )
 
 
 def test_entry_is_looked_at_once(watch: Watch, log: Written) -> None:
@@ -79,6 +85,16 @@ def test_entry_that_took_the_place_of_an_acknowledged_one_is_looked_at(
     log.durable.add(23)
     watch._on_acknowledgement(member(log), 5)
     assert log.looked_at[-3:] == [3, 4, 5]
+
+
+def test_rot_excuses_what_has_rotted_and_nothing_else(watch: Watch, log: Written) -> None:
+    """One wrong byte is no reason to look at nothing else of a node."""
+    log.rotten.add(2)
+    log.durable.discard(12)
+    watch._on_acknowledgement(member(log), 3)
+    log.durable.discard(14)
+    with pytest.raises(Defect, match="its disk doesn't hold 4"):
+        watch._on_acknowledgement(member(log), 4)
 
 
 def test_log_that_was_cut_below_what_it_acknowledged_is_looked_at_anew(
