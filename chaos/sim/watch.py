@@ -11,13 +11,11 @@ that the invariants speak of has changed in that node, they hold as they did bef
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from broker.assembly import committed_log
-from broker.services.gate import Gate
 from chaos.invariants import InvariantBroken, InvariantChecker
 from chaos.sim.acknowledged import Acknowledged
 from chaos.sim.archive import Archive
@@ -28,12 +26,12 @@ from chaos.sim.incarnations import Incarnations
 from chaos.sim.machine import Life, Machine
 from chaos.sim.machine_config import DATA, HARD_STATE
 from chaos.sim.plan import Tuning
+from chaos.sim.woken import check_pulls
 from dledger.core.types import Configuration, Index, Role
 from dledger.hard_state import decode_hard_state
 from dledger.reading.entry import EntryHeader, parse_header, verify_frame
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import UNIT, file_name
-from dledger.wire import broker_pb2 as pb
 from dledger.wire.raft_pb2 import PeerMessage
 from store.starting.errors import OutOfService
 
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 QUEUES = DATA / "consumequeue"
-WAKE_EVENTS, WAKE_US = 20, 20_000  # of a node, with what a pull waits for there
 MOST_APPENDS = 4  # to one peer by one event: what was pending, what the event leads to
 CRC_BYTES = 4  # behind the content of an `AtomicFile`
 
@@ -88,7 +85,7 @@ class Watch:
         replica = life.replica
         self._in_doubt[node.name] = replica.repairs.is_at_work
         if life.calls:
-            self._check_pulls(node, life)
+            check_pulls(node, life)
         noted = replica.log.checkpoint.state.consume_queue_index
         if noted != self._derived.get(node.name):
             self._check_derived(node, life)
@@ -201,37 +198,6 @@ class Watch:
                         "noted before sync",
                         f"{node.name} calls entry {index} derived durably, {path} isn't",
                     )
-
-    def _check_pulls(self, node: Machine, life: Life) -> None:
-        """A pull whose messages have come is answered in that turn or the next: a wake-up that is
-        lost would show itself as a hold to its end only. One that is being read, in pieces, was
-        woken."""
-        topics, now_us = life.replica.machine.topics, life.loop.now_us
-        for call in life.calls.values():
-            request = call.request
-            if not isinstance(request, pb.PullRequest) or call.task in life.turns.paused:
-                continue
-            topic = topics.get(request.topic)
-            offsets = topic.next_offsets if topic is not None else []
-            if topic is not None and request.offset < life.replica.queues.min_offset(
-                topic.folder, request.queue_id
-            ):
-                call.arrivals = 0  # it is to be refused, once it is sure who leads
-                continue
-            # A topic made anew may have fewer queues than the one that is pulled from.
-            if request.queue_id >= len(offsets) or offsets[request.queue_id] <= request.offset:
-                call.arrivals = 0
-                continue
-            call.since_us = call.since_us if call.arrivals else now_us
-            call.arrivals += 1
-            if call.arrivals > WAKE_EVENTS and now_us > call.since_us + WAKE_US:
-                if _is_within(call.task, Gate.confirm):
-                    continue  # a majority is asked who leads: that takes what the network takes
-                raise Defect(
-                    "not woken",
-                    f"{node.name} holds a pull of {request.topic}/{request.queue_id} from "
-                    f"{request.offset} on, and has more",
-                )
 
     def _check_commit_of_leader(self, picture: Picture) -> None:
         """A leader's commit index moves onto entries of its own term only (§5.4.2): figure 8's
@@ -505,13 +471,3 @@ def voter_sets(configuration: Configuration) -> tuple[frozenset[str], ...]:
     """Those of whom a majority has to agree; two of them while it is joint."""
     sets = (configuration.voters, configuration.voters_outgoing)
     return tuple(frozenset(map(str, each)) for each in sets if each)
-
-
-def _is_within(task: asyncio.Task[Any] | None, function: Callable[..., Any]) -> bool:
-    """Whether what the task waits for is waited for in that function."""
-    coroutine: Any = task.get_coro() if task is not None else None
-    while coroutine is not None:
-        if getattr(coroutine, "cr_code", None) is function.__code__:
-            return True
-        coroutine = getattr(coroutine, "cr_await", None)
-    return False
