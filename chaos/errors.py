@@ -6,6 +6,7 @@
     ├── GroupNeverLed     no leader served in time, at the start (retriable)
     ├── RunBroken         a run's folder can't be read (`dledger chaos report`)
     ├── SearchTooLong     a history is too concurrent to be decided within the bound
+    ├── NothingStruck     a fault that hit nobody: its strike is skipped
     ├── TimesGoBack       a queue was read whose store times don't ascend
     ├── TimeFarOff        a message was stored at a time that no majority of clocks has shown
     ├── DemoFailed        the demonstration came to no settlement (retriable)
@@ -89,6 +90,16 @@ class SearchTooLong(ChaosError):
         self.key = key
         self.operations = operations
         self.max_steps = max_steps
+
+
+class NothingStruck(ChaosError):
+    """There was nobody whom a fault could have hit, or it was refused."""
+
+    retriable = True
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class TimesGoBack(ChaosError):

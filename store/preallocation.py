@@ -10,6 +10,7 @@ Source: RocketMQ `AllocateMappedFileService`.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -151,10 +152,12 @@ class Preallocator:
         return unfilled * self._policy.segment_size * UNIT_SIZE // MIN_RECORD_SIZE
 
     def _make_file(self, path: Path) -> Handle:
+        """The segment's file, of full size and under its name, durably. An attempt that fails takes
+        away what it has made, as the next one begins anew; its name, too, unless it is durable."""
         files = self._files
-        temporary = path.with_name(path.name + ".tmp")
+        made = path.with_name(path.name + ".tmp")
         try:
-            handle = files.create(temporary)
+            handle = self._create_file(made)
         except OSError as error:
             raise self._told(error) from error
         try:
@@ -162,13 +165,24 @@ class Preallocator:
             if self._policy.warm_up:
                 self._write_zeros(handle)
             files.fsync(handle)
+            files.rename(made, path)
+            made = path
+            files.fsync_directory(self._directory)
         except OSError as error:
             files.close(handle)
-            files.unlink(temporary)
+            with contextlib.suppress(OSError):  # the first error says what is wrong
+                files.unlink(made)
             raise self._told(error) from error
-        files.rename(temporary, path)
-        files.fsync_directory(self._directory)
         return handle
+
+    def _create_file(self, temporary: Path) -> Handle:
+        """A new file. An attempt that could not even take away what it had made has left one; what
+        has got the segment's name already is replaced by the rename."""
+        try:
+            return self._files.create(temporary)
+        except FileExistsError:
+            self._files.unlink(temporary)
+            return self._files.create(temporary)
 
     def _told(self, error: OSError) -> Exception:
         """StorageFull where that is what `error` means: the next attempt may succeed."""

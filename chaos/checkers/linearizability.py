@@ -4,7 +4,8 @@ An operation takes effect at one instant between its invocation and its completi
 at some instant after its invocation, or never. `check_linearizable` searches such an order for a
 small model, remembering which (set of operations taken, state) has been tried: Wing & Gong's
 algorithm with Lowe's memory. The search is exponential at worst, so histories are cut by key
-before (linearizability is local) and the search is bounded.
+before (linearizability is local) and the search is bounded: a key whose search is too long is
+undecided, and told beside what the others show.
 
 `check_queue_ends` needs no search: a queue's sends carry their offsets, which fixes the order of
 all sends and reads of the end, so it only has to agree with real time.
@@ -15,8 +16,8 @@ Source: Wing & Gong (1993); Lowe, "Testing for linearizability" (2017); Jepsen's
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from chaos.checkers.anomalies import Anomaly, QueueHistory, queues_of
@@ -145,13 +146,19 @@ COMMITTED_OFFSET: Model[int] = Model(-1, _apply_offset)
 # --- whole histories ---------------------------------------------------------------------------
 
 
-def check_linearizability(history: History) -> list[Anomaly]:
-    """Everything that claims to be linearizable: ends of queues, topics, committed offsets.
+@dataclass(slots=True)
+class Explained:
+    """What no order explains, and of which keys nobody knows whether one does."""
 
-    Raises:
-        SearchTooLong: see there.
-    """
-    found = [anomaly for queue in queues_of(history) for anomaly in check_queue_ends(queue)]
+    anomalies: list[Anomaly] = field(default_factory=list)
+    undecided: list[SearchTooLong] = field(default_factory=list)
+
+
+def check_linearizability(history: History) -> Explained:
+    """Everything that claims to be linearizable: ends of queues, topics, committed offsets."""
+    found = Explained()
+    for queue in queues_of(history):
+        found.anomalies += check_queue_ends(queue)
     topics: defaultdict[str, list[Operation]] = defaultdict(list)
     offsets: defaultdict[str, list[Operation]] = defaultdict(list)
     for operation in history.operations:
@@ -164,28 +171,39 @@ def check_linearizability(history: History) -> list[Anomaly]:
                 offsets[f"offset of {group} in {topic}/{queue_id}"].append(operation)
             case _:
                 pass
-    found += _check_each(topics, TOPIC)
-    found += _check_each(offsets, COMMITTED_OFFSET)
+    _check_each(topics, TOPIC, found)
+    _check_each(offsets, COMMITTED_OFFSET, found)
     return found
 
 
-def _check_each(keys: dict[str, list[Operation]], model: Model[S]) -> Iterable[Anomaly]:
+def _check_each(keys: dict[str, list[Operation]], model: Model[S], found: Explained) -> None:
     for key, operations in keys.items():
-        if find_order(key, operations, model) is None:
+        try:
+            order = find_order(key, operations, model)
+        except SearchTooLong as error:
+            found.undecided.append(error)
+            continue
+        if order is None:
             shown = _shortest_prefix(key, operations, model)
             detail = f"no order explains {len(shown)} operations, the last of them {shown[-1]}"
-            yield Anomaly("not-linearizable", key, detail, tuple(each.op for each in shown[-8:]))
+            numbers = tuple(each.op for each in shown[-8:])
+            found.anomalies.append(Anomaly("not-linearizable", key, detail, numbers))
 
 
 def _shortest_prefix(key: str, operations: list[Operation], model: Model[S]) -> list[Operation]:
-    """The operations up to the first completion after which nothing explains them."""
+    """The operations up to the first completion after which nothing explains them; all of them
+    where one of the searches for it is too long."""
     done = sorted(
         (each for each in operations if _end(each) != FOREVER), key=lambda each: _end(each)
     )
     for last in done:
         known = [each for each in operations if each.invoked_us <= _end(last)]
         cut = [each if _end(each) <= _end(last) else _as_unknown(each) for each in known]
-        if find_order(key, cut, model) is None:
+        try:
+            order = find_order(key, cut, model)
+        except SearchTooLong:
+            return operations
+        if order is None:
             return sorted((each for each in known if _end(each) <= _end(last)), key=_end)
     return operations
 

@@ -22,7 +22,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -115,7 +114,6 @@ class Flipped:
 
 
 Tell = Callable[[str], None]
-Told = Callable[[], Sequence[str]]  # what was said of a flip so far
 
 
 async def flip_bits(options: FlipOptions, tell: Tell) -> Flipped:
@@ -190,10 +188,9 @@ class _Campaign:
             self._problems(number, await self.content.read_all(self.client))
             for name, flip in flips:
                 others = [self.group.directory(other) for other, _ in flips if other != name]
-                told = partial(self.heard.of, self.group.directory(name), others)
-                outcome = await self._judged(name, flip, told)
+                outcome = await self._judged(name, flip, others)
                 done.outcomes[flip.place.kind][outcome] += 1
-                events = set(told())
+                events = set(self.heard.of(self.group.directory(name), others))
                 done.events[flip.place.kind].update(events)
                 if outcome is Outcome.UNNOTICED:
                     done.left.append(f"{number}: {flip.place.file} at {flip.place.at}")
@@ -234,19 +231,21 @@ class _Campaign:
                         break
         return found
 
-    async def _judged(self, name: str, flip: Flip, told: Told) -> Outcome:
-        """What came of it; the member runs on, whole, afterwards."""
+    async def _judged(self, name: str, flip: Flip, others: Sequence[Path]) -> Outcome:
+        """What came of it; the member runs on, whole, afterwards. A file that was written anew
+        while somebody spoke of another one was not repaired."""
         await self._scrubbed(name)
         if self.group.failure(name) is not None:
             await self.group.stop(name)
             await self.group.rebuild(name)
             return Outcome.REBUILT
-        if flip.fate() is not Fate.STILL and told():
+        if flip.fate() is not Fate.STILL and self.heard.of_file(flip.place.file, others):
             return Outcome.REPAIRED
-        return await self._judged_by_a_start(name, flip, told)
+        return await self._judged_by_a_start(name, flip, others)
 
-    async def _judged_by_a_start(self, name: str, flip: Flip, told: Told) -> Outcome:
+    async def _judged_by_a_start(self, name: str, flip: Flip, others: Sequence[Path]) -> Outcome:
         await self.group.stop(name)
+        so_far = len(self.heard.events)
         met = flip
         if flip.fate() is not Fate.STILL:
             with contextlib.suppress(OSError):  # the file is no longer there
@@ -262,7 +261,9 @@ class _Campaign:
             met.undo()
             is_meant = flip.place.kind not in MEANINGLESS
             return Outcome.UNNOTICED if is_meant else Outcome.MEANINGLESS
-        return Outcome.AT_START if told() else Outcome.WRITTEN_OVER
+        heard = self.heard.since(so_far).of(self.group.directory(name), others)
+        is_found = heard or self.heard.of_file(flip.place.file, others)
+        return Outcome.AT_START if is_found else Outcome.WRITTEN_OVER
 
     async def _scrubbed(self, name: str) -> None:
         """A whole pass that begins after now is over, and what it found is put right; or the member

@@ -15,10 +15,13 @@ from typing import Any, Final, NoReturn
 
 import structlog
 
+from chaos.flips.places import QUEUES
+
 LOUD: Final = frozenset({"warning", "error", "critical"})
 OF_FILES: Final = re.compile(
     r"rot|repair|wrong|mend|damag|corrupt|unreadable|beyond|snapshot|checkpoint|seal|queue"
 )
+OF_QUEUES: Final = "consume_queue_"  # `_wrong`, `_mended`
 MAX_KEPT: Final = 10_000  # of one flip
 
 
@@ -40,6 +43,26 @@ class Heard:
             event["event"]
             for event in self.events
             if (str(directory) in str(event) or OF_FILES.search(event["event"]))
+            and not any(other in str(event) for other in elsewhere)
+        ]
+
+    def since(self, count: int) -> Heard:
+        """What was heard after the first `count` events."""
+        return Heard(self.events[count:])
+
+    def of_file(self, file: Path, others: Iterable[Path]) -> list[str]:
+        """Names of events that are of that very file, or of the one that it is a copy of; of
+        ConsumeQueues, whose events name topics, of any that the `others` may have as well."""
+        directory = file.parent
+        is_queue = QUEUES in file.parts
+        elsewhere = [str(other) for other in others]
+        return [
+            event["event"]
+            for event in self.events
+            if (
+                str(directory / file.stem) in str(event)
+                or (is_queue and event["event"].startswith(OF_QUEUES))
+            )
             and not any(other in str(event) for other in elsewhere)
         ]
 

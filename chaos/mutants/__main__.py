@@ -17,7 +17,7 @@ from rich.table import Table
 
 from chaos.errors import NothingTested, StaleMutant
 from chaos.mutants.catalogue import MUTANTS
-from chaos.mutants.hunt import Kill, copied, failing_when_sound, hunt_all
+from chaos.mutants.hunt import Kill, copied, hunt_all, void_when_sound
 from chaos.mutants.mutant import Mutant
 
 
@@ -33,13 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         kills = _hunted(console, chosen, told.jobs)
         with copied() as tree:
-            void = failing_when_sound(kills, tree)
+            void = void_when_sound(kills, tree, told.jobs)
     except (StaleMutant, NothingTested) as stale:
         console.print(str(stale), markup=False)
         return 2
-    for test in sorted(void):
-        console.print(f"no verdict, it fails without a defect too: {test}", markup=False)
-    kills = [replace(kill, by="") if kill.test in void else kill for kill in kills]
+    for where in sorted({kill.where for kill in void}):
+        console.print(f"no verdict, it fails without a defect too: {where}", markup=False)
+    kills = [replace(kill, by="") if kill in void else kill for kill in kills]
     console.print(_table(sorted(kills, key=lambda kill: chosen.index(kill.mutant))))
     survivors = [kill for kill in kills if not kill.is_killed]
     console.print(f"{len(kills) - len(survivors)} of {len(kills)} killed")
@@ -72,8 +72,7 @@ def _hunted(console: Console, chosen: Sequence[Mutant], jobs: int) -> list[Kill]
 def _verdict(kill: Kill) -> str:
     if not kill.is_killed:
         return "SURVIVED"
-    where = kill.test or f"seed {kill.seed}"
-    return f"killed by {kill.by}, {where}, {kill.seconds:.0f} s"
+    return f"killed by {kill.by}, {kill.where}, {kill.seconds:.0f} s"
 
 
 def _area(mutant: Mutant) -> str:

@@ -55,6 +55,7 @@ from chaos.mutants.rules.tables import TABLES
 from chaos.mutants.rules.topic_tables import TOPIC_TABLES
 from chaos.mutants.rules.units import UNITS
 from chaos.mutants.rules.upkeep import UPKEEP
+from chaos.mutants.rules.verdicts import VERDICTS
 
 _RULES = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
@@ -90,6 +91,7 @@ _RULES = (
     *CONSUMERS,
     *DELIVERIES,
     *FILTERS,
+    *VERDICTS,
 )
 
 MUTANTS = tuple(seen_by_applications(_RULES))

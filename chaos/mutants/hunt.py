@@ -3,7 +3,8 @@
 Each mutant gets a process of its own that runs seeds in the copy and says which one found it and
 which check. The working tree is never touched. A copy takes one mutant after the other, is compiled
 once, and is gone when the last of its hunts is over. What no seed finds within the limit is a gap
-in the simulator; then the unit tests get a try, and the table says so.
+in the simulator; then the unit tests get a try, and the table says so. What has killed is run once
+more where nothing is broken: a test or a seed that fails there too, in whatever way, kills nothing.
 """
 
 from __future__ import annotations
@@ -80,6 +81,11 @@ class Kill:
         return bool(self.by)
 
     @property
+    def where(self) -> str:
+        """What killed it: a test, or a seed."""
+        return self.test or f"seed {self.seed}"
+
+    @property
     def test(self) -> str:
         """The test that killed it, without its parameters, as pytest takes it; empty if none."""
         return _test_of(self.detail) if self.by == UNIT_TEST else ""
@@ -125,6 +131,42 @@ def hunt_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Kill]:
                 process.kill()
 
 
+def void_when_sound(kills: Sequence[Kill], tree: Path, jobs: int) -> list[Kill]:
+    """The kills that are none: what noticed fails in `tree`, a sound copy, too.
+
+    Raises:
+        NothingTested: the tests don't end, or can't be collected.
+    """
+    tests = failing_when_sound(kills, tree)
+    seeds = seeds_failing_when_sound(kills, tree, jobs)
+    return [
+        kill
+        for kill in kills
+        if kill.test in tests or (kill.mutant.applications, kill.seed) in seeds
+    ]
+
+
+def seeds_failing_when_sound(
+    kills: Sequence[Kill], tree: Path, jobs: int, *, limit_s: float = TIME_LIMIT_S
+) -> frozenset[tuple[bool, int]]:
+    """Of the seeds that killed, those that fail, crash or don't end in `tree`, a sound copy, too;
+    each with whether it is one of applications."""
+    found = {
+        (kill.mutant.applications, kill.seed)
+        for kill in kills
+        if kill.is_killed and kill.seed is not None
+    }
+
+    def fails(trial: tuple[bool, int]) -> bool:
+        applications, seed = trial
+        return not _hunted(tree, seed, 1, limit_s, applications=applications).is_quiet
+
+    trials = sorted(found)
+    with ThreadPoolExecutor(jobs) as pool:
+        failing = pool.map(fails, trials)
+        return frozenset(trial for trial, fails in zip(trials, failing, strict=True) if fails)
+
+
 def failing_when_sound(kills: Sequence[Kill], tree: Path) -> frozenset[str]:
     """Of the tests that killed, those that fail in `tree`, a sound copy, too: what they said of a
     mutant is no verdict.
@@ -137,8 +179,8 @@ def failing_when_sound(kills: Sequence[Kill], tree: Path) -> frozenset[str]:
         return frozenset()
     arguments = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     done = _python(tree, *arguments, timeout_s=UNIT_TESTS_S + UNIT_TEST_S * len(tests))
-    if done is None or done.returncode not in PYTEST_RAN:
-        told = [] if done is None else (done.stderr.strip() or done.stdout.strip()).splitlines()
+    if done.code not in PYTEST_RAN:
+        told = (done.stderr.strip() or done.stdout.strip()).splitlines() if done.has_ended else []
         raise NothingTested("(none: a sound copy)", told[-1:])
     return frozenset(_test_of(name) for name in _failures(done.stdout))
 
@@ -158,21 +200,49 @@ def hunt_one(
         if mutant.masked:
             name = _failing_test(tree, mutant) if last_resort else ""
             return Kill(mutant, UNIT_TEST if name else "", None, name, _since(started))
-        lasts_ms = APPLICATIONS_MS if mutant.applications else DURATION_MS
-        numbers = (mutant.seed, MAX_SEEDS, lasts_ms, limit_s)
-        arguments = [*map(str, numbers), mutant.under, "yes" if mutant.applications else ""]
-        done = _python(tree, "-c", _HUNTER, *arguments, timeout_s=HANG_FACTOR * limit_s)
-        if done is None:
-            return Kill(mutant, "hang", mutant.seed, "a run doesn't end", _since(started))
-        if done.returncode != 0:
-            last = done.stderr.strip().splitlines()[-1:] or ["no output"]
-            return Kill(mutant, "crash", mutant.seed, last[0], _since(started))
-        found = json.loads(done.stdout.splitlines()[-1])
-        if found is not None:
-            seed, check, detail = found
-            return Kill(mutant, check, seed, detail, _since(started))
+        found = _hunted(
+            tree,
+            mutant.seed,
+            MAX_SEEDS,
+            limit_s,
+            under=mutant.under,
+            applications=mutant.applications,
+        )
+        if not found.is_quiet:
+            return Kill(mutant, found.by, found.seed, found.detail, _since(started))
         name = _failing_test(tree, mutant) if last_resort else ""
     return Kill(mutant, UNIT_TEST if name else "", None, name, _since(started))
+
+
+@dataclass(frozen=True, slots=True)
+class _Noticed:
+    """What seeds have noticed; `by` is empty if none of them has anything."""
+
+    by: str = ""
+    seed: int = 0
+    detail: str = ""
+
+    @property
+    def is_quiet(self) -> bool:
+        return not self.by
+
+
+def _hunted(
+    tree: Path, first: int, seeds: int, limit_s: float, *, under: str = "", applications: bool
+) -> _Noticed:
+    """What the seeds from `first` on notice in `tree`, one that crashes or hangs among them."""
+    lasts_ms = APPLICATIONS_MS if applications else DURATION_MS
+    numbers = map(str, (first, seeds, lasts_ms, limit_s))
+    arguments = ("-c", _HUNTER, *numbers, under, "yes" if applications else "")
+    done = _python(tree, *arguments, timeout_s=HANG_FACTOR * limit_s)
+    if done.code == 0:
+        found = json.loads(done.stdout.splitlines()[-1])
+        return _Noticed() if found is None else _Noticed(found[1], found[0], found[2])
+    at = next((int(line) for line in reversed(done.stdout.split()) if line.isdecimal()), first)
+    if not done.has_ended:
+        return _Noticed("hang", at, "a run doesn't end")
+    last = done.stderr.strip().splitlines()[-1:] or ["no output"]
+    return _Noticed("crash", at, last[0])
 
 
 def _failing_test(tree: Path, mutant: Mutant) -> str:
@@ -185,9 +255,9 @@ def _failing_test(tree: Path, mutant: Mutant) -> str:
     tests = mutant.tests or UNIT_TESTS
     arguments = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests)
     done = _python(tree, *arguments, timeout_s=UNIT_TESTS_S)
-    if done is None:
+    if not done.has_ended:
         return ""
-    if done.returncode not in PYTEST_RAN:
+    if done.code not in PYTEST_RAN:
         told = done.stderr.strip() or done.stdout.strip()
         raise NothingTested(mutant.name, told.splitlines()[-1:])
     return next(iter(_failures(done.stdout)), "")
@@ -202,10 +272,21 @@ def _test_of(name: str) -> str:
     return name.partition("[")[0].strip()
 
 
-def _python(
-    tree: Path, *arguments: str, timeout_s: float
-) -> subprocess.CompletedProcess[str] | None:
-    """What Python did in `tree`, in a process of its own; None if it didn't end."""
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What a process has said, and its exit code; None: it didn't end, and was killed."""
+
+    code: int | None
+    stdout: str
+    stderr: str
+
+    @property
+    def has_ended(self) -> bool:
+        return self.code is not None
+
+
+def _python(tree: Path, *arguments: str, timeout_s: float) -> _Done:
+    """What Python did in `tree`, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, *arguments]
     with subprocess.Popen(
@@ -220,11 +301,12 @@ def _python(
         try:
             told, complained = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            return None
+            process.kill()
+            return _Done(None, *process.communicate())
         finally:
             process.kill()  # if it still runs
             _running.discard(process)
-    return subprocess.CompletedProcess(command, process.returncode, told, complained)
+    return _Done(process.returncode, told, complained)
 
 
 @contextmanager

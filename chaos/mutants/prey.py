@@ -1,4 +1,8 @@
-"""What runs inside a mutated tree: seeds, one after the other, until one of them notices."""
+"""What runs inside a mutated tree: seeds, one after the other, until one of them notices.
+
+Each is told on a line of its own before it begins, so that whoever waits knows which one it was
+that crashed or didn't end.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ def hunt(
     """
     give_up_at = time.process_time() + limit_s
     for seed, plan in itertools.islice(_plans(first_seed, duration_ms, under), seeds):
+        print(seed, flush=True)
         failure = run_plan(plan).failure
         if failure is not None:
             return seed, failure.check, failure.detail[:300]
@@ -41,6 +46,7 @@ def hunt_applications(
     """The same with seeds of the library's schedule."""
     give_up_at = time.process_time() + limit_s
     for seed in range(first_seed, first_seed + seeds):
+        print(seed, flush=True)
         failure = run_library(seed, duration_ms).failure
         if failure is not None:
             return seed, failure.check, failure.detail[:300]

@@ -6,10 +6,9 @@ Whom a strike hits is drawn when it is made, and remembered under its label unti
 from __future__ import annotations
 
 from broker.local_group import LocalGroupError
+from chaos.errors import NothingStruck
 from chaos.real.blow import Blow
 from chaos.real.crew import Crew, Process
-
-NOBODY = "skipped, no member is at work"
 
 
 def _crew(blow: Blow) -> Crew:
@@ -18,25 +17,27 @@ def _crew(blow: Blow) -> Crew:
     return blow.crew
 
 
-def _draw(blow: Blow) -> Process | None:
+def _draw(blow: Blow) -> Process:
+    """Whom it hits.
+
+    Raises:
+        NothingStruck: nobody is there.
+    """
     process = _crew(blow).draw(blow.chance)
-    if process is not None:
-        _crew(blow).struck[blow.label] = process
+    if process is None:
+        raise NothingStruck("no member is at work")
+    _crew(blow).struck[blow.label] = process
     return process
 
 
 async def kill_member(blow: Blow) -> str:
     process = _draw(blow)
-    if process is None:
-        return NOBODY
     _crew(blow).kill(process)
     return await _ended(blow, process)
 
 
 async def dismiss_member(blow: Blow) -> str:
     process = _draw(blow)
-    if process is None:
-        return NOBODY
     _crew(blow).terminate(process)
     return await _ended(blow, process)
 
@@ -56,8 +57,6 @@ async def bring_back(blow: Blow) -> str:
 
 async def pause_member(blow: Blow) -> str:
     process = _draw(blow)
-    if process is None:
-        return NOBODY
     _crew(blow).pause(process)
     return process.name
 

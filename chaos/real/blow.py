@@ -39,4 +39,5 @@ class Blow:
         return tuple(each for each in self.arena.node_ids if each not in self.victims)
 
 
-Act = Callable[[Blow], Awaitable[str]]  # gives a few words on what was done; may be empty
+# Gives a few words on what was done; may be empty. A strike that does nothing raises NothingStruck.
+Act = Callable[[Blow], Awaitable[str]]

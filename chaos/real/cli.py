@@ -30,14 +30,15 @@ from chaos.errors import OutputInTheWay, RunBroken
 from chaos.real.audited import GROUP_FOLDER, HISTORY_FILE, audited, audits
 from chaos.real.crew import BOOKS_FOLDER, read_deliveries
 from chaos.real.deliveries import check_deliveries
+from chaos.real.finished import Finished, RunOptions
 from chaos.real.measure import FORMAT, anomaly_facts, event_count, power_cuts, report_facts
 from chaos.real.nemeses import NEMESES
 from chaos.real.page import page
 from chaos.real.reading import Retained
-from chaos.real.runner import Finished, RunOptions, run_chaos
+from chaos.real.runner import run_chaos
 from chaos.real.scenario import MAX_NODES, Choices, Option, Scenario, find, packaged, plan_steps
 from chaos.real.terminal import print_report
-from chaos.real.verdict import judge
+from chaos.real.verdict import ending, judge
 from dledger.terminal.loops import sigterm_interrupts
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import ExitCode, complain, end, errors_told, new_runner
@@ -144,7 +145,7 @@ def run(
         print_json(facts | {"directory": str(directory)})
     else:
         _print(facts, directory, kept=kept)
-    end(ExitCode.DONE if finished.holds else ExitCode.FAILED)
+    end(finished.ending)
 
 
 def _print(facts: dict[str, object], directory: Path, *, kept: bool) -> None:
@@ -214,23 +215,25 @@ def report(
         history = _read_whole(directory / HISTORY_FILE, facts["history_events"])
         cuts = power_cuts(facts)
         verdict = judge(history, cuts)
-        anomalies, remarks = verdict.anomalies, verdict.remarks
+        anomalies, undecided = verdict.anomalies, verdict.undecided
         deliveries = read_deliveries(directory / BOOKS_FOLDER)
         if deliveries is not None:
             queues = facts["load"]["queues"]
             delivered = check_deliveries(deliveries, history, queues, may_lose=bool(cuts))
-            anomalies, remarks = anomalies + delivered.anomalies, remarks + delivered.remarks
+            anomalies, undecided = anomalies + delivered.anomalies, undecided + delivered.undecided
             facts["deliveries"] = delivered.facts
         facts |= anomaly_facts(anomalies)
-        facts["remarks"] += [each for each in remarks if each not in facts["remarks"]]
-        facts["holds"] = not facts["anomalies"] and not facts["problems"]
+        facts["remarks"] += [each for each in verdict.remarks if each not in facts["remarks"]]
+        facts["undecided"] = undecided
+        ended = ending((*facts["anomalies"], *facts["problems"]), facts["undecided"])
+        facts["holds"] = ended is ExitCode.DONE
         facts["counts"]["anomalies"] = sum(facts["anomaly_counts"].values())
         _write(directory, facts)
     if as_json:
         print_json(facts)
     else:
         print_report(facts, Console(highlight=False))
-    end(ExitCode.DONE if facts["holds"] else ExitCode.FAILED)
+    end(ended)
 
 
 def _in_words(options: Mapping[str, Option | Choices]) -> str:

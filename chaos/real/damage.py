@@ -21,6 +21,7 @@ from random import Random
 from typing import Final
 
 from broker.local_group import LocalGroupError, NodeDied
+from chaos.errors import NothingStruck
 from chaos.real.arena import SEGMENT_BYTES
 from chaos.real.blow import Blow
 from chaos.real.processes import kill
@@ -74,13 +75,24 @@ async def rot_below(blow: Blow) -> str:
     end = 0
     for victim in blow.victims:
         if not _is_closed(blow, victim):
-            return f"{victim} has no closed segment yet"
+            return _nothing_yet(done, f"{victim} has no closed segment yet")
         blow.arena.rotten.add(victim)
         segment = blow.chance.choice(_meant(blow, victim))
         places = _places(segment, str(blow.options["where"]))
         done.append(f"{victim}: {_flip(segment, places, blow.chance)}")
         end = max(end, int(segment.name) + SEGMENT_BYTES)
     return f"{'; '.join(done)}; {await blow.witness(end)}"
+
+
+def _nothing_yet(done: list[str], why: str) -> str:
+    """What to say where one of the victims can't be hit.
+
+    Raises:
+        NothingStruck: nor was one before it.
+    """
+    if not done:
+        raise NothingStruck(why)
+    return "; ".join((*done, why))
 
 
 async def await_repair(blow: Blow) -> str:
@@ -144,7 +156,7 @@ async def set_aside(blow: Blow) -> str:
     for victim in blow.victims:
         original = _chosen(blow.arena.data_directory(victim), str(blow.options["file"]), blow)
         if original is None:
-            return f"{victim} has no {blow.options['file']} yet"
+            return _nothing_yet(done, f"{victim} has no {blow.options['file']} yet")
         blow.arena.set_aside(victim, blow.label, original)
         done.append(f"{victim}: {original.name} copied")
     return "; ".join(done)

@@ -2,7 +2,7 @@
 
 What must not be is `chaos.checkers.deliveries`' matter; this brings together a run's last reading,
 its members' books and the strikes at them. A log that was not read to its end, or that lost what a
-weaker mode may lose, proves nothing here, and that is said.
+weaker mode may lose, proves nothing here: then the run is undecided.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Delivered:
     """What was found."""
 
     anomalies: list[Anomaly] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -42,7 +42,7 @@ def check_deliveries(
     found = Delivered()
     if may_lose or not is_whole:
         why = "the log may have lost some" if may_lose else "the log wasn't read to its end"
-        found.remarks.append(f"deliveries weren't checked: {why}")
+        found.undecided.append(f"deliveries weren't checked: {why}")
     else:
         for group in deliveries.groups:
             found.anomalies += find_delivery_anomalies(group, stored)

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from chaos.checkers.anomalies import Anomaly
 from chaos.checkers.history import History, Send
-from chaos.real.runner import POWER_CUT, Band, Finished
+from chaos.real.finished import POWER_CUT, Band, Finished
 from chaos.real.watch import Span
 from chaos.real.weaker import PowerCut
 from chaos.real.workload import Acknowledgements
@@ -102,6 +102,7 @@ def report_facts(finished: Finished) -> dict[str, Any]:
         **anomaly_facts(finished.anomalies),
         "problems": finished.problems,
         "remarks": finished.remarks,
+        "undecided": finished.undecided,
         "errors": finished.errors,
         "deliveries": finished.deliveries,
         "latency_ms": asdict(spread)
@@ -112,6 +113,7 @@ def report_facts(finished: Finished) -> dict[str, Any]:
         "faults_began_ms": finished.faults_began_us // 1000,
         "healed_ms": finished.healed_us // 1000,
         "bands": bands,
+        "skipped": dict(Counter(nemesis for nemesis, _ in finished.skipped)),
         "spans": {
             node_id: _span_facts(spans, finished.ended_us)
             for node_id, spans in sorted(finished.spans.items())

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from chaos.errors import NothingStruck
 from chaos.real.absences import (
     bring_back,
     dismiss_member,
@@ -80,7 +81,7 @@ from chaos.real.surroundings import (
     slow_disk,
     stepped_clock,
 )
-from dledger.client import ClientError
+from dledger.client import ClientError, Outcome
 
 TRANSFER_DEADLINE_S: Final = 3.0
 
@@ -119,7 +120,9 @@ async def _transfer(blow: Blow) -> str:
     try:
         leader = await blow.client.transfer_leadership(deadline_s=TRANSFER_DEADLINE_S)
     except ClientError as error:
-        return f"refused: {error.message}"
+        if error.outcome is Outcome.DID_NOT_HAPPEN:
+            raise NothingStruck(f"refused: {error.message}") from error
+        return f"perhaps: {error.message}"
     return f"to {leader.node_id}"
 
 

@@ -19,30 +19,26 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
-from broker.local_group import FlushName, LocalGroupError, NoAnswer, NodeDied
-from chaos.checkers.anomalies import Anomaly
+from broker.local_group import LocalGroupError, NoAnswer, NodeDied
 from chaos.checkers.history import History
-from chaos.errors import GroupNeverLed, TimeFarOff, TimesGoBack
+from chaos.errors import GroupNeverLed, NothingStruck, TimeFarOff, TimesGoBack
 from chaos.real.arena import Arena, ArenaOptions, arena
 from chaos.real.audited import GROUP_FOLDER, HISTORY_FILE
 from chaos.real.blow import Blow
 from chaos.real.clocks import WrongClocks
-from chaos.real.crew import BOOKS_FOLDER, Crew, crew, read_deliveries
-from chaos.real.deliveries import check_deliveries
+from chaos.real.crew import BOOKS_FOLDER, Crew, crew
+from chaos.real.finished import POWER_CUT, Band, Finished, RunOptions, check
 from chaos.real.nemeses import NEMESES, Nemesis
-from chaos.real.reading import Retained, missing_at_the_end, read_everything, read_start
+from chaos.real.reading import Retained, read_everything, read_start
 from chaos.real.replicas import compare_replicas
 from chaos.real.retired import check_retained
-from chaos.real.scenario import Heal, Load, Scenario, Step, Strike, Wait, Whole
+from chaos.real.scenario import Heal, Step, Strike, Wait, Whole
 from chaos.real.targets import victims_of
-from chaos.real.verdict import judge
-from chaos.real.watch import Span, Watch, watching
-from chaos.real.weaker import PowerCut, may_be_lost
-from chaos.real.workload import Acknowledgements, Clock, Workload
+from chaos.real.watch import Watch, watching
+from chaos.real.workload import Clock, Workload
 from dledger.client import Client, ClientError
 
 START_TIMEOUT_S: Final = 30.0
@@ -51,78 +47,9 @@ START_TIMEOUT_S: Final = 30.0
 CLOCK_SLACK_MS: Final = 30_000
 LEADER_TIMEOUT_S: Final = 10.0  # a strike at the leader waits so long for one
 RECOVERY_TIMEOUT_S: Final = 180.0
-POWER_CUT: Final = "power-cut"  # the nemesis that `flush = "async"` may lose messages to
 WARM_UP_S: Final = 1.0  # of load before the first fault
 AFTERMATH_S: Final = 1.0  # of load on the healed group, so that its health shows
 GUARD_EVERY_S: Final = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """What is run. `directory` gets the history and, below it, the group."""
-
-    scenario: Scenario
-    steps: tuple[Step, ...]
-    nodes: int
-    seconds: float
-    seed: int
-    load: Load
-    directory: Path
-    base_port: int | None = None
-    flush: FlushName = "sync"
-
-    @property
-    def retained(self) -> Retained:
-        """What queues hold in the end."""
-        return Retained.NEWER if self.scenario.retain_bytes else Retained.ALL
-
-
-@dataclass(slots=True)
-class Band:
-    """One fault, from its strike to the end of its healing. Times in µs of the run's clock."""
-
-    label: str
-    nemesis: str
-    victims: tuple[str, ...]
-    start_us: int
-    struck_us: int | None = None  # the strike is done: a node that was asked to stop has stopped
-    end_us: int | None = None
-    detail: str = ""
-    deposed: str | None = None  # the leader that it hit, where that ends leadership
-
-
-@dataclass(slots=True)
-class Finished:
-    """Everything that a run left, for the report."""
-
-    options: RunOptions
-    addresses: dict[str, str]
-    history: History
-    acknowledged: Acknowledgements
-    bands: list[Band] = field(default_factory=list)
-    spans: dict[str, list[Span]] = field(default_factory=dict)
-    anomalies: list[Anomaly] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    errors: dict[str, int] = field(default_factory=dict)
-    excused: list[Anomaly] = field(default_factory=list)  # what a weaker mode permits
-    lost: int = 0  # acknowledged, and not in the last reading
-    deliveries: dict[str, Any] | None = None  # what consumer groups did, if there were any
-    faults_began_us: int = 0
-    healed_us: int = 0
-    ended_us: int = 0
-
-    @property
-    def holds(self) -> bool:
-        """Whether nothing was found."""
-        return not self.anomalies and not self.problems
-
-    @property
-    def power_cuts(self) -> list[PowerCut]:
-        """Those that this run's mode of flushing may lose something in."""
-        promised_less = self.options.flush == "async"
-        cuts = [band for band in self.bands if promised_less and band.nemesis == POWER_CUT]
-        return [PowerCut(band.start_us, band.struck_us or band.start_us) for band in cuts]
 
 
 Tell = Callable[[str], None]
@@ -186,29 +113,6 @@ async def _compare(made: Arena, watch: Watch, finished: Finished) -> None:
         wrong, begins = check_retained(data, end, retain)
         finished.problems += wrong
         finished.remarks.append(begins)
-
-
-def check(finished: Finished) -> None:
-    """Finds the anomalies in the history."""
-    history, cuts = finished.history, finished.power_cuts
-    missing = missing_at_the_end(history)
-    finished.lost = len(missing)
-    missing = [(value, sent) for value, sent in missing if not may_be_lost(sent, cuts)]
-    if missing:
-        shown = ", ".join(value for value, _ in missing[:3])
-        finished.problems.append(
-            f"{len(missing):,} acknowledged messages are not there in the end: {shown}, …"
-        )
-    verdict = judge(history, cuts)
-    finished.anomalies, finished.excused = verdict.anomalies, verdict.excused
-    finished.remarks += verdict.remarks
-    deliveries = read_deliveries(finished.options.directory / BOOKS_FOLDER)
-    if deliveries is not None:
-        queues = finished.options.load.queues
-        delivered = check_deliveries(deliveries, history, queues, may_lose=bool(cuts))
-        finished.anomalies += delivered.anomalies
-        finished.remarks += delivered.remarks
-        finished.deliveries = delivered.facts
 
 
 @dataclass(slots=True)
@@ -295,7 +199,7 @@ class Run:
         targets = step.targets or ((nemesis.target,) if nemesis.target else ())
         victims = victims_of(targets, self.arena.node_ids, leader, self._chance)
         if victims is None:
-            self.tell(f"{step.nemesis}: skipped, nobody leads")
+            self._skip(step, "nobody leads")
             return
         if step.nemesis == POWER_CUT and self._forgets(victims):
             victims = self.arena.node_ids
@@ -313,7 +217,13 @@ class Run:
         band = Band(step.label, step.nemesis, victims, self.now_us(), deposed=hit)
         self.finished.bands.append(band)
         self._open[step.label] = (nemesis, blow, band)
-        band.detail = await nemesis.strike(blow)
+        try:
+            band.detail = await nemesis.strike(blow)
+        except NothingStruck as nothing:
+            del self._open[step.label]
+            self.finished.bands.remove(band)
+            self._skip(step, nothing.reason)
+            return
         band.struck_us = self.now_us()
         self._clocks.begin(step.label, step.nemesis, victims, blow.options, band.struck_us)
         if nemesis.is_momentary:
@@ -321,6 +231,10 @@ class Run:
         whom = f" {', '.join(victims)}" if victims else ""
         leads = " (the leader)" if leader in victims else ""
         self.tell(f"{step.nemesis}{whom}{leads}{': ' + band.detail if band.detail else ''}")
+
+    def _skip(self, step: Strike, why: str) -> None:
+        self.finished.skipped.append((step.nemesis, why))
+        self.tell(f"{step.nemesis}: skipped, {why}")
 
     def _deposes(self, nemesis: Nemesis, victims: tuple[str, ...], leader: str | None) -> bool:
         """Whether another leader is to follow: this one is hit, and a majority isn't."""

@@ -19,6 +19,8 @@ def print_report(facts: Mapping[str, Any], console: Console) -> None:
         console.print(_faults(facts))
     for remark in facts["remarks"]:
         console.print(f"remark: {remark}", markup=False, soft_wrap=True)
+    for each in facts["undecided"]:
+        console.print(f"UNDECIDED: {each}", markup=False, soft_wrap=True)
     for problem in facts["problems"]:
         console.print(f"PROBLEM: {problem}", markup=False, soft_wrap=True)
     for anomaly in facts["anomalies"][:SHOWN_ANOMALIES]:
@@ -37,6 +39,8 @@ def verdict(facts: Mapping[str, Any]) -> str:
     found = [names] if names else []
     if problems:
         found.append(f"{problems} problem{'s' if problems > 1 else ''}")
+    if not found:
+        return "UNDECIDED: no anomaly, and nothing else went wrong, as far as it was judged"
     return f"DOES NOT HOLD: {'; '.join(found)}"
 
 

@@ -7,15 +7,15 @@ The checkers know nothing of modes (`chaos.checkers`), the modes nothing of chec
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from chaos.checkers.anomalies import Anomaly, find_anomalies
 from chaos.checkers.history import History
 from chaos.checkers.linearizability import check_linearizability
-from chaos.errors import SearchTooLong
 from chaos.real.retired import excuse_retired
 from chaos.real.weaker import PowerCut, permitted
+from dledger.outcome import ExitCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,35 @@ class Verdict:
     anomalies: list[Anomaly]
     excused: list[Anomaly]
     remarks: list[str]
+    undecided: list[str]
+
+
+def ending(found: Collection[object], undecided: Collection[object]) -> ExitCode:
+    """How a run ends in which that was `found`. One of which something is undecided doesn't hold:
+    what it promised may be broken there."""
+    if found:
+        return ExitCode.FAILED
+    return ExitCode.INCOMPLETE if undecided else ExitCode.DONE
+
+
+def untested(
+    *, acknowledged: int, planned: int, struck: int, members: int, handled: Mapping[str, int]
+) -> list[str]:
+    """What a run can't be said to hold for: it never came to it.
+
+    Args:
+        acknowledged: messages.
+        planned: strikes of the schedule; `struck`: those that hit somebody.
+        members: of each consumer group.
+        handled: messages, by consumer group.
+    """
+    found = [] if acknowledged else ["no message was acknowledged: nothing was tested"]
+    if planned and not struck:
+        found.append("no fault hit anybody: nothing was tested")
+    if members and not handled:
+        found.append("what the groups' members did isn't known: their books weren't closed")
+    idle = [name for name, count in handled.items() if not count]
+    return found + [f"group {name} handled no message: nothing of it was tested" for name in idle]
 
 
 def judge(history: History, cuts: Sequence[PowerCut]) -> Verdict:
@@ -33,11 +62,8 @@ def judge(history: History, cuts: Sequence[PowerCut]) -> Verdict:
     Args:
         cuts: power cuts that may have taken what was acknowledged (`chaos.real.weaker`).
     """
-    anomalies, remarks = find_anomalies(history), []
-    try:
-        anomalies += check_linearizability(history)
-    except SearchTooLong as error:
-        remarks.append(f"linearizability was not decided: {error}")
+    explained = check_linearizability(history)
+    anomalies, remarks = [*find_anomalies(history), *explained.anomalies], []
     anomalies, excused = permitted(anomalies, history, cuts)
     anomalies, retired = excuse_retired(anomalies, history)
     for each, why in (
@@ -48,4 +74,5 @@ def judge(history: History, cuts: Sequence[PowerCut]) -> Verdict:
             named = Counter(anomaly.name for anomaly in each)
             words = ", ".join(f"{count:,} × {name}" for name, count in named.items())
             remarks.append(f"permitted, since {why}: {words}")
-    return Verdict(anomalies, excused + retired, remarks)
+    undecided = [f"linearizability wasn't decided: {each}" for each in explained.undecided]
+    return Verdict(anomalies, excused + retired, remarks, undecided)

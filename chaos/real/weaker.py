@@ -68,6 +68,18 @@ def _is_permitted(name: str, shown: Sequence[Operation], cuts: Sequence[PowerCut
         return bool(sends) and all(may_be_lost(each, cuts) for each in sends)
     if name not in CONSEQUENCES:
         return False
-    ended_us = max((each.completed_us or each.invoked_us for each in shown), default=None)
-    # A search that found no order names no operation: any cut may be why.
-    return any(ended_us is None or cut.start_us <= ended_us for cut in cuts)
+    return any(_straddle(shown, cut) for cut in cuts)
+
+
+def _straddle(shown: Sequence[Operation], cut: PowerCut) -> bool:
+    """Whether the operations may show a log before and after it has lost its tail: one of them
+    lies where its traces may be gone, and one ends later. What was synced long before the cut, and
+    what only began after it, contradict each other for another reason."""
+    earliest_us = cut.start_us - WINDOW_US
+    may_be_gone = any(
+        each.invoked_us <= cut.struck_us
+        and (each.completed_us is None or each.completed_us >= earliest_us)
+        for each in shown
+    )
+    ended_us = max((each.completed_us or each.invoked_us for each in shown), default=0)
+    return may_be_gone and ended_us >= cut.start_us

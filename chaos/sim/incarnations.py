@@ -48,7 +48,7 @@ class Incarnations:
             for index, incarnation in replica.appender.meant_for().items():
                 self.meant.setdefault((index, term), incarnation)
         topics = tuple((each.name, each.incarnation) for each in replica.machine.topics.values())
-        is_rotten = node.spoiled or node.has_rotten_queues
+        is_rotten = node.has_another_log or node.has_rotten_queues
         if self._seen.get(node.name) != topics and not is_rotten:
             self._seen[node.name] = topics
             self.check_files(node, life)

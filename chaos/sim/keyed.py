@@ -286,7 +286,7 @@ def check_keyed(book: Book, node: SimNode) -> None:
     Raises:
         Defect: names what isn't so.
     """
-    if node.life is None or node.spoiled:
+    if node.life is None or node.has_another_log:
         return
     machine = node.life.replica.machine
     topic = machine.topics.get(TOPIC)

@@ -6,6 +6,8 @@ who has the model of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from broker.state.topics import TopicRef
 from chaos.checkers.anomalies import find_anomalies
 from chaos.checkers.linearizability import check_linearizability
@@ -16,10 +18,23 @@ from chaos.sim.failing import check_failed
 from chaos.sim.filtered import wanted_offsets
 from chaos.sim.keyed import check_keyed
 from chaos.sim.members import Crew
+from chaos.sim.node import SimNode
 from chaos.sim.poppers import check_shops
 from chaos.sim.replicas import Models, compare_replicas
 from chaos.sim.unit_writers import check_units, committed_frames
 from chaos.sim.world import World
+
+
+def check_comparable(nodes: Iterable[SimNode]) -> None:
+    """What faults have done to disks has left two nodes that can be held against each other.
+
+    Raises:
+        Defect: it hasn't, though two run.
+    """
+    running = [node for node in nodes if node.life is not None]
+    sound = [node for node in running if not node.has_another_log]
+    if len(sound) < min(2, len(running)):
+        raise Defect("not compared", f"of {len(running)} nodes that run {len(sound)} are sound")
 
 
 class LastLook:
@@ -40,30 +55,37 @@ class LastLook:
         if world.archive is not None:
             topics, nodes = self._shared.topics, world.nodes.values()
             world.archive.tell_what_went(history, topics, nodes, world.now_us)
-        anomalies = [*find_anomalies(history), *check_linearizability(history)]
+        explained = check_linearizability(history)
+        anomalies = [*find_anomalies(history), *explained.anomalies]
         if anomalies:
             raise Defect(anomalies[0].name, "; ".join(map(str, anomalies[:5])))
+        for error in explained.undecided:
+            raise error
         incarnations = self._world.watch.incarnations
         for node in self._world.nodes.values():
-            if node.life is not None and not node.spoiled:
+            if node.life is not None and not node.has_another_log:
                 incarnations.check_files(node, node.life)
         self._check_units()
         for node in self._world.nodes.values():
             check_keyed(self._cast.keyed, node)
+        check_comparable(world.nodes.values())
         models = compare_replicas(world.nodes.values(), incarnations.meant, world.archive)
-        if models is not None:
-            self._check_crews(models)
-            check_shops(
-                self._cast.shops.values(),
-                models.deliveries,
-                self._queue,
-                is_whole=not self._world.plan.moves_start,
-            )
+        if models is None:
+            raise Defect("not compared", "nobody runs")
+        self._check_crews(models)
+        check_shops(
+            self._cast.shops.values(),
+            models.deliveries,
+            self._queue,
+            is_whole=not self._world.plan.moves_start,
+        )
 
     def _check_units(self) -> None:
         """Each node has of each unit all or nothing, by the history, or by a log that begins with
         entry 1; where there is neither, nothing is known."""
-        nodes = [node for node in self._world.nodes.values() if node.life and not node.spoiled]
+        nodes = [
+            node for node in self._world.nodes.values() if node.life and not node.has_another_log
+        ]
         frames = committed_frames(nodes, self._world.archive)
         for node in nodes if frames else ():
             check_units(self._cast.units, node, frames)

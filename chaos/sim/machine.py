@@ -23,7 +23,7 @@ from chaos.sim.defect import Defect
 from chaos.sim.disk import SimulatedDisk
 from chaos.sim.links import SimulatedLinks
 from chaos.sim.loop import WALL_START_MS, ProcessLoop
-from chaos.sim.machine_config import GROUP, NEWER_LEVEL, node_config
+from chaos.sim.machine_config import GROUP, HARD_STATE, NEWER_LEVEL, node_config
 from chaos.sim.network import Network
 from chaos.sim.plan import Plan
 from chaos.sim.timeline import Timeline
@@ -35,8 +35,12 @@ from dledger.greeting import Identity
 from dledger.level import KNOWN_LEVEL
 from dledger.links import LinkTimes
 from dledger.peers import Ears, LinkPace
+from dledger.reading.entry import EntryHeader
 from dledger.wire.raft_pb2 import PeerMessage
+from store.atomic_file import AtomicFile
+from store.commitlog import CommitLog
 from store.directory import DISK_ID_BYTES, Birth
+from store.errors import StoreError
 
 # All that a start says that has found gaps in its log.
 ASKED_WITH_GAPS = ("entries_request", "log_start_request", "snapshot_request")
@@ -303,6 +307,38 @@ class Machine:
         """Whether one of its log isn't."""
         return any(path.parent.name == "commitlog" for path, _ in self.rot)
 
+    @property
+    def has_another_log(self) -> bool:
+        """Whether its log, as a whole, can't be held against the others'."""
+        return self.has_log_rot or self.altered_from > 0
+
+    @property
+    def has_rotten_hard_state(self) -> bool:
+        """Whether a byte of its term and vote isn't what it was."""
+        return any(path == HARD_STATE for path, _ in self.rot)
+
+    def sound_header(self, index: int) -> EntryHeader | None:
+        """What the log of its process says of an entry that it holds; None where it is rotten."""
+        assert self.life is not None
+        log = self.life.replica.log
+        try:
+            return None if self._has_rotten(log, index) else log.header_at(index)
+        except StoreError:
+            if not self.has_log_rot:
+                raise
+            return None  # of a sector that is lost one byte is known
+
+    def _has_rotten(self, log: CommitLog, index: int) -> bool:
+        if not self.has_log_rot:
+            return False
+        first = log.position_of(index)
+        end = log.position_of(index + 1) if index < log.last_index else log.end_offset
+        return any(
+            first <= int(path.name) + at < end
+            for path, at in self.rot
+            if path.parent.name == "commitlog"
+        )
+
     def flip(self, path: Path, at: int, chance: Random) -> None:
         """A bit of a byte of its disk rots."""
         before = self.disk.flip(path, at, chance.randrange(8))
@@ -311,7 +347,8 @@ class Machine:
         self.world.log("nemesis", f"a bit of {path.name} at {at} rots on {self.name}")
 
     def note_repairs(self) -> None:
-        """Bytes that are what they were, on the platter too, are no rot any more."""
+        """Bytes that are what they were, on the platter too, are no rot any more; nor are those of
+        a term and vote that have been written anew since: another number has other bytes."""
         if self.life is None or self.is_swapped:
             return
         looked_at = (self.disk.changes, len(self.rot))
@@ -330,10 +367,23 @@ class Machine:
             elif at < len(read) and at < len(held) and read[at] == held[at] == before:
                 gone.append(place)
                 self.repaired_bytes += 1
+            elif file == HARD_STATE and self._is_written_anew(read, held):
+                gone.append(place)
         for place in gone:
             del self.rot[place]
             self.passing_rot.discard(place)
         self._rot_looked_at = (self.disk.changes, len(self.rot))
+
+    def _is_written_anew(self, read: bytearray, held: bytearray) -> bool:
+        """Whether a file that has rotted is whole, in what is read and on the platter: its checksum
+        fits again."""
+        self.disk.is_observed, was_observed = True, self.disk.is_observed
+        try:
+            return read == held and AtomicFile(self.disk, HARD_STATE).read() is not None
+        except StoreError:
+            return False
+        finally:
+            self.disk.is_observed = was_observed
 
     @property
     def is_foreign(self) -> bool:

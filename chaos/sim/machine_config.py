@@ -11,6 +11,7 @@ from dledger.core.types import NodeId
 from dledger.level import KNOWN_LEVEL
 
 DATA: Final = Path("/data")
+HARD_STATE = DATA / "raft" / "hard_state"
 GROUP: Final = "sim"
 NEWER_LEVEL: Final = KNOWN_LEVEL + 1  # that of the release which a group is upgraded to
 

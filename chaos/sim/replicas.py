@@ -50,7 +50,9 @@ def compare_replicas(
     Raises:
         Defect: names the two nodes and what differs.
     """
-    running = [(node, node.life) for node in nodes if node.life is not None and not node.spoiled]
+    running = [
+        (node, node.life) for node in nodes if node.life is not None and not node.has_another_log
+    ]
     for node, life in running:
         stopped = life.replica.driver.statistics().apply_stopped
         if stopped:  # a level is in use only once every member knows it (ADR 23)

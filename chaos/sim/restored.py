@@ -37,7 +37,7 @@ def check_start(node: SimNode, archive: Archive | None) -> None:
         Defect: see the module.
     """
     life = node.life
-    if life is None or node.spoiled or node.is_put_back:
+    if life is None or node.has_another_log or node.is_put_back:
         return  # an older program makes nothing of a newer one's snapshots
     used = life.replica.snapshots.statistics().index
     node.restored_starts += used > 0

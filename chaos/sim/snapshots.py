@@ -78,7 +78,11 @@ class Snapshots:
             return
         machine = life.replica.machine
         applied = machine.applied_index
-        if applied == self._applied.get(node.name) or life.failed is not None or node.spoiled:
+        if (
+            applied == self._applied.get(node.name)
+            or life.failed is not None
+            or node.has_another_log
+        ):
             return
         self._applied[node.name] = applied
         is_point = self._chance.random() < SHARE
@@ -130,7 +134,7 @@ def compare_snapshots(nodes: Iterable[SimNode]) -> None:
     """
     known: list[bytes] | None = None
     for node in nodes:
-        if node.life is None or node.spoiled:
+        if node.life is None or node.has_another_log:
             continue
         chunks = list(node.life.replica.machine.snapshot())
         compare("restored state", node, node.life.replica.machine, restored(node, chunks))

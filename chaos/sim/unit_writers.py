@@ -206,7 +206,7 @@ def check_units(book: UnitBook, node: SimNode, frames: Sequence[bytes]) -> None:
         Defect: it hasn't, or does.
     """
     life = node.life
-    if life is None or not book.incarnation or node.spoiled:
+    if life is None or not book.incarnation or node.has_another_log:
         return
     machine = life.replica.machine
     topic = machine.topics.get(TOPIC)

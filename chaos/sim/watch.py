@@ -11,37 +11,34 @@ that the invariants speak of has changed in that node, they hold as they did bef
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from broker.assembly import committed_log
-from broker.services.gate import Gate
 from chaos.invariants import InvariantBroken, InvariantChecker
+from chaos.sim.acknowledged import Acknowledged
 from chaos.sim.archive import Archive
 from chaos.sim.clock_watch import ClockWatch
 from chaos.sim.defect import Defect
 from chaos.sim.disk import SimulatedDisk
 from chaos.sim.incarnations import Incarnations
 from chaos.sim.machine import Life, Machine
-from chaos.sim.machine_config import DATA
+from chaos.sim.machine_config import DATA, HARD_STATE
 from chaos.sim.plan import Tuning
+from chaos.sim.woken import check_pulls
 from dledger.core.types import Configuration, Index, Role
 from dledger.hard_state import decode_hard_state
 from dledger.reading.entry import EntryHeader, parse_header, verify_frame
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import UNIT, file_name
-from dledger.wire import broker_pb2 as pb
 from dledger.wire.raft_pb2 import PeerMessage
 from store.starting.errors import OutOfService
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-HARD_STATE = DATA / "raft" / "hard_state"
 QUEUES = DATA / "consumequeue"
-WAKE_EVENTS, WAKE_US = 20, 20_000  # of a node, with what a pull waits for there
 MOST_APPENDS = 4  # to one peer by one event: what was pending, what the event leads to
 CRC_BYTES = 4  # behind the content of an `AtomicFile`
 
@@ -62,7 +59,7 @@ class Watch:
         self._disks = [node.disk for node in nodes]
         self._all = list(self.pictures.values())
         self._paths: dict[int, Path] = {}
-        self._acknowledged: dict[str, int] = {}  # by each node, in its present life
+        self._acknowledged = Acknowledged()
         self._terms: dict[str, int] = {}  # in which each acknowledged, in its present life
         self._led: dict[str, tuple[int, int]] = {}  # (term, commit index) of those that lead
         self._fingerprints: dict[str, tuple[object, ...]] = {}
@@ -88,7 +85,7 @@ class Watch:
         replica = life.replica
         self._in_doubt[node.name] = replica.repairs.is_at_work
         if life.calls:
-            self._check_pulls(node, life)
+            check_pulls(node, life)
         noted = replica.log.checkpoint.state.consume_queue_index
         if noted != self._derived.get(node.name):
             self._check_derived(node, life)
@@ -130,7 +127,7 @@ class Watch:
         """A process started: its memory is new, what it had promised is not."""
         self._fingerprints.pop(node.name, None)
         self._in_doubt.pop(node.name, None)
-        self._acknowledged.pop(node.name, None)
+        self._acknowledged.forget(node.name)
         self._terms.pop(node.name, None)
         self._derived.pop(node.name, None)
         self.clocks.look(node.loop.now_us)
@@ -145,30 +142,33 @@ class Watch:
         whatever lies there."""
         log = life.replica.log
         noted = log.checkpoint.state.consume_queue_index
-        if node.spoiled:
+        if node.altered_from:
             return
-        self._notes[node.name] = noted
         if noted <= log.start.index:
+            self._notes[node.name] = noted
             return  # it has nothing of what it speaks of, and needs none
         node.disk.is_observed = True
-        header = log.header_at(noted)
-        found = self.durable_digest(node.disk, header, needs_platter=True)
+        header = node.sound_header(noted)
         node.disk.is_observed = False
-        if found != header.digest:
+        if header is None:
+            return
+        self._notes[node.name] = noted
+        if self.durable_digest(node.disk, header, needs_platter=True) != header.digest:
             raise Defect("noted beyond durable", f"{node.name} noted entry {noted}")
 
     def _check_replayed(self, node: Machine) -> None:
         """What a start takes for committed has been committed, in the same bytes."""
-        if node.life is None or node.spoiled:
+        if node.life is None or node.altered_from:
             return
         through, committed = node.life.replica.machine.applied_index, self.checker.committed
         if through == 0:
             return
         log = node.life.replica.log
         node.disk.is_observed = True
-        is_same = through <= len(committed) and log.digest_at(through) == committed[through - 1]
+        is_rotten = through >= log.first_index and node.sound_header(through) is None
+        digest = 0 if is_rotten else log.digest_at(through)
         node.disk.is_observed = False
-        if not is_same:
+        if not is_rotten and (through > len(committed) or digest != committed[through - 1]):
             raise Defect("replayed beyond committed", f"{node.name} starts at entry {through}")
 
     def _check_derived(self, node: Machine, life: Life) -> None:
@@ -176,13 +176,14 @@ class Watch:
         platter, under names that are. A start takes its word for it."""
         index = life.replica.log.checkpoint.state.consume_queue_index
         self._derived[node.name] = index
-        if node.was_mended or node.spoiled:
+        if node.was_mended or node.altered_from:
             return
         through = min(index, life.replica.machine.applied_index)
         if through < life.replica.log.first_index:
             return  # a start that begins behind what it had noted: nothing of that is vouched for
         self._observe(is_observed=True)
-        end = committed_log(life.replica.parts).end_of_entry(through)
+        is_sound = node.sound_header(through) is not None
+        end = committed_log(life.replica.parts).end_of_entry(through) if is_sound else 0
         self._observe(is_observed=False)
         for path, content, durable in node.disk.unsettled(QUEUES):
             if path.relative_to(QUEUES).parts[0].startswith("."):
@@ -197,37 +198,6 @@ class Watch:
                         "noted before sync",
                         f"{node.name} calls entry {index} derived durably, {path} isn't",
                     )
-
-    def _check_pulls(self, node: Machine, life: Life) -> None:
-        """A pull whose messages have come is answered in that turn or the next: a wake-up that is
-        lost would show itself as a hold to its end only. One that is being read, in pieces, was
-        woken."""
-        topics, now_us = life.replica.machine.topics, life.loop.now_us
-        for call in life.calls.values():
-            request = call.request
-            if not isinstance(request, pb.PullRequest) or call.task in life.turns.paused:
-                continue
-            topic = topics.get(request.topic)
-            offsets = topic.next_offsets if topic is not None else []
-            if topic is not None and request.offset < life.replica.queues.min_offset(
-                topic.folder, request.queue_id
-            ):
-                call.arrivals = 0  # it is to be refused, once it is sure who leads
-                continue
-            # A topic made anew may have fewer queues than the one that is pulled from.
-            if request.queue_id >= len(offsets) or offsets[request.queue_id] <= request.offset:
-                call.arrivals = 0
-                continue
-            call.since_us = call.since_us if call.arrivals else now_us
-            call.arrivals += 1
-            if call.arrivals > WAKE_EVENTS and now_us > call.since_us + WAKE_US:
-                if _is_within(call.task, Gate.confirm):
-                    continue  # a majority is asked who leads: that takes what the network takes
-                raise Defect(
-                    "not woken",
-                    f"{node.name} holds a pull of {request.topic}/{request.queue_id} from "
-                    f"{request.offset} on, and has more",
-                )
 
     def _check_commit_of_leader(self, picture: Picture) -> None:
         """A leader's commit index moves onto entries of its own term only (§5.4.2): figure 8's
@@ -327,7 +297,9 @@ class Watch:
         """Who takes entries in a term has it on disk: after a crash it must not take those of an
         older leader, nor vote in a term that it had left (figure 2: persistent state). Looked at
         once for each life and term."""
-        if node.life is None or node.spoiled or self._terms.get(node.name, 0) >= term:
+        if node.life is None or self._terms.get(node.name, 0) >= term:
+            return
+        if node.has_rotten_hard_state:
             return
         content = node.disk.durable(HARD_STATE)
         held = decode_hard_state(content[:-CRC_BYTES]).term if content is not None else 0
@@ -339,23 +311,25 @@ class Watch:
         self._terms[node.name] = term
 
     def _on_acknowledgement(self, node: Machine, match_index: int) -> None:
-        """Everything up to `match_index` is on the platter: of this life, looked at once each."""
+        """Everything up to `match_index` is on the platter: of this life, looked at once each, and
+        again where another entry has taken its place."""
         life = node.life
-        if life is None or node.spoiled or match_index == 0:
+        if life is None or node.altered_from or match_index == 0:
             return
         node.disk.is_observed = True
-        first = min(self._acknowledged.get(node.name, 0) + 1, match_index)
-        first = max(first, life.replica.log.first_index)
+        log = life.replica.log
+        first = self._acknowledged.first_news(node.name, log, match_index)
         for index in range(first, match_index + 1):
-            header = life.replica.log.header_at(index)
+            header = node.sound_header(index)
+            if header is None:
+                continue
             if self.durable_digest(node.disk, header) != header.digest:
                 raise Defect(
                     "acknowledged before fsync",
                     f"{node.name} acknowledged entry {match_index}, its disk doesn't hold {index}",
                 )
+            self._acknowledged.note(node.name, index, header.digest)
         node.disk.is_observed = False
-        if match_index > self._acknowledged.get(node.name, 0):
-            self._acknowledged[node.name] = match_index
 
     def on_answered(self, node: Machine, physical_offset: int) -> None:
         """A producer is told that its batch at `physical_offset` is stored. Whether what the node
@@ -455,8 +429,9 @@ class Picture:
 
     def identity_at(self, index: int) -> Hashable:
         committed = self._watch.checker.committed
-        if self._node.spoiled and index <= min(self.commit_index, len(committed)):
-            return committed[index - 1]  # its bytes may have rotted; reading them is the node's
+        is_known = index <= min(self.commit_index, len(committed))
+        if is_known and self._node.altered_from:
+            return committed[index - 1]
         log = self._life.replica.log
         # The last one's is known, as all others follow from it; where it stands is asked for once
         # it is called committed, and is looked for on the disks.
@@ -467,7 +442,9 @@ class Picture:
             return committed[index - 1]  # retired; the digest at the base speaks for it
         if index == start.index:
             return start.digest
-        header = log.header_at(index)
+        header = self._node.sound_header(index) if is_known else log.header_at(index)
+        if header is None:
+            return committed[index - 1]  # its bytes have rotted; reading them is the node's
         if index > len(committed):
             self._watch.places[index] = header
         return header.digest
@@ -498,13 +475,3 @@ def voter_sets(configuration: Configuration) -> tuple[frozenset[str], ...]:
     """Those of whom a majority has to agree; two of them while it is joint."""
     sets = (configuration.voters, configuration.voters_outgoing)
     return tuple(frozenset(map(str, each)) for each in sets if each)
-
-
-def _is_within(task: asyncio.Task[Any] | None, function: Callable[..., Any]) -> bool:
-    """Whether what the task waits for is waited for in that function."""
-    coroutine: Any = task.get_coro() if task is not None else None
-    while coroutine is not None:
-        if getattr(coroutine, "cr_code", None) is function.__code__:
-            return True
-        coroutine = getattr(coroutine, "cr_await", None)
-    return False

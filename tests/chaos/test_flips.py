@@ -168,6 +168,24 @@ def test_what_is_said_of_files_is_told_from_the_rest(tmp_path: Path) -> None:
         assert heard.of(one, []) == []
 
 
+def test_what_is_heard_of_another_file_is_no_repair_of_this_one(tmp_path: Path) -> None:
+    """Else a file that is written anew all the time would be repaired whenever another one is."""
+    one, other = tmp_path / "n1", tmp_path / "n2"
+    log = structlog.get_logger(__name__)
+    with hearing() as heard:
+        log.error("file_rotted", file=str(one / "raft" / "hard_state"), became="written again")
+        log.warning("snapshot_not_written", reason="no space")
+        log.error("consume_queue_wrong", topic="flips", queue_id=1)
+        log.error("file_rotted", file=str(other / "identity.json"))
+        for name in ("hard_state", "hard_state.copy"):
+            assert heard.of_file(one / "raft" / name, [other]) == ["file_rotted"]
+        assert heard.of_file(one / "checkpoint", [other]) == []
+        assert heard.of_file(one / "identity.json", [other]) == []
+        queue = one / "consumequeue" / "flips@1" / "1" / START
+        assert heard.of_file(queue, [other]) == ["consume_queue_wrong"]
+        assert heard.since(3).of(one, []) == ["file_rotted"]
+
+
 @pytest.mark.slow
 def test_a_short_campaign_finds_what_it_flips(tmp_path: Path) -> None:
     """Nobody is given another byte; who was hit is whole again."""

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.sim.applications.books import Held, SentBook
 from chaos.sim.applications.process import ClientProcess
-from chaos.sim.applications.run import Outcome, run_library
+from chaos.sim.applications.run import LibraryRun, Outcome, library_plan, run_library
 from chaos.sim.defect import Defect
 from chaos.sim.timeline import Timeline
 from dledger.client import ClientError, SendResult
@@ -34,6 +34,17 @@ def test_what_the_library_promises_is_kept(seed: int) -> None:
     outcome = outcome_of(seed)
     assert outcome.failure is None
     assert outcome.accepted
+
+
+def test_log_that_nobody_gives_is_no_empty_one() -> None:
+    """Else everything would be worked off, and nothing lost, while no member can be read."""
+    run = LibraryRun(library_plan(0, SHORT_MS))  # nobody has started
+    assert not run._is_given()
+    with pytest.raises(Defect, match="no member gives"):
+        run._all_stored()
+    with pytest.raises(Defect, match="no member gives"):
+        run._held()
+    assert run._dead("group") == set()
 
 
 def test_seed_that_found_a_lie_of_the_library() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from chaos.checkers.history import Commit, Create, Delete, End, Exists, Fetch, Send
-from chaos.checkers.linearizability import check_linearizability
+import pytest
+
+from chaos.checkers.history import Commit, Create, Delete, End, Exists, Fetch, Operation, Send
+from chaos.checkers.linearizability import Model, check_linearizability
+from chaos.errors import SearchTooLong
 from dledger.history import Outcome
 from tests.chaos.histories import Story
 
@@ -11,7 +14,7 @@ OFFSET = ("t", "g", 0)
 
 
 def broken(story: Story) -> list[str]:
-    return [anomaly.where for anomaly in check_linearizability(story.history)]
+    return [anomaly.where for anomaly in check_linearizability(story.history).anomalies]
 
 
 def test_topic_seen_after_its_creation() -> None:
@@ -128,3 +131,51 @@ def test_many_unknown_operations_are_decided() -> None:
     story.do("b", Fetch(*OFFSET), 29)
     story.do("b", Fetch(*OFFSET), 29)
     assert broken(story) == []
+
+
+def crowd(story: Story, topic: str, *, is_explained: bool) -> None:
+    """Calls side by side at one topic; if they can't be explained, what they did can't either."""
+    created = [story.begin(f"{topic}{n}", Create(topic, 1)) for n in range(9)]
+    seen = [story.begin(f"{topic}e{n}", Exists(topic)) for n in range(9)]
+    for each in created[:1] if is_explained else created[:2]:
+        story.end(each)
+    for each in seen:
+        story.end(each, True)
+
+
+def test_key_whose_search_is_too_long_takes_no_other_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What queues' ends and other keys show is found, before and behind it; the key is told."""
+    monkeypatch.setattr("chaos.checkers.linearizability.MAX_STEPS", 40)
+    story = Story()
+    story.do("c", End("t", 0), 1)
+    story.do("p", Send("t", 0, 0, ("a",)), 0)
+    story.do("a", Create("before", 1))
+    story.do("b", Exists("before"), False)
+    crowd(story, "crowded", is_explained=False)
+    story.do("a", Create("behind", 1))
+    story.do("b", Exists("behind"), False)
+    story.do("a", Commit(*OFFSET, 7))
+    story.do("b", Fetch(*OFFSET), 3)
+    found = check_linearizability(story.history)
+    wrong = ["t/0", "topic before", "topic behind", "offset of g in t/0"]
+    assert [each.where for each in found.anomalies] == wrong
+    assert [each.key for each in found.undecided] == ["topic crowded"]
+
+
+def test_anomaly_that_cannot_be_shown_in_few_words_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search for the shortest story that is wrong has no say in whether there is one."""
+    story = Story()
+    story.do("a", Create("x", 1))
+    story.do("b", Exists("x"), False)
+    searches = [0]
+
+    def once(key: str, operations: list[Operation], model: Model[bool]) -> None:
+        searches[0] += 1
+        if searches[0] > 1:
+            raise SearchTooLong(key, len(operations), 2)
+
+    monkeypatch.setattr("chaos.checkers.linearizability.find_order", once)
+    (found,) = check_linearizability(story.history).anomalies
+    assert (found.where, found.operations) == ("topic x", (0, 1))

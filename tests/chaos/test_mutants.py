@@ -8,7 +8,17 @@ import pytest
 
 from chaos.errors import NothingTested, StaleMutant
 from chaos.mutants.catalogue import MUTANTS
-from chaos.mutants.hunt import COPIED, ROOT, Kill, copied, failing_when_sound, hunt_one, mutated
+from chaos.mutants.hunt import (
+    COPIED,
+    ROOT,
+    Kill,
+    copied,
+    failing_when_sound,
+    hunt_one,
+    mutated,
+    seeds_failing_when_sound,
+    void_when_sound,
+)
 from chaos.mutants.mutant import Mutant
 from chaos.mutants.rules.applications import SEEDS
 from chaos.sim.plan import Fault
@@ -55,6 +65,50 @@ def test_a_test_that_fails_without_a_defect_kills_nothing() -> None:
         ]
         kills.append(Kill(MUTANTS[0], "vote before fsync", 3, "n1 voted", 1.0))
         assert failing_when_sound(kills, tree) == {f"{name}::test_not"}
+
+
+# Seeds 3, 5 and 7 fail in three ways; of applications only seed 6 does.
+_PREY = """
+import time
+
+def hunt(first, seeds, duration_ms, limit_s, under):
+    for seed in range(first, first + seeds):
+        print(seed, flush=True)
+        if seed == 3:
+            return seed, "lost-write", "m1 is gone"
+        if seed == 5:
+            raise RuntimeError("no such thing")
+        if seed == 7:
+            time.sleep(600)
+
+def hunt_applications(first, seeds, duration_ms, limit_s):
+    print(first, flush=True)
+    return (first, "hang", "") if first == 6 else None
+"""
+
+
+def test_a_seed_that_fails_without_a_defect_kills_nothing() -> None:
+    """Neither by a check nor by a crash or a hang: the seed is named in which it came, and has its
+    turn in a sound copy."""
+    seen = replace(MUTANTS[0], masked="", under="", applications=False)
+    library = replace(seen, applications=True)
+    with copied() as tree:
+        (tree / "chaos/mutants/prey.py").write_text(_PREY)
+        kills = [
+            hunt_one(replace(seen, seed=seed), tree, limit_s=1, last_resort=False)
+            for seed in (0, 4, 6)
+        ]
+        assert [(kill.by, kill.seed) for kill in kills] == [
+            ("lost-write", 3),
+            ("crash", 5),
+            ("hang", 7),
+        ]
+        assert kills[1].detail == "RuntimeError: no such thing"
+        good = [Kill(seen, "lost-write", 6, "", 1.0), Kill(library, "hang", 3, "", 1.0)]
+        bad = [*kills, Kill(library, "lost-write", 6, "", 1.0)]
+        failing = seeds_failing_when_sound([*good, *bad], tree, 2, limit_s=1)
+        assert failing == {(False, 3), (False, 5), (False, 7), (True, 6)}
+        assert void_when_sound([*good, kills[0]], tree, 1) == kills[:1]
 
 
 def test_seeds_of_applications_are_of_mutants_that_there_are() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from chaos.checkers.history import End, History, Poll, Send
+from chaos.real.finished import Band, Finished, RunOptions
 from chaos.real.measure import store_host
-from chaos.real.runner import Band, Finished, RunOptions
 from chaos.real.scenario import Load, Plan, Scenario, Steps
 from chaos.real.watch import Span
 from chaos.real.workload import Acknowledgements

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,15 +16,19 @@ from typer.testing import CliRunner
 
 from chaos.checkers.anomalies import Anomaly
 from chaos.checkers.history import Poll
+from chaos.checkers.linearizability import Explained
 from chaos.cli import app
 from chaos.errors import SearchTooLong
+from chaos.real.finished import Band, check
 from chaos.real.measure import Spread, report_facts, silence_ms, slices
 from chaos.real.page import page
 from chaos.real.picture import timeline
-from chaos.real.runner import Band, check
+from chaos.real.scenario import Strike, Wait
 from chaos.real.terminal import print_report, verdict
+from chaos.real.verdict import untested
 from chaos.real.workload import Acknowledgements
 from dledger.history import Outcome
+from dledger.outcome import ExitCode
 from dledger.terminal.figures import percentile
 from tests.chaos_real.finished_run import SECOND, finished_run
 
@@ -132,6 +137,40 @@ def test_what_the_last_reading_misses_is_lost_though_a_consumer_had_seen_it() ->
     assert finished.anomalies == []
     assert (finished.lost, finished.holds) == (1, False)
     assert "1 acknowledged messages are not there in the end: p0-0-399" in finished.problems[0]
+
+
+def test_run_that_came_to_nothing_does_not_hold() -> None:
+    """Without a message, a fault, or a message for its groups it holds for nothing."""
+    finished = finished_run()
+    finished.acknowledged = Acknowledgements()
+    check(finished)
+    assert finished.problems == ["no message was acknowledged: nothing was tested"]
+    assert not finished.holds
+    assert untested(acknowledged=1, planned=2, struck=1, members=0, handled={}) == []
+    (found,) = untested(acknowledged=1, planned=2, struck=0, members=0, handled={})
+    assert "no fault hit anybody" in found
+    (found,) = untested(acknowledged=1, planned=0, struck=0, members=2, handled={})
+    assert "isn't known" in found
+    handled = {"any-order": 7, "in-order": 0}
+    (found,) = untested(acknowledged=1, planned=0, struck=0, members=2, handled=handled)
+    assert "group in-order handled no message" in found
+
+
+def test_strikes_that_hit_nobody_are_told_and_none_counts_as_a_fault() -> None:
+    """A schedule of which nothing was carried out shows nothing; one of which some was says what
+    wasn't."""
+    finished = finished_run()
+    struck = Strike("pause", ("leader",), {}, "pause")
+    finished.options = replace(finished.options, steps=(struck, Wait(1), struck))
+    finished.skipped = [("pause", "nobody leads"), ("pause", "nobody leads")]
+    bands, finished.bands = finished.bands, []
+    check(finished)
+    assert finished.problems == ["no fault hit anybody: nothing was tested"]
+    assert "skipped: 2 × pause, nobody leads" in shown(report_facts(finished))
+    assert report_facts(finished)["skipped"] == {"pause": 2}
+    finished.bands, finished.problems = bands, []
+    check(finished)
+    assert finished.problems == []
 
 
 # --- showing ----------------------------------------------------------------------------------
@@ -288,22 +327,30 @@ def test_anomaly_that_a_changed_history_shows_is_found_again(tmp_path: Path) -> 
     assert set(facts["anomaly_counts"]) == {"inconsistent-offsets", "duplicate", "lost-write"}
 
 
-def test_history_too_concurrent_to_decide_leaves_a_remark(
+def test_history_too_concurrent_to_decide_does_not_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the run itself does; no traceback, and no verdict that wasn't reached."""
-
-    def give_up(_: object) -> list[Anomaly]:
-        raise SearchTooLong("topic t", 70, 2)
-
-    monkeypatch.setattr("chaos.real.verdict.check_linearizability", give_up)
+    """Neither in the run nor in a look at it later: no verdict that wasn't reached, and what was
+    found beside it counts."""
+    error = SearchTooLong("topic t", 70, 2)
     left_behind(tmp_path)
-    assert checked_again(tmp_path) == (0, "")
-    facts = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    assert any("linearizability was not decided" in each for each in facts["remarks"])
-    assert checked_again(tmp_path) == (0, "")
+    monkeypatch.setattr(
+        "chaos.real.verdict.check_linearizability", lambda _: Explained(undecided=[error])
+    )
+    finished = finished_run()
+    check(finished)
+    assert (finished.holds, finished.ending) == (False, ExitCode.INCOMPLETE)
+    facts = report_facts(finished)
+    assert "topic t: 70 operations" in facts["undecided"][0]
+    assert shown(facts).splitlines()[-1].startswith("UNDECIDED")
+    assert "undecided</title>" in page(facts)
+    assert checked_again(tmp_path) == (3, "")
+    assert checked_again(tmp_path) == (3, "")
     again = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    assert again["remarks"] == facts["remarks"]
+    assert (again["undecided"], again["holds"]) == (facts["undecided"], False)
+    finished.problems = ["n2 ended by itself"]
+    assert finished.ending is ExitCode.FAILED
+    assert "DOES NOT HOLD: 1 problem" in shown(report_facts(finished))
 
 
 def test_report_of_another_kind_and_a_missing_history_are_told(tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ from broker.local_group import LocalGroup
 from chaos.cli import app
 from chaos.errors import GroupNeverLed
 from chaos.real import runner, workload
+from chaos.real.finished import RunOptions, check
 from chaos.real.nemeses import NEMESES
 from chaos.real.network import Network, Quality
-from chaos.real.runner import RunOptions, run_chaos
+from chaos.real.runner import run_chaos
 from chaos.real.scenario import Load, load_file, plan_steps
 from tests.warm import program
 
@@ -184,7 +185,7 @@ def test_power_cut_of_all_nodes_loses_what_async_flush_acknowledged(
     assert finished.holds, (finished.problems, finished.anomalies)
     options = replace(options, flush="sync")  # the same history, had it been promised more
     strict = replace(finished, options=options, problems=[], excused=[], anomalies=[])
-    runner.check(strict)
+    check(strict)
     assert not strict.holds
     assert {each.name for each in strict.anomalies} >= found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from chaos.checkers.history import History, Poll, Send
 from chaos.real.verdict import judge
 from chaos.real.weaker import HEARD_US, WINDOW_US, PowerCut
@@ -53,6 +55,54 @@ def test_without_a_power_cut_nothing_is_permitted() -> None:
     """The page cache survives a process: a loss is a loss."""
     verdict = judge(history_of(CUT.start_us), [])
     assert [each.name for each in verdict.anomalies] == ["unseen"]
+
+
+def at_two_offsets(*times: tuple[int, int | None]) -> History:
+    """One message, sent then (and answered, if it was, at offset 7), and read later at others."""
+    history = History()
+    (sent_us, answered_us), *reads = times
+    send = history.invoke(sent_us, "p0", Send("t", 0, 0, ("m",)))
+    if answered_us is not None:
+        history.complete(answered_us, send, Outcome.OK, 7)
+    for number, (asked_us, told_us) in enumerate(reads):
+        poll = history.invoke(asked_us, f"c{number}", Poll("t", 0, 0, seek=True))
+        history.complete(told_us or asked_us, poll, Outcome.OK, ((8 + number, "m"),))
+    return history
+
+
+AFTER = CUT.struck_us + 1
+LONG_BEFORE = CUT.start_us - WINDOW_US - 1
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [(CUT.start_us - WINDOW_US, CUT.start_us - WINDOW_US), (AFTER, AFTER)],
+        [(CUT.struck_us, CUT.struck_us + HEARD_US), (AFTER, AFTER)],
+        # Nobody answered: what was read of it before the cut is gone, and it was sent again.
+        [(1, None), (CUT.start_us, CUT.start_us), (AFTER, AFTER)],
+    ],
+)
+def test_what_follows_from_a_lost_tail_is_permitted(times: list[tuple[int, int | None]]) -> None:
+    """An offset was given twice: by a log before the cut, and by what is left of it."""
+    verdict = judge(at_two_offsets(*times), [CUT])
+    assert ([each.name for each in verdict.excused], verdict.anomalies) == (["duplicate"], [])
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [(AFTER, AFTER), (AFTER, AFTER)],
+        [(AFTER, None), (AFTER, AFTER), (AFTER, AFTER)],
+        [(LONG_BEFORE, LONG_BEFORE), (AFTER, AFTER)],
+        [(LONG_BEFORE, LONG_BEFORE), (LONG_BEFORE, LONG_BEFORE)],
+        [(CUT.start_us - 2, CUT.start_us - 2), (CUT.start_us - 1, CUT.start_us - 1)],
+    ],
+)
+def test_what_no_lost_tail_explains_is_an_anomaly(times: list[tuple[int, int | None]]) -> None:
+    """Though power was cut in the run: all of it came later, or was synced, or was seen before."""
+    verdict = judge(at_two_offsets(*times), [CUT])
+    assert ([each.name for each in verdict.anomalies], verdict.excused) == (["duplicate"], [])
 
 
 def test_inventions_are_never_permitted() -> None:

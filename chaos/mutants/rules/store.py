@@ -33,8 +33,26 @@ STORE = (
     Mutant(
         "segment-name-not-synced",
         "store/preallocation.py",
-        "        files.rename(temporary, path)\n        files.fsync_directory(self._directory)\n",
-        "        files.rename(temporary, path)\n",
+        "            files.fsync_directory(self._directory)\n",
+        "",
+    ),
+    Mutant(
+        "segment-name-without-space-ends-the-node",
+        "store/preallocation.py",
+        "            files.close(handle)\n            with contextlib.suppress(OSError):",
+        "            if made == path:\n                raise\n"
+        "            files.close(handle)\n            with contextlib.suppress(OSError):",
+        masked="disks of the simulator have space for names",
+        tests=("tests/store/test_preallocation.py",),
+    ),
+    Mutant(
+        "segment-that-a-full-disk-kept-in-the-way",
+        "store/preallocation.py",
+        "            self._files.unlink(temporary)\n"
+        "            return self._files.create(temporary)\n",
+        "            raise\n",
+        masked="disks of the simulator have space for names",
+        tests=("tests/store/test_preallocation.py",),
     ),
     Mutant(
         "watermark-ahead-of-the-log",

@@ -242,6 +242,7 @@ class LibraryRun(Run):
         self.told.stopping = True
         senders = [each.name for each in self.programs if isinstance(each, Sending)]
         self._until(lambda: set(senders) <= set(self.told.ended), END_US, "senders don't end")
+        self._until(self._is_given, THROUGH_US, "nobody gives what the log holds")
         self._until(partial(self._is_worked_off, self._all_stored()), THROUGH_US, "")
         self.told.closing = True
         names = {each.name for each in self.programs}
@@ -267,6 +268,13 @@ class LibraryRun(Run):
         left = {group: book.missing(stored) for group, book in self.books.items()}
         return all(not bodies or self._dead(group) >= set(bodies) for group, bodies in left.items())
 
+    def _is_given(self) -> bool:
+        """Whether who serves gives all that is held. What nobody can give would be worked off, and
+        nobody would have lost it."""
+        lives = [node.life for node in self.world.nodes.values() if node.life is not None]
+        is_served = any(life.replica.leadership.serving for life in lives)
+        return is_served and self._given(TOPIC) is not None
+
     def _all_stored(self) -> set[bytes]:
         """What every group has to be through with: what is held, and what went with its queue,
         which goes only once everybody has read it."""
@@ -289,17 +297,30 @@ class LibraryRun(Run):
             book.check_order(set(held.messages.values()), self._dead(group))
 
     def _dead(self, group: str) -> set[bytes]:
-        """The group's dead letters."""
-        return set(self._held(dead_letter_topic(group)).messages.values())
+        """The group's dead letters, as far as anybody gives them now."""
+        given = self._given(dead_letter_topic(group))
+        return set() if given is None else set(given.messages.values())
 
-    def _held(self, name: str = TOPIC) -> Held:
-        """What a member that serves holds of a topic; or, where that has rotted, another one."""
+    def _held(self) -> Held:
+        """All that is held.
+
+        Raises:
+            Defect: nobody gives it.
+        """
+        given = self._given(TOPIC)
+        if given is None:
+            raise Defect("library", "no member gives what the log holds")
+        return given
+
+    def _given(self, name: str) -> Held | None:
+        """What a member that serves holds of a topic; or, where that has rotted, another one; None
+        where none gives it."""
         lives = [node.life for node in self.world.nodes.values() if node.life is not None]
         lives.sort(key=lambda life: not life.replica.leadership.serving)
         for life in lives:
             with suppress(CorruptionFound, StorageFailed, OSError):
                 return self._held_by(life, name)
-        return Held({}, {})
+        return None
 
     def _held_by(self, life: Life, name: str) -> Held:
         topic = life.replica.machine.topics.get(name)
