@@ -14,6 +14,7 @@ from broker.state.compound import Judged
 from broker.state.listening import Nobody, QueueKey
 from broker.state.machine import MachineOptions, StateMachine
 from chaos.checkers.history import History, Poll
+from chaos.sim.ages import Ages
 from chaos.sim.defect import Defect
 from chaos.sim.machine import Life
 from chaos.sim.machine_config import NEWER_LEVEL
@@ -29,7 +30,8 @@ from store.errors import CorruptionFound
 class Archive:
     """The entries of one run that are committed, from the first on."""
 
-    def __init__(self) -> None:
+    def __init__(self, ages: Ages | None = None) -> None:
+        self.ages = ages  # where nothing may go but what is old
         self.frames: list[bytes] = []
         self.bases: set[int] = set()  # behind which some log begins, or began
         self._machines: dict[int, StateMachine] = {}  # by known level: the furthest there was
@@ -38,7 +40,7 @@ class Archive:
         """Takes down what `node` has called committed.
 
         Raises:
-            Defect: it holds other entries than were.
+            Defect: it holds other entries than were, or one that lets go too much.
         """
         log, known = life.replica.log, len(self.frames)
         if log.start.index:
@@ -58,9 +60,11 @@ class Archive:
             node.disk.is_observed = False
         at = 0
         while at < len(blob):
-            size = parse_header(blob, at).total_size
-            self.frames.append(blob[at : at + size])
-            at += size
+            header = parse_header(blob, at)
+            self.frames.append(blob[at : at + header.total_size])
+            at += header.total_size
+            if self.ages is not None:
+                self.ages.note(header, self.frames[-1])
 
     def read(self, first: int, last: int) -> bytes:
         """Entries `[first, last]`, back to back."""

@@ -16,6 +16,7 @@ from broker.errors import BrokerError
 from chaos.checkers.history import History
 from chaos.errors import CallFailed
 from chaos.forming import form_disks
+from chaos.sim.ages import Ages
 from chaos.sim.archive import Archive
 from chaos.sim.defect import Defect
 from chaos.sim.group_watch import GroupWatch
@@ -75,7 +76,8 @@ class World:
         for node in self.nodes.values():
             node.disk.kill()
         self.watch = Watch(list(self.nodes.values()), plan.tuning)
-        self.archive = self.watch.archive = Archive() if plan.moves_start else None
+        ages = Ages(plan.tuning.retention_age_ms) if plan.goes_by_age_alone else None
+        self.archive = self.watch.archive = Archive(ages) if plan.moves_start else None
         self.snapshots = Snapshots(plan.random("snapshots"), self.archive)
         self.clients = ProcessLoop(self.timeline, "clients", 99)
         self.history = History()

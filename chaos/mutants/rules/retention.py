@@ -13,7 +13,7 @@ _ARCHIVED = "no simulated group has an archive"
 _READING = ("tests/client/test_reading_loops.py",)
 _CLIENT = "the simulator's consumers are its own"
 _TESTS = ("tests/broker/test_retention.py",)
-_AGELESS = "no simulated group lets go of anything by its age: a run is over in minutes"
+_AGELESS = "no entry says that it is older than can be, but where it has rotted to that very number"
 
 
 def _mutant(name: str, old: str, new: str) -> Mutant:
@@ -38,10 +38,13 @@ RETENTION = (
         masked=_WISHED,
         tests=_WISHES,
     ),
-    _mutant(
+    Mutant(
         "retention-by-the-age-of-what-is-kept",
+        _FILE,
         "return measured.lived_ms - (self.append_time_ms - measured.begin_time_ms)",
         "return measured.lived_ms",
+        seed=4,
+        tests=_TESTS,
     ),
     Mutant(
         "retention-by-a-time-that-nothing-vouches-for",
