@@ -34,7 +34,7 @@ def test_an_error_keeps_its_facts_on_the_wire(code: ErrorCode) -> None:
     assert (wire.leader.node_id, wire.leader.address) == ("n2", "10.0.0.2:7000")
 
 
-@pytest.mark.parametrize("text", ["a" * 20_000, "a" * 3_500, "ü" * 10_000, "€" * 10_000])
+@pytest.mark.parametrize("text", ["a" * 20_000, "ü" * 10_000, "€" * 10_000])
 def test_an_error_with_a_long_text_reaches_its_caller(text: str) -> None:
     """It repeats what a caller gave, and travels twice beside the status: beyond 8 KiB of that gRPC
     refuses the answer, and its caller would learn nothing of what became of the call."""

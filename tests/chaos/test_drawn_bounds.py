@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from broker.leader.retention import Measured, SegmentEnd
+from chaos.sim import rpc_limits
+from chaos.sim.defect import Defect
 from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.plan import Plan
+from chaos.sim.rpc_limits import check_error, check_size
 from chaos.sim.run import run_plan
 from chaos.sim.world import World
+from dledger.limits import RPC_LIMIT_BYTES
+from dledger.wire import errors_pb2 as epb
 
 
 def aged(seed: int) -> Plan:
@@ -48,3 +53,23 @@ def test_a_part_of_the_seeds_goes_by_age_alone() -> None:
     plans = [draw_plan(seed) for seed in range(200)]
     assert 10 < sum(plan.goes_by_age_alone for plan in plans) < 50
     assert sum(plan.tuning.retention_age_ms > 0 for plan in plans) < 80
+
+
+def test_what_grpc_would_not_carry_is_found() -> None:
+    """A message beyond its limit, and an error whose text takes too much room beside a status."""
+    check_size("n1", RPC_LIMIT_BYTES, b"")
+    with pytest.raises(Defect, match="message beyond"):
+        check_size("n1", RPC_LIMIT_BYTES + 1, b"")
+    check_error("n1", epb.Error(message="a" * 3_000))
+    check_error("n1", epb.Error(message="ü" * 800))
+    for text in ("a" * 4_000, "ü" * 2_000):
+        with pytest.raises(Defect, match="error beyond"):
+            check_error("n1", epb.Error(message=text))
+
+
+def test_an_errors_text_is_held_against_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every error that a node answers with."""
+    monkeypatch.setattr(rpc_limits, "METADATA_BYTES", 0)
+    failure = run_plan(draw_plan(1, duration_ms=500)).failure
+    assert failure is not None
+    assert failure.check == "error beyond gRPC's metadata"
