@@ -14,7 +14,7 @@ from broker.state.compound import Judged
 from broker.state.listening import Nobody, QueueKey
 from broker.state.machine import MachineOptions, StateMachine
 from chaos.checkers.history import History, Poll
-from chaos.sim.ages import Ages
+from chaos.sim.ages import Ages, Wishes
 from chaos.sim.defect import Defect
 from chaos.sim.machine import Life
 from chaos.sim.machine_config import NEWER_LEVEL
@@ -32,6 +32,7 @@ class Archive:
 
     def __init__(self, ages: Ages | None = None) -> None:
         self.ages = ages  # where nothing may go but what is old
+        self.wishes = Wishes()  # of topics; filled in the end
         self.frames: list[bytes] = []
         self.bases: set[int] = set()  # behind which some log begins, or began
         self._machines: dict[int, StateMachine] = {}  # by known level: the furthest there was
@@ -119,17 +120,19 @@ class Archive:
         for frame in self.frames:
             header = parse_header(frame, 0)
             listener.places.clear()
+            self.wishes.note(header, frame, whole)
             whole.apply(frame)
             batches = list(data_in(header, frame)) if header.is_known else []
             for (queue, is_void), (alone, batch) in zip(listener.places, batches, strict=True):
                 records = [] if is_void else decode_records(batch[alone.first_record_at :])
                 told = found.setdefault(queue, [])
                 told += [(r.queue_offset, r.body.rstrip(b".").decode()) for r in records]
+                for record in records[:1]:
+                    self.wishes.on_arrival(queue, record.queue_offset, whole.lived_time.lived_ms)
         for topic in [each for each in machine.topics.values() if each.name in topics]:
             for queue_id in range(len(topic.next_offsets)):
-                first = max(
-                    life.replica.queues.min_offset(topic.folder, queue_id) for life in lives
-                )
+                held = [life.replica.queues.min_offset(topic.folder, queue_id) for life in lives]
+                first = max(*held, machine.topic_retention.start_of(topic.incarnation, queue_id))
                 gone = [
                     each for each in found.get((topic.incarnation, queue_id), []) if each[0] < first
                 ]

@@ -264,6 +264,7 @@ class SimNode(Machine):
                 ),
                 log_start_s=tuning.log_start_ms / 1e3,
                 retention_s=tuning.retention_ms / 1e3,
+                topic_slack_ms=tuning.topic_slack_ms,
                 groups=MEMBER_PACE,
                 delays_ms=MEMBER_DELAYS_MS,
                 hastens_first_election=tuning.hastens_first_election,

@@ -145,6 +145,7 @@ class Tuning:
     retention_bytes: int = 0  # how long the log may be; 0: as long as it gets
     retention_disk_percent: int = 0  # a voter's disk that is used to that; 0: none is
     retention_ms: int = 100  # from one look at that to the next
+    topic_slack_ms: int = 100  # that what goes by a topic's wish is older than that, at least
     turn_steps: int = 1_000  # of what is done in pieces: entries applied, records read
     flush: Literal["sync", "async"] = "sync"
     hastens_first_election: bool = False  # nodes do; seeds are what they were before these did
@@ -175,6 +176,7 @@ class Plan:
     stopping: int = 0  # of one that does so in order
     keyed: int = 0  # members of a group that reads in order a topic that grows and shrinks
     gatekeeper: bool = False  # topics are opened and closed
+    wisher: bool = False  # topics wish their messages for longer or shorter than the group
     upgraded: bool = False  # whoever starts again does so with a release of the next level
     one_away: bool = False  # when all is at rest a voter goes, and the others have to serve
     weather: Weather = FAIR

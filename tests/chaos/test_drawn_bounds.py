@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from broker.leader.retention import Measured, SegmentEnd
+from broker.leader.topic_retention import TopicRetention
+from broker.state.topics import TopicState
 from chaos.sim import rpc_limits
 from chaos.sim.defect import Defect
 from chaos.sim.drawing.plans import draw_plan
@@ -14,6 +18,8 @@ from chaos.sim.run import run_plan
 from chaos.sim.world import World
 from dledger.limits import RPC_LIMIT_BYTES
 from dledger.wire import errors_pb2 as epb
+
+WISHED = 740020  # some of its topics' messages go
 
 
 def aged(seed: int) -> Plan:
@@ -73,3 +79,35 @@ def test_an_errors_text_is_held_against_the_limit(monkeypatch: pytest.MonkeyPatc
     failure = run_plan(draw_plan(1, duration_ms=500)).failure
     assert failure is not None
     assert failure.check == "error beyond gRPC's metadata"
+
+
+def wished(seed: int) -> Plan:
+    """A group whose topics wish their messages for longer and shorter."""
+    plan = replace(draw_plan(seed, duration_ms=6_000), faults=())
+    assert plan.wisher
+    return plan
+
+
+def test_what_a_topic_lets_go_of_is_as_old_as_it_wishes() -> None:
+    """By the leader's own word, and by the whole history."""
+    found: list[int] = []
+
+    def look(world: World) -> None:
+        assert world.archive is not None
+        found.append(world.archive.wishes.moves)
+
+    assert run_plan(wished(WISHED), look).failure is None
+    assert found > [0]
+
+
+def test_what_a_topic_lets_go_of_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that takes each wish for one of 300 ms."""
+    honest = TopicRetention._wishing
+
+    def hasty(of: TopicRetention) -> list[tuple[TopicState, int]]:
+        return [(topic, 300) for topic, _ in honest(of)]
+
+    monkeypatch.setattr(TopicRetention, "_wishing", hasty)
+    failure = run_plan(wished(WISHED)).failure
+    assert failure is not None
+    assert failure.check == "let go too early"

@@ -7,7 +7,7 @@ from chaos.mutants.mutant import Mutant
 _FILE = "broker/leader/retention.py"
 _DISKS = ("tests/broker/test_full_disks.py", "tests/node/test_fullest_disk.py")
 _WISHES = ("tests/broker/test_topic_retention.py",)
-_WISHED = "no topic of a simulated group wishes anything"
+_WISHED = "few topics of simulated groups wish anything, and none of them meets this"
 _ARCHIVE = ("tests/broker/test_archiving.py",)
 _ARCHIVED = "no simulated group has an archive"
 _READING = ("tests/client/test_reading_loops.py",)
@@ -196,7 +196,7 @@ RETENTION = (
         "broker/leader/topic_retention.py",
         "        cutoff_ms = now.begin_time_ms + now.lived_ms - wish_ms\n",
         "        cutoff_ms = now.begin_time_ms + now.lived_ms - wish_ms + SLACK_MS\n",
-        masked=_WISHED,
+        seed=740_020,
         tests=_WISHES,
     ),
     Mutant(
