@@ -14,6 +14,7 @@ from broker.state.compound import Judged
 from broker.state.listening import Nobody, QueueKey
 from broker.state.machine import MachineOptions, StateMachine
 from chaos.checkers.history import History, Poll
+from chaos.sim.ages import Ages, Wishes
 from chaos.sim.defect import Defect
 from chaos.sim.machine import Life
 from chaos.sim.machine_config import NEWER_LEVEL
@@ -29,7 +30,9 @@ from store.errors import CorruptionFound
 class Archive:
     """The entries of one run that are committed, from the first on."""
 
-    def __init__(self) -> None:
+    def __init__(self, ages: Ages | None = None) -> None:
+        self.ages = ages  # where nothing may go but what is old
+        self.wishes = Wishes()  # of topics; filled in the end
         self.frames: list[bytes] = []
         self.bases: set[int] = set()  # behind which some log begins, or began
         self._machines: dict[int, StateMachine] = {}  # by known level: the furthest there was
@@ -38,7 +41,7 @@ class Archive:
         """Takes down what `node` has called committed.
 
         Raises:
-            Defect: it holds other entries than were.
+            Defect: it holds other entries than were, or one that lets go too much.
         """
         log, known = life.replica.log, len(self.frames)
         if log.start.index:
@@ -58,9 +61,11 @@ class Archive:
             node.disk.is_observed = False
         at = 0
         while at < len(blob):
-            size = parse_header(blob, at).total_size
-            self.frames.append(blob[at : at + size])
-            at += size
+            header = parse_header(blob, at)
+            self.frames.append(blob[at : at + header.total_size])
+            at += header.total_size
+            if self.ages is not None:
+                self.ages.note(header, self.frames[-1])
 
     def read(self, first: int, last: int) -> bytes:
         """Entries `[first, last]`, back to back."""
@@ -119,6 +124,7 @@ class Archive:
         for frame in self.frames:
             header = parse_header(frame, 0)
             listener.places.clear()
+            self.wishes.note(header, frame, whole)
             whole.apply(frame)
             batches = list(data_in(header, frame)) if header.is_known else []
             if len(batches) != len(listener.places):
@@ -127,11 +133,12 @@ class Archive:
                 records = [] if is_void else decode_records(batch[alone.first_record_at :])
                 told = found.setdefault(queue, [])
                 told += [(r.queue_offset, r.body.rstrip(b".").decode()) for r in records]
+                for record in records[:1]:
+                    self.wishes.on_arrival(queue, record.queue_offset, whole.lived_time.lived_ms)
         for topic in [each for each in machine.topics.values() if each.name in topics]:
             for queue_id in range(len(topic.next_offsets)):
-                first = max(
-                    life.replica.queues.min_offset(topic.folder, queue_id) for life in lives
-                )
+                held = [life.replica.queues.min_offset(topic.folder, queue_id) for life in lives]
+                first = max(*held, machine.topic_retention.start_of(topic.incarnation, queue_id))
                 gone = [
                     each for each in found.get((topic.incarnation, queue_id), []) if each[0] < first
                 ]

@@ -21,6 +21,7 @@ from chaos.sim.poppers import Popper, Shop
 from chaos.sim.producers import LifeSpan, Producer
 from chaos.sim.racers import Racer, Track
 from chaos.sim.unit_writers import UnitBook, UnitWriter
+from chaos.sim.wisher import Wisher
 from chaos.sim.world import World
 from dledger.level import DELIVERY_LEVEL
 from dledger.wire import commands_pb2 as cpb
@@ -28,6 +29,7 @@ from dledger.wire import commands_pb2 as cpb
 GATEKEEPER_S = 0.6  # between two permissions
 OVERSEER_S = 0.8  # between two things that one does
 RESIZE_S = 0.5  # between two updates of a topic
+WISHER_S = 0.7  # between two wishes for a topic
 KEYED_S = 0.03  # between a sender's messages with keys
 
 AnyClient = (
@@ -43,6 +45,7 @@ AnyClient = (
     | KeyedSender
     | Resizer
     | Gatekeeper
+    | Wisher
 )
 
 
@@ -88,6 +91,9 @@ class Cast:
             shared.gates.has_keeper = True
             chance = plan.random("gatekeeper/at work")
             clients.append(Gatekeeper("gatekeeper", shared, chance, GATEKEEPER_S))
+        if plan.wisher:
+            chance = plan.random("wisher/at work")
+            clients.append(Wisher("wisher", shared, chance, WISHER_S))
         track = Track()
         for i in range(plan.racers):
             name = f"racer-{i}"

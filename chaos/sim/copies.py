@@ -26,7 +26,7 @@ from chaos.sim.machine_config import DATA
 from chaos.sim.node import SimNode
 from chaos.sim.operator import Operator
 from chaos.sim.world import NOBODY, World
-from dledger.core.types import NO_DISK, DiskId, NodeId
+from dledger.core.types import NO_DISK, DiskId, Holding, NodeId
 from dledger.promises import Promises, Start
 
 LOOK_US: Final = 100_000
@@ -139,9 +139,19 @@ class Copies:
             return False
         return _has_forgotten(known, start)
 
-    def check_told(self) -> None:
-        """At rest every node remembers, on its platter too, what each other one's disk holds: what
-        is not told would only show in copies that can't be put back."""
+    def holdings(self) -> dict[NodeId, Holding]:
+        """What each member's disk holds now."""
+        lives = ((node.name, node.life) for node in self._nodes)
+        return {name: life.core.holding for name, life in lives if life is not None}
+
+    def check_told(self, holdings: dict[NodeId, Holding]) -> None:
+        """At rest every node remembers, on its platter too, what each other one's disk held a while
+        ago: what is not told would only show in copies that can't be put back. Since then there may
+        be more, where the front of the log goes as it gets old.
+
+        Args:
+            holdings: of that moment.
+        """
         for observer in self._nodes:
             known = remembered(observer)
             for node in self._nodes:
@@ -149,7 +159,7 @@ class Copies:
                     continue
                 if node.has_lied:
                     continue  # and said that it holds what it doesn't, in terms that never were
-                held, told = node.life.core.holding, known.get(node.name)
+                held, told = holdings.get(node.name, Holding()), known.get(node.name)
                 if told is None or told.disk != node.identity.disk or told.term < held.term:
                     raise Defect("not remembered", f"{observer.name} of {node.name}: {told}")
                 if told.settled_index < held.settled_index or told.held_index < held.settled_index:

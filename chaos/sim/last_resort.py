@@ -217,7 +217,13 @@ class LastResort:
             seed,
             nodes=chance.choice((2, 3, 3, 5)),
             weather=drawn.weather,
-            tuning=replace(drawn.tuning, flush="sync", retention_bytes=0, retention_disk_percent=0),
+            tuning=replace(
+                drawn.tuning,
+                flush="sync",
+                retention_age_ms=0,
+                retention_bytes=0,
+                retention_disk_percent=0,
+            ),
         )
         self._plan = plan
         self.world = World(plan)

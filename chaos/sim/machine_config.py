@@ -13,6 +13,7 @@ from dledger.level import KNOWN_LEVEL
 DATA: Final = Path("/data")
 HARD_STATE = DATA / "raft" / "hard_state"
 GROUP: Final = "sim"
+HOUR_MS: Final = 3_600_000
 NEWER_LEVEL: Final = KNOWN_LEVEL + 1  # that of the release which a group is upgraded to
 
 
@@ -52,4 +53,7 @@ def node_config(plan: Plan, name: NodeId, members: list[NodeId]) -> NodeConfig:
             "flush": tuning.flush,
         }
     )
-    return config.model_copy(update={"raft": raft, "store": store})
+    # A configuration counts hours.
+    age_hours = tuning.retention_age_ms / HOUR_MS
+    retention = config.retention.model_copy(update={"age_hours": age_hours})
+    return config.model_copy(update={"raft": raft, "store": store, "retention": retention})

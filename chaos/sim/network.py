@@ -18,6 +18,7 @@ from itertools import permutations
 from random import Random
 
 from chaos.sim.lies import garble, lie
+from chaos.sim.rpc_limits import check_size
 from chaos.sim.timeline import Actor, Timeline
 from dledger.core.types import NodeId
 from dledger.wire.raft_pb2 import PeerMessage
@@ -244,7 +245,9 @@ class Network:
         """`message`, or the news that `end` was closed, is under way, or lost."""
         if message is not None:
             message = self._said(end.here, message)
-            self._timeline.note(message.SerializeToString())
+            data = message.SerializeToString()
+            check_size(end.here, len(data), message)
+            self._timeline.note(data)
         if end.is_lost:
             self.dropped += 1
         elif end.far is None or end.stuck:

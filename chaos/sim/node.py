@@ -269,6 +269,7 @@ class SimNode(Machine):
                 ),
                 log_start_s=tuning.log_start_ms / 1e3,
                 retention_s=tuning.retention_ms / 1e3,
+                topic_slack_ms=tuning.topic_slack_ms,
                 groups=MEMBER_PACE,
                 delays_ms=MEMBER_DELAYS_MS,
                 part_weight=1,  # each batch of a Send has a turn of its own

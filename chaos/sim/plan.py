@@ -141,9 +141,11 @@ class Tuning:
     scrub_between_ms: int = 2_000  # from one pass of the scrub to the next
     snapshot_entries: int = 40  # from one snapshot of state to the next
     log_start_ms: int = 50  # from one look at whether the log's front can go to the next
+    retention_age_ms: int = 0  # lived time after which a full segment goes; 0: never for its age
     retention_bytes: int = 0  # how long the log may be; 0: as long as it gets
     retention_disk_percent: int = 0  # a voter's disk that is used to that; 0: none is
     retention_ms: int = 100  # from one look at that to the next
+    topic_slack_ms: int = 100  # that what goes by a topic's wish is older than that, at least
     turn_steps: int = 1_000  # of what is done in pieces: entries applied, records read
     flush: Literal["sync", "async"] = "sync"
     hastens_first_election: bool = False  # nodes do; seeds are what they were before these did
@@ -174,6 +176,7 @@ class Plan:
     stopping: int = 0  # of one that does so in order
     keyed: int = 0  # members of a group that reads in order a topic that grows and shrinks
     gatekeeper: bool = False  # topics are opened and closed
+    wisher: bool = False  # topics wish their messages for longer or shorter than the group
     upgraded: bool = False  # whoever starts again does so with a release of the next level
     one_away: bool = False  # when all is at rest a voter goes, and the others have to serve
     weather: Weather = FAIR
@@ -183,8 +186,17 @@ class Plan:
     @property
     def moves_start(self) -> bool:
         """Whether logs may begin later than with entry 1."""
-        is_bounded = self.tuning.retention_bytes > 0 or self.tuning.retention_disk_percent > 0
-        return is_bounded or any(fault.kind is Fault.MOVE_START for fault in self.faults)
+        tuning = self.tuning
+        bounds = tuning.retention_age_ms, tuning.retention_bytes, tuning.retention_disk_percent
+        return any(bounds) or any(fault.kind is Fault.MOVE_START for fault in self.faults)
+
+    @property
+    def goes_by_age_alone(self) -> bool:
+        """Whether nothing of a log may go but what is too old."""
+        tuning = self.tuning
+        others = tuning.retention_bytes, tuning.retention_disk_percent
+        is_moved = any(fault.kind is Fault.MOVE_START for fault in self.faults)
+        return tuning.retention_age_ms > 0 and not any(others) and not is_moved
 
     @property
     def machines(self) -> int:

@@ -171,8 +171,9 @@ class Run:
         # A disk that is refused may have been found, and replaced, only by now.
         self._come_to_rest(world.now_us + PEACE_US)
         self._check_preference()  # before what is told then: that leadership moves is told, too
+        holdings = self.nemesis.copies.holdings()
         self._advance(world.now_us + TOLD_US)
-        self.nemesis.copies.check_told()
+        self.nemesis.copies.check_told(holdings)
         if plan.one_away:
             self._take_one_away()
         self._look()

@@ -22,6 +22,7 @@ from chaos.sim.loop import ProcessLoop
 from chaos.sim.machine import Life
 from chaos.sim.network import Network
 from chaos.sim.node import SimNode
+from chaos.sim.rpc_limits import check_error, check_message
 from chaos.sim.timeline import Actor, ActorDied, Timeline
 from dledger.wire import errors_pb2 as epb
 from dledger.wire.groups_pb2 import AttendRequest, AttendResponse
@@ -107,11 +108,14 @@ class MemberStream:
         if error is not None and not isinstance(error, BrokerError):
             raise Defect("service", f"{self.node.name}, a stream of members: {error!r}") from error
         wire = wire_error(error.failure) if isinstance(error, BrokerError) else None
+        if wire is not None:
+            check_error(self.node.name, wire)
         if not self.is_mute:
             self._later(self._end, wire)
 
     def tell(self, response: AttendResponse) -> None:
         """The node sends it."""
+        check_message(self.node.name, response)
         if not self._goes_mute():
             self._later(self._receive, response)
 

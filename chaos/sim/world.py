@@ -16,16 +16,18 @@ from broker.errors import BrokerError
 from chaos.checkers.history import History
 from chaos.errors import CallFailed
 from chaos.forming import form_disks
+from chaos.sim.ages import Ages
 from chaos.sim.archive import Archive
 from chaos.sim.defect import Defect
 from chaos.sim.group_watch import GroupWatch
 from chaos.sim.loop import WALL_START_MS, ProcessLoop
-from chaos.sim.machine import Life, Machine
+from chaos.sim.machine import Life, Machine, Told
 from chaos.sim.members import Crew
 from chaos.sim.network import Network
 from chaos.sim.node import SimNode
 from chaos.sim.plan import Plan
 from chaos.sim.restored import check_start
+from chaos.sim.rpc_limits import check_error, check_message
 from chaos.sim.snapshots import Snapshots
 from chaos.sim.streams import MemberStream, OnEnd, OnResponse
 from chaos.sim.timeline import Actor, ActorDied, Timeline
@@ -75,7 +77,8 @@ class World:
         for node in self.nodes.values():
             node.disk.kill()
         self.watch = Watch(list(self.nodes.values()), plan.tuning)
-        self.archive = self.watch.archive = Archive() if plan.moves_start else None
+        ages = Ages(plan.tuning.retention_age_ms) if plan.goes_by_age_alone else None
+        self.archive = self.watch.archive = Archive(ages) if plan.moves_start else None
         self.snapshots = Snapshots(plan.random("snapshots"), self.archive)
         self.clients = ProcessLoop(self.timeline, "clients", 99)
         self.history = History()
@@ -206,6 +209,7 @@ class World:
         future: asyncio.Future[Any] = self.clients.create_future()
         target = self.nodes[node]
         timeline = self.timeline
+        check_message(client, request.request if isinstance(request, Told) else request)
         if (client, node) in self.client_cuts:
             self._expire_later(future)
         elif target.life is None:
@@ -260,6 +264,7 @@ class World:
             return
         if isinstance(error, BrokerError):
             wire = wire_error(error.failure)
+            check_error(node.name, wire)
             failure = CallFailed(wire, may_have_happened=wire.outcome == epb.MAY_HAVE_HAPPENED)
             self._answer(_fail, future, failure)
         elif error is not None:
@@ -268,6 +273,7 @@ class World:
             raise Defect("service", f"{node.name}: {error!r}") from error
         else:
             answer = done.result()
+            check_message(node.name, answer)
             if isinstance(answer, pb.SendResponse):
                 for result in answer.results:
                     if not result.HasField("error") and not result.place_forgotten:

@@ -58,6 +58,10 @@ STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.TOPIC_NOT_READABLE: _S.PERMISSION_DENIED,
     ErrorCode.INTERNAL: _S.INTERNAL,
 }
+# A failed call's text travels twice beside its status, once with three bytes for each that isn't
+# ASCII; beyond 8 KiB of metadata gRPC may put an error of its own in its place.
+MAX_TEXT_BYTES: Final = 1_000
+_CUT: Final = " …"
 # Both have the same names on either side; one that the wire lacks fails at import.
 _WIRE_CODES: Final[dict[ErrorCode, epb.ErrorCode]] = {
     code: getattr(epb, code.name) for code in ErrorCode
@@ -68,17 +72,25 @@ _WIRE_OUTCOMES: Final[dict[Outcome, epb.Outcome]] = {
 
 
 def wire_error(failure: Failure) -> epb.Error:
-    """The error as callers are told it."""
+    """The error as callers are told it: of a long text, as one that repeats what a caller gave may
+    be, the beginning."""
     traits, valid = failure.traits, failure.valid
     return epb.Error(
         code=_WIRE_CODES[failure.code],
-        message=failure.message,
+        message=_beginning(failure.message),
         retriable=traits.is_retriable,
         outcome=_WIRE_OUTCOMES[traits.outcome],
         leader=wire_address(failure.leader),
         term=failure.term,
         valid=None if valid is None else epb.OffsetRange(min_offset=valid[0], max_offset=valid[1]),
     )
+
+
+def _beginning(text: str) -> str:
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= MAX_TEXT_BYTES:
+        return text
+    return encoded[:MAX_TEXT_BYTES].decode(errors="ignore") + _CUT
 
 
 def wire_address(address: NodeAddress | None) -> epb.NodeAddress | None:
@@ -90,8 +102,8 @@ def wire_address(address: NodeAddress | None) -> epb.NodeAddress | None:
 
 async def abort(context: Context, error: BrokerError) -> NoReturn:
     """Ends the call with `error`'s status; the error travels in the trailing metadata."""
-    trailing = in_metadata(wire_error(error.failure))
-    await context.abort(STATUS[error.code], error.message, trailing)
+    wire = wire_error(error.failure)
+    await context.abort(STATUS[error.code], wire.message, in_metadata(wire))
     raise AssertionError("context.abort raises")
 
 

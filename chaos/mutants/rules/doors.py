@@ -22,6 +22,14 @@ DOORS = (
         tests=("tests/integration/test_strangers_on_the_wire.py",),
     ),
     Mutant(
+        "an-errors-text-beyond-what-grpc-carries",
+        "broker/doors/grpc/errors.py",
+        "        message=_beginning(failure.message),\n",
+        "        message=failure.message,\n",
+        masked="no simulated client gives what an error would repeat at length",
+        tests=("tests/broker/test_grpc_door.py",),
+    ),
+    Mutant(
         "connections-unbounded",
         "broker/doors/grpc/bounds.py",
         '        ("grpc.max_allowed_incoming_connections", bounds.count),\n',

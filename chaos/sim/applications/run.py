@@ -78,6 +78,7 @@ def library_plan(seed: int, duration_ms: int) -> Plan:
     tuning = replace(
         drawn.tuning,
         flush="sync",
+        retention_age_ms=0,
         retention_bytes=0,
         retention_disk_percent=0,
         segment_bytes=max(drawn.tuning.segment_bytes, LEAST_SEGMENT_BYTES),

@@ -29,6 +29,7 @@ MOVES_SHARE = 0.35  # of the seeds
 # in those that could give it; and what differs, before anybody compares it.
 NOT_WITH_MOVES = frozenset({Fault.BIT_FLIP, Fault.SNAPSHOT_ROT, Fault.ALTERED_LOG})
 FIRST_ODD_ERROR = 12_000
+AGED_ALONE_SHARE = 0.5  # of the seeds whose logs let go what is old: nothing else goes there
 ROTTING_FRONTS_SHARE = 0.5  # of the seeds in which logs rot and fronts move; the others rot not
 
 
@@ -108,7 +109,8 @@ def with_altered_logs(plan: Plan) -> Plan:
 
 def with_moves(plan: Plan) -> Plan:
     """In some groups the front of the log goes now and then, so that who was away, or is new, needs
-    what nobody has; segments are small, and snapshots frequent."""
+    what nobody has; segments are small, and snapshots frequent. In some of those it goes by its age
+    alone, by the leader's own word."""
     chance = plan.random("log-start")
     if chance.random() >= MOVES_SHARE:
         return plan
@@ -118,6 +120,7 @@ def with_moves(plan: Plan) -> Plan:
         segment_bytes=8 << 10,
         snapshot_entries=chance.choice((5, 20)),
         log_start_ms=chance.choice((20, 200)),
+        retention_age_ms=plan.random("retention-age").choice((0, 2_000, 4_000, 6_000)),
         retention_bytes=plan.random("retention").choice((0, 24 << 10, 100 << 10)),
         retention_disk_percent=plan.random("retention-disk").choice((0, 85)),
     )
@@ -125,6 +128,9 @@ def with_moves(plan: Plan) -> Plan:
     is_rotting = plan.random("rotting-fronts").random() < ROTTING_FRONTS_SHARE
     left_out = NOT_WITH_MOVES | (frozenset() if is_rotting else {Fault.LOG_ROT})
     kept = [fault for fault in plan.faults if fault.kind not in left_out]
+    is_alone = plan.random("aged alone").random() < AGED_ALONE_SHARE
+    if tuning.retention_age_ms and is_alone:
+        tuning, events = replace(tuning, retention_bytes=0, retention_disk_percent=0), []
     return replace(plan, tuning=tuning, faults=in_order([*kept, *events]))
 
 

@@ -13,6 +13,7 @@ POPPERS_SHARE = 0.4
 FAILING_SHARE = 0.25
 KEYED_SHARE = 0.3
 GATEKEEPER_SHARE = 0.15
+WISHER_SHARE = 0.4  # of the seeds whose queues may begin later anyway
 
 
 def with_racers(plan: Plan) -> Plan:
@@ -74,3 +75,10 @@ def with_keyed(plan: Plan) -> Plan:
 def with_gatekeeper(plan: Plan) -> Plan:
     """In some, topics are opened and closed while they are used."""
     return replace(plan, gatekeeper=plan.random("gatekeeper").random() < GATEKEEPER_SHARE)
+
+
+def with_wisher(plan: Plan) -> Plan:
+    """In some whose queues may begin later, topics wish their messages for longer or shorter."""
+    if not plan.moves_start:
+        return plan
+    return replace(plan, wisher=plan.random("wisher").random() < WISHER_SHARE)

@@ -38,6 +38,7 @@ from chaos.sim.drawing.load import (
     with_poppers,
     with_racers,
     with_unit_writers,
+    with_wisher,
 )
 from chaos.sim.plan import DEFAULT_DURATION_MS, DEFAULT_RATE, Plan
 
@@ -85,4 +86,4 @@ def draw_plan(
     one_away = plan.random("one-away/drawn").random() < share
     plan = replace(plan, upgraded=upgraded, one_away=one_away)
     plan = with_overseers(with_crews(with_unit_writers(plan)))
-    return with_keyed(with_gatekeeper(with_failing(with_poppers(plan))))
+    return with_wisher(with_keyed(with_gatekeeper(with_failing(with_poppers(plan)))))

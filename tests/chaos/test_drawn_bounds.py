@@ -1,0 +1,113 @@
+"""What is drawn beside faults: how long things are kept, and what machines and networks bear."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.leader.retention import Measured, SegmentEnd
+from broker.leader.topic_retention import TopicRetention
+from broker.state.topics import TopicState
+from chaos.sim import rpc_limits
+from chaos.sim.defect import Defect
+from chaos.sim.drawing.plans import draw_plan
+from chaos.sim.plan import Plan
+from chaos.sim.rpc_limits import check_error, check_size
+from chaos.sim.run import run_plan
+from chaos.sim.world import World
+from dledger.limits import RPC_LIMIT_BYTES
+from dledger.wire import errors_pb2 as epb
+
+WISHED = 740020  # some of its topics' messages go
+
+
+def aged(seed: int) -> Plan:
+    """A group that lets go what is too old, and nothing else."""
+    plan = draw_plan(seed, duration_ms=6_000)
+    assert plan.goes_by_age_alone
+    return plan
+
+
+def test_what_is_old_goes_and_nothing_else() -> None:
+    """By the leader's own word, and by the whole history."""
+    found: list[int] = []
+
+    def look(world: World) -> None:
+        assert world.archive is not None
+        assert world.archive.ages is not None
+        found.append(world.archive.ages.moves)
+
+    assert run_plan(aged(9), look).failure is None
+    assert found > [0]
+
+
+def test_an_age_that_is_reckoned_too_high_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything as old as the log is."""
+
+    def oldest(_: SegmentEnd, measured: Measured) -> int:
+        return measured.lived_ms
+
+    monkeypatch.setattr(SegmentEnd, "age_ms", oldest)
+    failure = run_plan(aged(9)).failure
+    assert failure is not None
+    assert failure.check == "retired too early"
+
+
+def test_a_part_of_the_seeds_goes_by_age_alone() -> None:
+    """Some of those whose log's front goes at all."""
+    plans = [draw_plan(seed) for seed in range(200)]
+    assert 10 < sum(plan.goes_by_age_alone for plan in plans) < 50
+    assert sum(plan.tuning.retention_age_ms > 0 for plan in plans) < 80
+
+
+def test_what_grpc_would_not_carry_is_found() -> None:
+    """A message beyond its limit, and an error whose text takes too much room beside a status."""
+    check_size("n1", RPC_LIMIT_BYTES, b"")
+    with pytest.raises(Defect, match="message beyond"):
+        check_size("n1", RPC_LIMIT_BYTES + 1, b"")
+    check_error("n1", epb.Error(message="a" * 3_000))
+    check_error("n1", epb.Error(message="ü" * 800))
+    for text in ("a" * 4_000, "ü" * 2_000):
+        with pytest.raises(Defect, match="error beyond"):
+            check_error("n1", epb.Error(message=text))
+
+
+def test_an_errors_text_is_held_against_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every error that a node answers with."""
+    monkeypatch.setattr(rpc_limits, "METADATA_BYTES", 0)
+    failure = run_plan(draw_plan(1, duration_ms=500)).failure
+    assert failure is not None
+    assert failure.check == "error beyond gRPC's metadata"
+
+
+def wished(seed: int) -> Plan:
+    """A group whose topics wish their messages for longer and shorter."""
+    plan = replace(draw_plan(seed, duration_ms=6_000), faults=())
+    assert plan.wisher
+    return plan
+
+
+def test_what_a_topic_lets_go_of_is_as_old_as_it_wishes() -> None:
+    """By the leader's own word, and by the whole history."""
+    found: list[int] = []
+
+    def look(world: World) -> None:
+        assert world.archive is not None
+        found.append(world.archive.wishes.moves)
+
+    assert run_plan(wished(WISHED), look).failure is None
+    assert found > [0]
+
+
+def test_what_a_topic_lets_go_of_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that takes each wish for one of 300 ms."""
+    honest = TopicRetention._wishing
+
+    def hasty(of: TopicRetention) -> list[tuple[TopicState, int]]:
+        return [(topic, 300) for topic, _ in honest(of)]
+
+    monkeypatch.setattr(TopicRetention, "_wishing", hasty)
+    failure = run_plan(wished(WISHED)).failure
+    assert failure is not None
+    assert failure.check == "let go too early"
