@@ -5,8 +5,10 @@ Most of them speak the protocol as it is, since the client refuses some of this 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final
@@ -14,7 +16,14 @@ from typing import Any, Final
 import grpc
 import pytest
 
-from dledger.client import GroupStyled, InvalidArgument, Permission, ReceiptExpired, TopicReplaced
+from dledger.client import (
+    GroupStyled,
+    InvalidArgument,
+    Message,
+    Permission,
+    ReceiptExpired,
+    TopicReplaced,
+)
 from dledger.client.blocking import BlockingClient
 from dledger.testing import BlockingFakeGroup
 from dledger.testing.fixtures import dledger_group
@@ -336,6 +345,59 @@ def test_workers_begin_anew_in_a_topic_made_anew(client: BlockingClient) -> None
         delivery.ack()
     assert [each.message.body for each in worker.receive()] == [b"3"]
     worker.close()
+
+
+def test_held_calls_end_with_the_topic(ask: Ask, client: BlockingClient) -> None:
+    """Whoever waits for messages of it is told that it is gone; or that it is another one by then,
+    of which nobody who waited is given anything."""
+    topic = named("t")
+    client.create_topic(topic, queues=1)
+    held_ms = 15_000
+    calls = [
+        pb.PullRequest(topic=topic, queue_id=0, offset=0, hold_ms=held_ms),
+        dpb.ReceiveRequest(
+            group=named("g"), topic=topic, attempt_id=b"1" * 8, hidden_ms=1_000, hold_ms=held_ms
+        ),
+    ]
+    started = time.monotonic()
+    with ThreadPoolExecutor(len(calls)) as threads:
+        told = [threads.submit(ask, call) for call in calls]
+        time.sleep(0.3)
+        with replaced(client, topic):
+            pass
+        fill(client, topic, b"new")
+        assert {each.result() for each in told} <= {"TOPIC_NOT_FOUND", "TOPIC_REPLACED"}
+    assert time.monotonic() - started < held_ms / 1_000
+
+
+def test_members_at_work_go_on_in_a_topic_made_anew(client: BlockingClient) -> None:
+    """From its first message on; what was committed in the former one isn't taken for theirs."""
+    topic, group, bodies = named("t"), named("g"), [b"1", b"2", b"3"]
+    client.create_topic(topic, queues=1)
+    fill(client, topic, *bodies)
+    service = client.push_consumer(group)
+    seen: list[bytes] = []
+    former, latter = threading.Event(), threading.Event()
+
+    @service.on(topic)
+    def handle(message: Message) -> None:
+        seen.append(message.body)
+        if event := {3: former, 7: latter}.get(len(seen)):
+            event.set()
+
+    running = threading.Thread(target=service.run)
+    running.start()
+    try:
+        assert former.wait(PATIENCE_S)
+        with replaced(client, topic):
+            pass
+        fill(client, topic, b"4", b"5", b"6", b"7")
+        assert latter.wait(PATIENCE_S)
+    finally:
+        service.stop()
+        running.join()
+    assert sorted(seen) == [b"%d" % number for number in range(1, 8)]
+    assert client.fetch_offsets(group, topic) == {0: 4}
 
 
 def test_style_of_a_group_goes_with_its_only_topic(client: BlockingClient) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _SAME = "tests/testing/test_same_refusals.py::"
+_FAKES = "tests/testing/test_fakes.py::"
 _NO_FAKES = "the simulator's nodes are real ones"
 
 FAKES = (
@@ -55,5 +56,29 @@ FAKES = (
         "if len(name) > 255:",
         masked=_NO_FAKES,
         tests=(f"{_SAME}test_topics_have_names_and_numbers_of_queues",),
+    ),
+    Mutant(
+        "fake-holds-who-waits-for-a-topic-that-is-gone",
+        "dledger/testing/fake_nodes.py",
+        "self.model.queues(request.topic, incarnation)",
+        "pass",
+        masked=_NO_FAKES,
+        tests=(f"{_SAME}test_held_calls_end_with_the_topic[fake]",),
+    ),
+    Mutant(
+        "fake-members-hold-a-topic-that-is-gone",
+        "dledger/testing/fake_members.py",
+        "        group.model.when_deleted.append(self._forget)\n",
+        "",
+        masked=_NO_FAKES,
+        tests=(f"{_FAKES}test_deleted_topic_is_nobodys_at_once",),
+    ),
+    Mutant(
+        "fake-failures-outlive-their-topic",
+        "dledger/testing/fake_retries.py",
+        "        group.model.when_deleted.append(self._forget)\n",
+        "",
+        masked=_NO_FAKES,
+        tests=(f"{_FAKES}test_deleted_topic_is_nobodys_at_once",),
     ),
 )
