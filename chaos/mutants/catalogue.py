@@ -23,6 +23,7 @@ from chaos.mutants.rules.disks import DISKS
 from chaos.mutants.rules.divergence import DIVERGENCE
 from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
+from chaos.mutants.rules.fakes import FAKES
 from chaos.mutants.rules.fast_way import FAST_WAY
 from chaos.mutants.rules.filters import FILTERS
 from chaos.mutants.rules.gaps import GAPS
@@ -92,6 +93,7 @@ _RULES = (
     *DELIVERIES,
     *FILTERS,
     *VERDICTS,
+    *FAKES,
 )
 
 MUTANTS = tuple(seen_by_applications(_RULES))

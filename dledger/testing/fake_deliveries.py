@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from dledger.client.members.settings import GROUP_PATTERN
 from dledger.records.record import decode_records
 from dledger.records.reserved import DEFAULT_ATTEMPTS, EXHAUSTED
 from dledger.testing.fake_members import FakeMembers
@@ -58,7 +59,7 @@ class FakeHanding:
 
 @dataclass
 class FakeDesk:
-    """A group in a topic: of these very queues, whatever has the name later."""
+    """A group in a topic, with its queues."""
 
     queues: list[FakeQueue]
     is_fifo: bool
@@ -80,11 +81,16 @@ class FakeDeliveries:
 
     def __init__(self, group: Nodes) -> None:
         self._group = group
+        group.model.when_deleted.append(self._forget)
         self._desks: dict[tuple[str, str], FakeDesk] = {}
 
     def has(self, group: str) -> bool:
         """Whether the group's messages are handed out one by one."""
         return any(of == group for of, _ in self._desks)
+
+    def _forget(self, topic: str) -> None:
+        """The topic is deleted: what is in hand of it is nothing any more."""
+        self._desks = {key: desk for key, desk in self._desks.items() if key[1] != topic}
 
     @property
     def _now(self) -> float:
@@ -93,10 +99,10 @@ class FakeDeliveries:
     # --- calls --------------------------------------------------------------------------------
 
     async def on_Receive(self, node: object, request: pb.ReceiveRequest) -> pb.ReceiveResponse:
+        _check_group(request.group)
         desk = self._desk(request)
-        answer = pb.ReceiveResponse(
-            topic_incarnation=self._group.model.incarnations.get(request.topic, 0)
-        )
+        incarnation = self._group.model.incarnations[request.topic]
+        answer = pb.ReceiveResponse(topic_incarnation=incarnation)
         answer.unsettled.extend(self._settle(desk, request.settled))
         self._group.model.check_permission(request.topic, READ)
         hold_ms = request.hold_ms if request.HasField("hold_ms") else HOLD_MS
@@ -106,23 +112,26 @@ class FakeDeliveries:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(left, LOOK_S)):
                         await self._group.model.arrived.wait()
+            self._group.model.queues(request.topic, incarnation)
         for each in _together(given):
             answer.handed.append(each)
         return answer
 
     async def on_Settle(self, node: object, request: pb.SettleRequest) -> pb.SettleResponse:
-        self._group.model.queue(request.topic, 0)
+        _check_group(request.group)
+        if not request.settled:
+            raise Refusal(wire_error(epb.INVALID_ARGUMENT, "nothing is to be settled"))
+        self._group.model.queues(request.topic, request.topic_incarnation)
         desk = self._desks.get((request.group, request.topic))
-        if desk is None or desk.queues is not self._group.model.topics[request.topic]:
+        if desk is None:
             raise Refusal(wire_error(epb.RECEIPT_SUPERSEDED, "nothing was handed out"))
         return pb.SettleResponse(unsettled=self._settle(desk, request.settled))
 
     def _desk(self, request: pb.ReceiveRequest) -> FakeDesk:
         model = self._group.model
-        model.queue(request.topic, 0)
-        queues = model.topics[request.topic]
+        queues = model.queues(request.topic, request.topic_incarnation)
         desk = self._desks.get((request.group, request.topic))
-        if desk is None or desk.queues is not queues:
+        if desk is None:
             if request.group in self._group.members.records or any(
                 of == request.group for of, _ in model.offsets
             ):
@@ -254,3 +263,9 @@ def _together(given: list[Given]) -> list[pb.HandedOut]:
         found[key].count += 1
         found[key].records += record
     return list(found.values())
+
+
+def _check_group(name: str) -> None:
+    if not GROUP_PATTERN.fullmatch(name):
+        text = f"no consumer group that is handed messages has the name {name[:300]!r}"
+        raise Refusal(wire_error(epb.INVALID_ARGUMENT, text))

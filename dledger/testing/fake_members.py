@@ -138,6 +138,7 @@ class FakeMembers:
 
     def __init__(self, group: Nodes) -> None:
         self._group = group
+        group.model.when_deleted.append(self._forget)
         self.records: dict[str, FakeRecord] = {}
         self.streams: list[FakeStream] = []
         self.commits: list[gpb.CommitLeasesRequest] = []
@@ -221,6 +222,25 @@ class FakeMembers:
     def place(self, topic: str, queue_id: int) -> FakePlace:
         """The queue of the topic that has the name now."""
         return FakePlace(topic, self._group.model.incarnations.get(topic, 0), queue_id)
+
+    def meant(self, place: FakePlace) -> FakePlace:
+        """The queue, where incarnation 0 is that of whichever topic has the name.
+
+        Raises:
+            Refusal: no such topic has it.
+        """
+        self._group.model.queues(place.topic, place.incarnation)
+        return self.place(place.topic, place.queue_id)
+
+    def _forget(self, topic: str) -> None:
+        """The topic is deleted: nobody holds a queue of it, or has finished anything."""
+        for name, record in self.records.items():
+            for known in (record.leases, record.finished):
+                for place in [each for each in known if each.topic == topic]:
+                    del known[place]
+            record.withheld = {each for each in record.withheld if each.topic != topic}
+            record.started = {each for each in record.started if each[0] != topic}
+            self.assign(name)
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -607,6 +627,10 @@ class FakeMembers:
         place: FakePlace,
         queue: kpb.QueueProgress,
     ) -> epb.Error | None:
+        try:
+            place = self.meant(place)
+        except Refusal as refusal:
+            return refusal.error
         lease = record.leases.get(place)
         if lease is None or (lease.session, lease.epoch) != (request.session, queue.epoch):
             return wire_error(epb.LEASE_LOST)
@@ -645,8 +669,10 @@ class FakeMembers:
         answer = gpb.PullQueuesResponse()
         messages, size = request.max_messages or 32, request.max_bytes or 262_144
         for position, wanted in enumerate(request.queues):
-            place = FakePlace(wanted.topic, wanted.topic_incarnation, wanted.queue_id)
             try:
+                place = self.meant(
+                    FakePlace(wanted.topic, wanted.topic_incarnation, wanted.queue_id)
+                )
                 found, at = self._records_of(request, wanted, place, messages, size)
             except Refusal as refusal:
                 answer.queues.add(position=position, error=refusal.error)
@@ -685,8 +711,6 @@ class FakeMembers:
                 filters = record.settings.filters.topics
                 tags = [tag for each in filters if each.topic == place.topic for tag in each.tags]
         queue = self._group.model.queue(wanted.topic, wanted.queue_id)
-        if place.incarnation not in (0, self.place(wanted.topic, 0).incarnation):
-            raise Refusal(wire_error(epb.TOPIC_REPLACED))
         if not queue.min_offset <= wanted.offset <= len(queue.records):
             raise Refusal(self._group.model.out_of_range(queue, wanted.offset))
         if wanted.offset < len(queue.records):

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, field
 
 from dledger.records.layout import RECORD
 from dledger.records.record import decode_records, record_starts
+from dledger.records.reserved import is_reserved
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import errors_pb2 as epb
@@ -22,6 +24,7 @@ OFFSETS = RECORD.run("queue_offset", "physical_offset")
 STORED = RECORD.run("store_time_ms", "store_host")
 REMEMBERED_BATCHES = 5
 WRITTEN, READ = 2, 4  # bits of a topic's permission
+MAX_QUEUES = 1_024  # of a topic
 
 
 @dataclass
@@ -53,7 +56,7 @@ class Model:
 
     def __init__(self) -> None:
         self.topics: dict[str, list[FakeQueue]] = {}
-        self.incarnations: dict[str, int] = {}  # of topics whose incarnation is told
+        self.incarnations: dict[str, int] = {}  # by topic: the entry that created it
         self.sequences: dict[tuple[bytes, str, int], Sequence] = {}
         self.producers: dict[bytes, Registered] = {}  # by token, former ones too
         self.names: dict[str, Registered] = {}
@@ -70,22 +73,50 @@ class Model:
         self.knows_tags = True  # False: as nodes from before that, it gives everything
         self.looked_at_once = 32_768  # records, by tags
         self.max_hold_ms = 20_000
+        self.when_deleted: list[Callable[[str], None]] = []  # called with the topic's name
 
     def create(self, name: str, queues: int) -> None:
+        """The topic is there, without a message; one that had the name is gone."""
+        if name in self.topics:
+            self.delete(name)
+        self.entries += 1
+        self.incarnations[name] = self.entries
         self.topics[name] = [FakeQueue() for _ in range(queues)]
 
     def delete(self, name: str) -> None:
-        del self.topics[name]
+        """The topic is gone, and whatever was known of it."""
+        del self.topics[name], self.incarnations[name]
         self.sequences = {key: each for key, each in self.sequences.items() if key[1] != name}
+        self.offsets = {key: each for key, each in self.offsets.items() if key[1] != name}
+        for known in (self.retention_ms, self.write_queues, self.changes, self.permissions):
+            known.pop(name, None)
+        for forget in self.when_deleted:
+            forget(name)
 
     def hold_s(self, wanted_ms: int) -> float:
         """For how long a call is held that is to be held so long."""
         return min(wanted_ms, self.max_hold_ms) / 1000
 
-    def queue(self, topic: str, queue_id: int) -> FakeQueue:
+    def queues(self, topic: str, incarnation: int = 0) -> list[FakeQueue]:
+        """Those of the topic that has the name. Incarnation 0: whichever has.
+
+        Raises:
+            Refusal: there is none, or another one than is meant.
+        """
         if topic not in self.topics:
             raise Refusal(wire_error(epb.TOPIC_NOT_FOUND, f"topic {topic!r} does not exist"))
-        queues = self.topics[topic]
+        present = self.incarnations[topic]
+        if incarnation not in (0, present):
+            raise Refusal(wire_error(epb.TOPIC_REPLACED, f"the one of entry {present}"))
+        return self.topics[topic]
+
+    def queue(self, topic: str, queue_id: int, incarnation: int = 0) -> FakeQueue:
+        """A queue of the topic; see `queues`.
+
+        Raises:
+            Refusal: the topic isn't there, or has no such queue.
+        """
+        queues = self.queues(topic, incarnation)
         if queue_id >= len(queues):
             raise Refusal(wire_error(epb.QUEUE_NOT_FOUND, f"{len(queues)} queues"))
         return queues[queue_id]
@@ -94,8 +125,6 @@ class Model:
         """A topic of the brokers' own is there."""
         if topic not in self.topics:
             self.create(topic, 1)
-            self.entries += 1
-            self.incarnations[topic] = self.entries
 
     def add(self, topic: str, record: bytes, queue_id: int = 0) -> int:
         """The record, which the brokers have made, is stored; at which offset."""
@@ -146,8 +175,10 @@ class Model:
 
     def store(self, producer: bytes, batch: pb.SendBatch) -> pb.SendResult:
         """Stores a batch once, as the state machine would; of nobody's as often as it is sent."""
+        check_own(batch.topic)
+        self.queues(batch.topic, batch.topic_incarnation)
         if not producer:
-            queue = self._queue_meant(batch)
+            queue = self.queue(batch.topic, batch.queue_id)
             self._check_choice(batch)
             self.check_permission(batch.topic, WRITTEN)
             return self._append(queue, batch)
@@ -156,7 +187,7 @@ class Model:
             raise Refusal(wire_error(epb.UNKNOWN_PRODUCER, "not registered"))
         if known.producer_id != producer:
             raise Refusal(wire_error(epb.PRODUCER_FENCED, "registered by another"))
-        queue = self._queue_meant(batch)
+        queue = self.queue(batch.topic, batch.queue_id)
         key = (known.origin, batch.topic, batch.queue_id)
         state = self.sequences.get(key, Sequence())
         for base, count, result in state.recent:
@@ -180,13 +211,6 @@ class Model:
         self.sequences[key] = state
         return result
 
-    def _queue_meant(self, batch: pb.SendBatch) -> FakeQueue:
-        queue = self.queue(batch.topic, batch.queue_id)
-        present = self.incarnations.get(batch.topic, 0)
-        if batch.topic_incarnation not in (0, present):
-            raise Refusal(wire_error(epb.TOPIC_REPLACED, f"the one of entry {present}"))
-        return queue
-
     def _check_choice(self, batch: pb.SendBatch) -> None:
         present = self.changes.get(batch.topic, 0)
         if batch.HasField("queues_changed") and batch.queues_changed != present:
@@ -199,7 +223,7 @@ class Model:
         queues = self.topics[topic]
         before = self.write_queues.get(topic, len(queues))
         read, write = max(read_queues, len(queues)), write_queues or before
-        if write > read:
+        if not write <= read <= MAX_QUEUES:
             raise Refusal(wire_error(epb.INVALID_ARGUMENT, f"{write} of {read} queues"))
         queues += [FakeQueue() for _ in range(read - len(queues))]
         self.write_queues[topic] = write
@@ -256,3 +280,14 @@ class Model:
     def bodies(self, topic: str, queue_id: int) -> list[bytes]:
         """What is stored in a queue, in order."""
         return [decode_records(record)[0].body for record in self.topics[topic][queue_id].records]
+
+
+def check_own(topic: str) -> None:
+    """The topic isn't one of the brokers' own.
+
+    Raises:
+        Refusal: it is.
+    """
+    if is_reserved(topic):
+        text = f"topic {topic!r} is the brokers' own: it can be read, and nothing else"
+        raise Refusal(wire_error(epb.INVALID_ARGUMENT, text))

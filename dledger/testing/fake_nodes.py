@@ -6,14 +6,15 @@ real group does by accident it does on command: a node is killed (its port close
 break), frozen (connected, silent, as after SIGSTOP), elected, made to refuse the next calls with
 an error, or to lose an answer after it has acted.
 
-The model is one object for all nodes, as if replication took no time. It is longer than a module
-should be, as it has a handler for each method of the contract.
+The model is one object for all nodes, as if replication took no time. Topics, and all that is of
+consumer groups, have modules of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -21,12 +22,14 @@ from typing import Any
 import grpc
 
 from dledger.limits import MESSAGE_LENGTHS
-from dledger.records.record import decode_records, message_id
+from dledger.records.errors import InvalidRecord
+from dledger.records.record import decode_records, message_id, parse_message_id
 from dledger.testing.fake_consumers import FakeConsumers
 from dledger.testing.fake_deliveries import FakeDeliveries
 from dledger.testing.fake_members import FakeMembers
-from dledger.testing.fake_model import READ, STORE_HOST, Model
+from dledger.testing.fake_model import MAX_QUEUES, READ, STORE_HOST, Model
 from dledger.testing.fake_retries import FakeRetries
+from dledger.testing.fake_topics import FakeTopics, wire_offsets
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
@@ -36,6 +39,7 @@ from dledger.wire import errors_pb2 as epb
 from dledger.wire import groups_pb2 as gpb
 
 SERVICES = {"Broker": pb, "Cluster": cpb, "Consumers": upb, "Deliveries": dpb, "Groups": gpb}
+GROUP_PATTERN = re.compile(r"[A-Za-z0-9_%-]{1,255}")
 SERVER_OPTIONS = (("grpc.so_reuseport", 0), *MESSAGE_LENGTHS)
 
 
@@ -172,6 +176,7 @@ class FakeGroup:
         self.after: list[Intercept] = []
         self.refuse_watches = False
         self.sends: list[pb.SendRequest] = []
+        self.topics = FakeTopics(self)
         self.retries = FakeRetries(self)
         self.deliveries = FakeDeliveries(self)
         self.consumers = FakeConsumers(self)
@@ -245,7 +250,7 @@ class FakeGroup:
 
     def handler(self, name: str) -> Callable[[FakeNode, Any], Awaitable[Any]]:
         """What answers that method, for any node."""
-        parts = (self, self.retries, self.deliveries, self.consumers)
+        parts = (self, self.topics, self.retries, self.deliveries, self.consumers)
         found = (getattr(part, f"on_{name}", None) for part in parts)
         handler: Callable[[FakeNode, Any], Awaitable[Any]] = next(filter(None, found))
         return handler
@@ -276,7 +281,8 @@ class FakeGroup:
         return answer
 
     async def on_Pull(self, node: FakeNode, request: pb.PullRequest) -> pb.PullResponse:
-        queue = self.model.queue(request.topic, request.queue_id)
+        queue = self.model.queue(request.topic, request.queue_id, request.topic_incarnation)
+        incarnation = self.model.incarnations[request.topic]
         self.model.check_permission(request.topic, READ)
         if not queue.min_offset <= request.offset <= len(queue.records):
             raise Refusal(self.model.out_of_range(queue, request.offset))
@@ -292,6 +298,7 @@ class FakeGroup:
                     async with asyncio.timeout(self.model.hold_s(request.hold_ms)):
                         while not found:
                             await self.model.arrived.wait()
+                            self.model.queues(request.topic, incarnation)
                             found, at = look()
         return pb.PullResponse(
             records=b"".join(found),
@@ -299,13 +306,14 @@ class FakeGroup:
             next_offset=at,
             min_offset=queue.min_offset,
             max_offset=len(queue.records),
+            topic_incarnation=incarnation,
             filtered_count=at - request.offset - len(found),
         )
 
     async def on_GetQueueOffsets(
         self, node: FakeNode, request: pb.GetQueueOffsetsRequest
     ) -> pb.GetQueueOffsetsResponse:
-        queue = self.model.queue(request.topic, request.queue_id)
+        queue = self.model.queue(request.topic, request.queue_id, request.topic_incarnation)
         return pb.GetQueueOffsetsResponse(
             min_offset=queue.min_offset, max_offset=len(queue.records)
         )
@@ -313,120 +321,48 @@ class FakeGroup:
     async def on_GetOffsetByTime(
         self, node: FakeNode, request: pb.GetOffsetByTimeRequest
     ) -> pb.GetOffsetByTimeResponse:
-        queue = self.model.queue(request.topic, request.queue_id)
+        queue = self.model.queue(request.topic, request.queue_id, request.topic_incarnation)
         times = [decode_records(record)[0].store_time_ms for record in queue.records]
-        offset = next((at for at, time in enumerate(times) if time >= request.time_ms), len(times))
+        held = range(queue.min_offset, len(times))
+        offset = next((at for at in held if times[at] >= request.time_ms), len(times))
         return pb.GetOffsetByTimeResponse(offset=offset)
 
     async def on_GetMessage(
         self, node: FakeNode, request: pb.GetMessageRequest
     ) -> pb.GetMessageResponse:
         if request.WhichOneof("by") == "position":
-            at = request.position
-            queue = self.model.queue(at.topic, at.queue_id)
-            if at.offset < len(queue.records):
-                return pb.GetMessageResponse(record=queue.records[at.offset])
+            return pb.GetMessageResponse(record=self._record_at(request.position))
+        try:
+            parse_message_id(request.message_id)
+        except (ValueError, InvalidRecord) as error:
+            raise Refusal(wire_error(epb.INVALID_ARGUMENT, "32 hex digits")) from error
         for queues in self.model.topics.values():
-            for record in (record for queue in queues for record in queue.records):
-                if message_id(STORE_HOST, decode_records(record)[0].physical_offset) == (
-                    request.message_id
-                ):
-                    return pb.GetMessageResponse(record=record)
+            for queue in queues:
+                for record in queue.records[queue.min_offset :]:
+                    at = decode_records(record)[0].physical_offset
+                    if message_id(STORE_HOST, at) == request.message_id:
+                        return pb.GetMessageResponse(record=record)
         raise Refusal(wire_error(epb.MESSAGE_NOT_FOUND))
 
-    async def on_CreateTopic(
-        self, node: FakeNode, request: pb.CreateTopicRequest
-    ) -> pb.CreateTopicResponse:
-        queues = request.queue_count or 4
-        existing = self.model.topics.get(request.name)
-        if existing is None:
-            self.model.create(request.name, queues)
-        elif not request.if_not_exists or len(existing) != queues:
-            raise Refusal(wire_error(epb.TOPIC_EXISTS))
-        if not self.model.knows_wishes:
-            return pb.CreateTopicResponse(topic=self._topic(request.name))
-        if request.HasField("retention_ms"):
-            self.model.retention_ms[request.name] = request.retention_ms
-        if request.HasField("permission"):
-            self.model.permissions[request.name] = request.permission
-        return pb.CreateTopicResponse(topic=self._topic(request.name))
-
-    async def on_RetainTopic(
-        self, node: FakeNode, request: pb.RetainTopicRequest
-    ) -> pb.RetainTopicResponse:
-        self.model.queue(request.name, 0)
-        self.model.retention_ms[request.name] = request.retention_ms
-        return pb.RetainTopicResponse(topic=self._topic(request.name))
-
-    async def on_UpdateTopic(
-        self, node: FakeNode, request: pb.UpdateTopicRequest
-    ) -> pb.UpdateTopicResponse:
-        self.model.queue(request.name, 0)
-        self.model.update(request.name, request.read_queues, request.write_queues)
-        return pb.UpdateTopicResponse(topic=self._topic(request.name))
-
-    async def on_PermitTopic(
-        self, node: FakeNode, request: pb.PermitTopicRequest
-    ) -> pb.PermitTopicResponse:
-        self.model.queue(request.name, 0)
-        self.model.permissions[request.name] = request.permission
-        return pb.PermitTopicResponse(topic=self._topic(request.name))
-
-    async def on_MeasureTopic(
-        self, node: FakeNode, request: pb.MeasureTopicRequest
-    ) -> pb.MeasureTopicResponse:
-        self.model.queue(request.name, request.first_queue)
-        answer = pb.MeasureTopicResponse(topic=self._topic(request.name))
-        for queue_id, queue in enumerate(self.model.topics[request.name]):
-            if queue_id >= request.first_queue:
-                last = decode_records(queue.records[-1])[0].store_time_ms if queue.records else None
-                answer.queues.add(
-                    queue_id=queue_id,
-                    min_offset=queue.min_offset,
-                    max_offset=len(queue.records),
-                    last_stored_ms=last,
-                )
-        return answer
-
-    async def on_DeleteTopic(
-        self, node: FakeNode, request: pb.DeleteTopicRequest
-    ) -> pb.DeleteTopicResponse:
-        self.model.queue(request.name, 0)
-        self.model.delete(request.name)
-        return pb.DeleteTopicResponse()
-
-    async def on_ListTopics(
-        self, node: FakeNode, request: pb.ListTopicsRequest
-    ) -> pb.ListTopicsResponse:
-        names = sorted(name for name in self.model.topics if name > request.page_token)
-        page = names[: self.page_size]
-        following = page[-1] if len(names) > len(page) else ""
-        topics = [self._topic(name) for name in page]
-        return pb.ListTopicsResponse(topics=topics, next_page_token=following)
-
-    async def on_DescribeTopic(
-        self, node: FakeNode, request: pb.DescribeTopicRequest
-    ) -> pb.DescribeTopicResponse:
-        self.model.queue(request.name, 0)
-        answer = pb.DescribeTopicResponse(topic=self._topic(request.name))
-        for queue_id, queue in enumerate(self.model.topics[request.name]):
-            answer.queues.add(
-                queue_id=queue_id, min_offset=queue.min_offset, max_offset=len(queue.records)
-            )
-        groups = {
-            group: of
-            for (group, topic), of in self.model.offsets.items()
-            if topic == request.name and group > request.page_token
-        }
-        page = sorted(groups)[: self.page_size]
-        for group in page:
-            answer.groups.add(group=group, offsets=_wire_offsets(groups[group]))
-        answer.next_page_token = page[-1] if len(groups) > len(page) else ""
-        return answer
+    def _record_at(self, at: pb.QueuePosition) -> bytes:
+        queue = self.model.queue(at.topic, at.queue_id, at.topic_incarnation)
+        if not queue.min_offset <= at.offset <= len(queue.records):
+            raise Refusal(self.model.out_of_range(queue, at.offset))
+        if at.offset == len(queue.records):
+            raise Refusal(wire_error(epb.MESSAGE_NOT_FOUND))
+        return queue.records[at.offset]
 
     async def on_CommitOffsets(
         self, node: FakeNode, request: pb.CommitOffsetsRequest
     ) -> pb.CommitOffsetsResponse:
+        _check_group(request.group)
+        if not 0 < len(request.offsets) <= MAX_QUEUES:
+            raise Refusal(wire_error(epb.INVALID_ARGUMENT, "a commit holds 1 to 1024 offsets"))
+        for wanted in request.offsets:
+            place = request.topic, wanted.queue_id, request.topic_incarnation
+            queue = self.model.queue(*place)
+            if wanted.offset > len(queue.records):
+                raise Refusal(self.model.out_of_range(queue, wanted.offset))
         if self.members.has_sessions(request.group):
             raise Refusal(wire_error(epb.GROUP_HAS_MEMBERS))
         if self.deliveries.has(request.group):
@@ -435,13 +371,15 @@ class FakeGroup:
         for wanted in request.offsets:
             if request.reset or wanted.offset > offsets.get(wanted.queue_id, -1):
                 offsets[wanted.queue_id] = wanted.offset
-        return pb.CommitOffsetsResponse(offsets=_wire_offsets(offsets))
+        return pb.CommitOffsetsResponse(offsets=wire_offsets(offsets))
 
     async def on_FetchOffsets(
         self, node: FakeNode, request: pb.FetchOffsetsRequest
     ) -> pb.FetchOffsetsResponse:
+        _check_group(request.group)
+        self.model.queues(request.topic, request.topic_incarnation)
         offsets = self.model.offsets.get((request.group, request.topic), {})
-        return pb.FetchOffsetsResponse(offsets=_wire_offsets(offsets))
+        return pb.FetchOffsetsResponse(offsets=wire_offsets(offsets))
 
     async def on_CommitLeases(
         self, node: FakeNode, request: gpb.CommitLeasesRequest
@@ -471,17 +409,8 @@ class FakeGroup:
         self.elect(target)
         return cpb.TransferLeadershipResponse(leader=self._address(target))
 
-    def _topic(self, name: str) -> pb.Topic:
-        return pb.Topic(
-            name=name,
-            queue_count=len(self.model.topics[name]),
-            incarnation=self.model.incarnations.get(name, 0),
-            retention_ms=self.model.retention_ms.get(name, 0),
-            write_queues=self.model.write_queues.get(name, 0),
-            queues_changed=self.model.changes.get(name, 0),
-            permission=self.model.permissions.get(name, 0),
-        )
 
-
-def _wire_offsets(offsets: dict[int, int]) -> list[pb.QueueOffset]:
-    return [pb.QueueOffset(queue_id=q, offset=offset) for q, offset in sorted(offsets.items())]
+def _check_group(name: str) -> None:
+    if not GROUP_PATTERN.fullmatch(name):
+        text = f"no consumer group has the name {name[:300]!r}"
+        raise Refusal(wire_error(epb.INVALID_ARGUMENT, text))

@@ -54,6 +54,7 @@ class FakeRetries:
 
     def __init__(self, group: Nodes) -> None:
         self._group = group
+        group.model.when_deleted.append(self._forget)
         self.delay_s = 0.05  # before a message that failed comes again, whatever its level
         # False: as brokers that can't take anything back now; their members keep what failed.
         self.takes_failed = True
@@ -74,6 +75,12 @@ class FakeRetries:
     def stand_still(self, seconds: float) -> None:
         """Nobody leads: that time doesn't count."""
         self._waiting = [(due + seconds, topic, each) for due, topic, each in self._waiting]
+
+    def _forget(self, topic: str) -> None:
+        """The topic is deleted."""
+        self._waiting = [each for each in self._waiting if each[1] != topic]
+        self._resent.pop(topic, None)
+        self._failures = {at: n for at, n in self._failures.items() if at[1].topic != topic}
 
     # --- members ------------------------------------------------------------------------------
 
@@ -108,7 +115,9 @@ class FakeRetries:
         Raises:
             Refusal: the queue isn't the member's, or has no such message.
         """
-        place = FakePlace(failed.topic, failed.incarnation, failed.queue_id)
+        place = self._group.members.meant(
+            FakePlace(failed.topic, failed.incarnation, failed.queue_id)
+        )
         lease = record.leases.get(place)
         if lease is None or (lease.session, lease.epoch) != (request.session, failed.epoch):
             raise Refusal(wire_error(epb.LEASE_LOST))
@@ -143,7 +152,7 @@ class FakeRetries:
             raise Refusal(wire_error(epb.LIMIT_REACHED, "too many runs"))
 
     def _message(self, place: FakePlace, offset: int) -> DecodedRecord:
-        queue = self._group.model.queue(place.topic, place.queue_id)
+        queue = self._group.model.queue(place.topic, place.queue_id, place.incarnation)
         if not queue.min_offset <= offset < len(queue.records):
             raise Refusal(self._group.model.out_of_range(queue, offset))
         return decode_records(queue.records[offset])[0]
@@ -164,7 +173,7 @@ class FakeRetries:
         topic, model = dead_letter_topic(request.group), self._group.model
         answer = gpb.GetDeadLettersResponse(topic=topic)
         if topic in model.topics:
-            answer.incarnation = model.incarnations.get(topic, 0)
+            answer.incarnation = model.incarnations[topic]
             queue = model.queue(topic, 0)
             resent = sorted(self._resent.get(topic, ()))
             answer.queues.add(
@@ -178,7 +187,9 @@ class FakeRetries:
         self, node: object, request: gpb.ResendDeadLetterRequest
     ) -> gpb.ResendDeadLetterResponse:
         topic, model = dead_letter_topic(request.group), self._group.model
-        message = self._message(FakePlace(topic, 0, request.queue_id), request.offset)
+        message = self._message(
+            FakePlace(topic, request.incarnation, request.queue_id), request.offset
+        )
         properties = message.properties
         origin = properties.get(ORIGIN_TOPIC, "")
         model.queue(origin, 0)  # it is there

@@ -112,16 +112,16 @@ async def test_topics_and_groups_that_fill_pages_are_all_told() -> None:
         assert [topic.name for topic in await client.topics()] == names
         described = await client.describe_topic("t0")
         assert list(described.groups) == [f"g-{name}" for name in names]
-        plain = group.on_DescribeTopic
+        plain = group.topics.on_DescribeTopic
 
         async def made_anew(
-            node: FakeNode, request: pb.DescribeTopicRequest
+            node: object, request: pb.DescribeTopicRequest
         ) -> pb.DescribeTopicResponse:
             answer = await plain(node, request)
             answer.topic.created_time_ms = 1 if request.page_token else 0
             return answer
 
-        group.on_DescribeTopic = made_anew  # type: ignore[method-assign]
+        group.topics.on_DescribeTopic = made_anew  # type: ignore[method-assign]
         later = (await client.describe_topic("t0")).groups
         assert list(later) == [f"g-{name}" for name in names[2:]]
 
@@ -596,12 +596,12 @@ async def test_unknown_fields_in_answers_are_ignored() -> None:
     """A newer node may say more."""
     async with connected() as (group, client):
 
-        async def more(node: FakeNode, request: pb.ListTopicsRequest) -> pb.ListTopicsResponse:
+        async def more(node: object, request: pb.ListTopicsRequest) -> pb.ListTopicsResponse:
             answer = pb.ListTopicsResponse()
             answer.MergeFromString(b"\xfa\x3f\x03abc")  # field 1023
             return answer
 
-        group.on_ListTopics = more  # type: ignore[method-assign]
+        group.topics.on_ListTopics = more  # type: ignore[method-assign]
         assert await client.topics() == []
 
 

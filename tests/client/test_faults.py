@@ -170,7 +170,6 @@ async def produce_in_trouble(breaking: AbstractContextManager[None]) -> None:
             producer = client.producer(PRODUCER)
             for number in range(6):
                 group.model.create("gone", 1)
-                group.model.incarnations["gone"] = 100 + number
                 group.model.create(f"t{number}", 2)
                 await send_round(producer, answers, number, "a")
                 buried += group.model.bodies("gone", 0)

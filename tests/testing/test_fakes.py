@@ -312,6 +312,26 @@ async def test_groups_are_told_moved_and_copied() -> None:
         assert len(await groups.progress("g")) == 2
 
 
+@async_test
+async def test_deleted_topic_is_nobodys_at_once() -> None:
+    """Its members hold nothing of it, and failures of its messages are forgotten."""
+    async with nodes(2, 1) as (group, client):
+        service = client.push_consumer("g", replace(PUSH, in_order=True, max_attempts=9))
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            raise ValueError
+
+        async with running(service):
+            await until(lambda: len(group.members.holders("g")) == 2)
+            place = group.members.place("t", 0)
+            await until(lambda: group.retries.failures("g", place, 0) > 0)
+            group.model.delete("t")
+            record = group.members.records["g"]
+            assert (record.leases, record.finished, record.started) == ({}, {}, set())
+            assert group.retries.failures("g", place, 0) == 0
+
+
 def test_blocking_fakes_do_the_same() -> None:
     """What a suite without an event loop sees of it; how long it takes is the test's to say."""
     with BlockingFakeGroup() as group, BlockingClient.connect(group.addresses) as client:
