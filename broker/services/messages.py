@@ -95,12 +95,13 @@ class Sends:
             BrokerError: nothing happened.
         """
         self._gate.check_writable()
-        leadership = self._gate.leadership
         arrived = time.perf_counter()
         size = sum(len(batch.records) for batch in batches)
         self.budget.take(size)
         try:
             async with self._in_order:
+                self._gate.check_writable()  # it may have waited for as long as a stop takes
+                leadership = self._gate.leadership
                 pending = await self._propose(producer_id, batches)
             del batches  # The log has them by now; while this waits nobody needs them twice.
             proposed = time.perf_counter()

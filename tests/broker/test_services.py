@@ -350,6 +350,27 @@ def test_a_denial_of_one_leadership_is_not_confirmed_by_the_next() -> None:
     assert isinstance(stored, Placed)
 
 
+def test_a_send_in_line_is_refused_when_the_node_is_being_stopped() -> None:
+    """One that was let in before has its turn only after those in front of it."""
+    turns = Held()
+    asked = Asked(turns=turns).filled()
+    leader, sends = asked.leader, asked.services.sends
+    turns.over = leader.loop.create_future()
+    many = batch(4, *(b"" for _ in range(PART_WEIGHT)))
+    first = leader.begin(sends.send(PRODUCER, [batch(3, b"d"), many]))
+    second = leader.begin(sends.send(b"", [batch(0, b"late")]))
+    asked.world.settle()
+    leader.replica.leadership.draining = True
+    with leader.running():
+        turns.over.set_result(None)
+    turns.over = None
+    assert [type(each) for each in asked.world.outcome(first)] == [Placed, Placed]
+    with pytest.raises(BrokerError) as refused:
+        asked.world.outcome(second)
+    assert refused.value.code is ErrorCode.SHUTTING_DOWN
+    assert sends.budget.used_bytes == 0
+
+
 # --- pulls -------------------------------------------------------------------------------------
 
 READS: dict[str, Ask] = {
