@@ -15,7 +15,6 @@ from dledger.records.record import decode_records
 from dledger.testing.fake_members import FakeMembers, FakePlace, FakeRecord
 from dledger.testing.fake_model import Model
 from dledger.testing.refusals import Refusal, wire_error
-from dledger.wire import commands_pb2 as kpb
 from dledger.wire import consumers_pb2 as pb
 from dledger.wire import errors_pb2 as epb
 
@@ -192,11 +191,7 @@ class FakeConsumers:
                 united = Finished(known.frontier, known.runs())
                 united.pass_over(0, skipped[-1] + 1 if skipped else first)
                 return united
-        if request.start == kpb.START_TIME:
-            times = (decode_records(each)[0].store_time_ms for each in queue.records)
-            later = (at for at, time in enumerate(times) if time >= request.time_ms)
-            return Finished(next(later, high))
-        return Finished(high if request.start == kpb.START_LAST else low)
+        return Finished(queue.start(request.start, request.time_ms))
 
     async def on_CloneGroup(
         self, node: object, request: pb.CloneGroupRequest

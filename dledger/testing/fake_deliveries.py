@@ -137,7 +137,9 @@ class FakeDeliveries:
             ):
                 raise Refusal(wire_error(epb.GROUP_STYLED, f"{request.group} reads queues"))
             desk = self._desks[request.group, request.topic] = FakeDesk(queues, request.fifo)
-            desk.handing = [FakeHanding(_start(request, queue)) for queue in queues]
+            desk.handing = [
+                FakeHanding(queue.start(request.start, request.start_time_ms)) for queue in queues
+            ]
         if desk.is_fifo != request.fifo:
             raise Refusal(wire_error(epb.GROUP_DIFFERS, "FIFO or not"))
         desk.handing += [FakeHanding(0) for _ in range(len(queues) - len(desk.handing))]
@@ -239,18 +241,6 @@ class FakeDeliveries:
                 yield offset, hand.attempt + 1
         if not desk.is_fifo or not handing.hands:
             yield from ((offset, 1) for offset in range(handing.next, len(queue.records)))
-
-
-def _start(request: pb.ReceiveRequest, queue: FakeQueue) -> int:
-    if request.start == kpb.START_LAST:
-        return len(queue.records)
-    first = queue.min_offset
-    if request.start == kpb.START_TIME:
-        while first < len(queue.records) and (
-            decode_records(queue.records[first])[0].store_time_ms < request.start_time_ms
-        ):
-            first += 1
-    return first
 
 
 def _together(given: list[Given]) -> list[pb.HandedOut]:

@@ -369,15 +369,16 @@ class FakeMembers:
         record.leases[place] = FakeLease(session, self._group.model.entries)
 
     def _start(self, name: str, record: FakeRecord, place: FakePlace) -> None:
-        """The first grant in a topic writes where the group starts in all its queues."""
-        topic, wanted = (place.topic, place.incarnation), record.settings.topics
+        """The first grant in a topic writes where the group starts in all its queues: as it wishes
+        in its own topics, if they are older than the group."""
+        topic, settings = (place.topic, place.incarnation), record.settings
         committed = self._group.model.offsets.setdefault((name, place.topic), {})
         if topic not in record.started:
             record.started.add(topic)
+            is_older = place.topic in settings.topics and place.incarnation <= record.created
+            wish = settings.start if is_older else kpb.START_FIRST
             for queue_id, queue in enumerate(self._group.model.topics[place.topic]):
-                last = record.settings.start == kpb.START_LAST and place.topic in wanted
-                begin = len(queue.records) if last else queue.min_offset
-                committed.setdefault(queue_id, begin)
+                committed.setdefault(queue_id, queue.start(wish, settings.start_time_ms))
         frontier = committed.setdefault(place.queue_id, 0)
         record.finished.setdefault(place, Finished(frontier))
 

@@ -16,6 +16,7 @@ from dledger.records.record import decode_records, record_starts
 from dledger.records.reserved import is_reserved
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import broker_pb2 as pb
+from dledger.wire import commands_pb2 as kpb
 from dledger.wire import errors_pb2 as epb
 
 STORE_HOST = ("127.0.0.1", 9_999)
@@ -33,6 +34,19 @@ class FakeQueue:
 
     records: list[bytes] = field(default_factory=list)
     min_offset: int = 0
+
+    def offset_by_time(self, time_ms: int) -> int:
+        """The first message stored then or later, or one past the last."""
+        for offset in range(self.min_offset, len(self.records)):
+            if decode_records(self.records[offset])[0].store_time_ms >= time_ms:
+                return offset
+        return len(self.records)
+
+    def start(self, wish: int, time_ms: int) -> int:
+        """Where a group begins that wishes so: at `START_FIRST`, `START_LAST` or `START_TIME`."""
+        if wish == kpb.START_TIME:
+            return self.offset_by_time(time_ms)
+        return len(self.records) if wish == kpb.START_LAST else self.min_offset
 
 
 @dataclass

@@ -322,10 +322,7 @@ class FakeGroup:
         self, node: FakeNode, request: pb.GetOffsetByTimeRequest
     ) -> pb.GetOffsetByTimeResponse:
         queue = self.model.queue(request.topic, request.queue_id, request.topic_incarnation)
-        times = [decode_records(record)[0].store_time_ms for record in queue.records]
-        held = range(queue.min_offset, len(times))
-        offset = next((at for at in held if times[at] >= request.time_ms), len(times))
-        return pb.GetOffsetByTimeResponse(offset=offset)
+        return pb.GetOffsetByTimeResponse(offset=queue.offset_by_time(request.time_ms))
 
     async def on_GetMessage(
         self, node: FakeNode, request: pb.GetMessageRequest

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any, Final
 
@@ -21,7 +22,9 @@ from dledger.client import (
     InvalidArgument,
     Message,
     Permission,
+    PushOptions,
     ReceiptExpired,
+    StartFrom,
     TopicReplaced,
 )
 from dledger.client.blocking import BlockingClient
@@ -39,6 +42,7 @@ MODULES: Final = {"Broker": pb, "Consumers": upb, "Deliveries": dpb, "Groups": g
 NUMBERS: Final = count(1)
 PATIENCE_S: Final = 30.0
 SETTLED: Final = [dpb.Settlement(queue_id=0, base=0, mask=1, handout=1)]
+LATER: Final = datetime(2090, 1, 1, tzinfo=UTC)
 OWN: Final = ("%RETRY%g", "%DLQ%g")
 
 Ask = Callable[[Any], Any]
@@ -398,6 +402,53 @@ def test_members_at_work_go_on_in_a_topic_made_anew(client: BlockingClient) -> N
         running.join()
     assert sorted(seen) == [b"%d" % number for number in range(1, 8)]
     assert client.fetch_offsets(group, topic) == {0: 4}
+
+
+@pytest.mark.parametrize("start", [StartFrom.LAST, LATER])
+def test_groups_miss_nothing_of_a_topic_made_after_them(
+    client: BlockingClient, start: StartFrom | datetime
+) -> None:
+    """Where they wish to start is of topics that are older than they are."""
+    old, made_anew, group = named("t"), named("t"), named("g")
+    for topic in (old, made_anew):
+        client.create_topic(topic, queues=1)
+        fill(client, topic, b"before")
+
+    def work(bodies: set[bytes], began: Callable[[], None]) -> None:
+        """Until all of them were handled, and nothing else was."""
+        service = client.push_consumer(group, PushOptions(start=start))
+        seen: list[bytes] = []
+        done = threading.Event()
+
+        @service.on(old)
+        @service.on(made_anew)
+        def handle(message: Message) -> None:
+            seen.append(message.body)
+            if bodies <= set(seen):
+                done.set()
+
+        running = threading.Thread(target=service.run)
+        running.start()
+        try:
+            began()
+            assert done.wait(PATIENCE_S), seen
+        finally:
+            service.stop()
+            running.join()
+        assert set(seen) == bodies
+
+    def began() -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not all(client.fetch_offsets(group, topic) for topic in (old, made_anew)):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        fill(client, old, b"1")
+
+    work({b"1"}, began)
+    with replaced(client, made_anew):
+        pass
+    fill(client, made_anew, b"2", b"3")
+    work({b"2", b"3"}, lambda: None)
 
 
 def test_style_of_a_group_goes_with_its_only_topic(client: BlockingClient) -> None:

@@ -81,4 +81,12 @@ FAKES = (
         masked=_NO_FAKES,
         tests=(f"{_FAKES}test_deleted_topic_is_nobodys_at_once",),
     ),
+    Mutant(
+        "fake-groups-miss-topics-made-after-them",
+        "dledger/testing/fake_members.py",
+        "wish = settings.start if is_older else kpb.START_FIRST",
+        "wish = settings.start",
+        masked=_NO_FAKES,
+        tests=(f"{_SAME}test_groups_miss_nothing_of_a_topic_made_after_them",),
+    ),
 )
