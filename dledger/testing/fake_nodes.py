@@ -276,7 +276,10 @@ class FakeGroup:
         for (origin, topic, queue_id), state in self.model.sequences.items():
             if origin == held.origin:
                 answer.next_sequences.add(
-                    topic=topic, queue_id=queue_id, sequence=state.next_sequence
+                    topic=topic,
+                    queue_id=queue_id,
+                    sequence=state.next_sequence,
+                    topic_incarnation=self.model.incarnations[topic],
                 )
         return answer
 
