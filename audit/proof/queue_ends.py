@@ -21,6 +21,7 @@ from dledger.records.layout import FILE_NAME
 from store.dispatch import UNIT, UNIT_SIZE
 from store.files import any_nonzero
 
+_MOST_NEWER: Final = 1 << 40  # bytes of log that are written while it is read
 _CHUNK_BYTES: Final = 200_000 * UNIT_SIZE // 4
 
 
@@ -174,10 +175,12 @@ def _next_data(descriptor: int, at: int) -> tuple[int, int] | None:
 
 
 def _is_newer(unit: bytes, ending: Ending) -> bool:
-    """Whether the unit is of an entry that came after what was audited."""
+    """Whether the unit is of an entry that came after what was audited. No entry is empty, and none
+    came so far behind: a bit that flips in what nobody wrote is none."""
     if not ending.is_running or len(unit) < UNIT_SIZE:
         return False
-    return bool(UNIT.unpack(unit)[0] >= ending.log_end)
+    at, size, _ = UNIT.unpack(unit)
+    return bool(size > 0 and ending.log_end <= at < ending.log_end + _MOST_NEWER)
 
 
 def _is_of_a_gap(unit: bytes, ending: Ending) -> bool:

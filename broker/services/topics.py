@@ -6,6 +6,7 @@ Making and deleting go through the log; what is told of topics is linearizable.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import nsmallest
 from typing import Final
 
@@ -256,7 +257,9 @@ class Topics:
         state = await self._gate.surely(lambda: self._reader.topic(topic))
         found = TopicRef(state.name, state.incarnation)
         self._check_level(TOPIC_RULES_LEVEL, "read and write queues")
-        if not wish.drop and retired(self._state, state, wish.read_queues, wish.write_queues):
+        wanted = wish.read_queues, wish.write_queues
+        is_empty = partial(self._is_empty, state)
+        if not wish.drop and retired(self._state, state, *wanted, is_empty):
             wish = replace(wish, drop=True)  # nobody can read what retention has taken
         if not wish.drop:
             self._check_claimed(state, wish)
@@ -291,11 +294,14 @@ class Topics:
             )
             raise BrokerError(ErrorCode.QUEUES_UNREAD, text)
 
+    def _is_empty(self, state: TopicState, queue_id: int) -> bool:
+        low, high = self._reader.bounds(TopicRef(state.name, state.incarnation), queue_id)
+        return low >= high
+
     def _what(self, state: TopicState, queue_id: int) -> str:
         """What is said of a queue that would go."""
-        low, high = self._reader.bounds(TopicRef(state.name, state.incarnation), queue_id)
         has_gone = ", which are gone by retention: it has to be closed for sending first"
-        held = "holds messages" if low < high else f"held messages{has_gone}"
+        held = f"held messages{has_gone}" if self._is_empty(state, queue_id) else "holds messages"
         return f"{state.name}/{queue_id} {held}"
 
     def _check_forgettable(self, state: TopicState, wish: QueueWish) -> None:

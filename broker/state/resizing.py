@@ -12,7 +12,7 @@ back goes on there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from broker.state.groups import Groups
@@ -130,14 +130,26 @@ def broadcasting(
     return None
 
 
-def retired(owners: Owners, topic: TopicState, read_queues: int, write_queues: int) -> bool:
+def retired(
+    owners: Owners,
+    topic: TopicState,
+    read_queues: int,
+    write_queues: int,
+    is_empty: Callable[[int], bool],
+) -> bool:
     """Whether queues would go, and it is decided of all they ever held that it goes by the log's
     retention: they take no messages since an entry that is no later than the first one which is
-    kept. A rule of applying doesn't know this: as `unclaimed`, for who proposes an update."""
+    kept. A rule of applying doesn't know this: as `unclaimed`, for who proposes an update.
+
+    Args:
+        is_empty: whether nothing in a queue can be read here any more. What is decided is carried
+            out later, and may be given to somebody until then.
+    """
     held = _held_of_those_that_go(owners, topic, read_queues, write_queues)
     closed = [owners.queue_numbers.closed(topic.incarnation, queue) for queue in held]
     first_index = owners.log_start.first_index
-    return bool(held) and all(at is not None and at <= first_index for at in closed)
+    is_decided = bool(held) and all(at is not None and at <= first_index for at in closed)
+    return is_decided and all(map(is_empty, held))
 
 
 def _held_of_those_that_go(

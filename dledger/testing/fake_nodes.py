@@ -198,6 +198,12 @@ class FakeGroup:
     def bootstrap(self) -> str:
         return ",".join(node.address for node in self.nodes)
 
+    def is_at_work(self, group: str, topic: str) -> bool:
+        """The consumer group is known, or something waits to come to that topic of its own."""
+        is_known = group in self.members.records or self.deliveries.has(group)
+        is_known = is_known or any(name == group for name, _ in self.model.offsets)
+        return is_known or self.retries.waits(topic)
+
     def elect(self, node: FakeNode | None, *, serving: bool = True) -> None:
         """`node` leads in the next term; None: the term has no leader yet."""
         self.term += 1

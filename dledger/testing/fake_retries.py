@@ -82,6 +82,10 @@ class FakeRetries:
         self._resent.pop(topic, None)
         self._failures = {at: n for at, n in self._failures.items() if at[1].topic != topic}
 
+    def waits(self, topic: str) -> bool:
+        """Whether something waits to come to that topic."""
+        return any(each[1] == topic for each in self._waiting)
+
     # --- members ------------------------------------------------------------------------------
 
     def failures(self, group: str, place: FakePlace, offset: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from dledger.records.record import TOPIC_PATTERN, decode_records
+from dledger.records.reserved import group_of
 from dledger.testing.fake_model import MAX_QUEUES, Model, check_own
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import broker_pb2 as pb
@@ -24,6 +25,10 @@ class Nodes(Protocol):
 
     model: Model
     page_size: int
+
+    def is_at_work(self, group: str, topic: str) -> bool:
+        """The consumer group is known, or something waits to come to that topic of its own."""
+        ...
 
 
 class FakeTopics:
@@ -86,7 +91,12 @@ class FakeTopics:
     async def on_DeleteTopic(
         self, node: object, request: pb.DeleteTopicRequest
     ) -> pb.DeleteTopicResponse:
-        self._check(request.name, request.incarnation)
+        group = group_of(request.name)
+        if not group:
+            check_own(request.name)
+        self._group.model.queues(request.name, request.incarnation)
+        if group and self._group.is_at_work(group, request.name):
+            check_own(request.name)
         self._group.model.delete(request.name)
         await self._group.model.ring()
         return pb.DeleteTopicResponse()

@@ -178,20 +178,36 @@ def test_groups_have_names(ask: Ask, client: BlockingClient) -> None:
 
 @pytest.mark.parametrize("topic", OWN)
 def test_brokers_own_topics_are_only_read(ask: Ask, client: BlockingClient, topic: str) -> None:
-    """Nobody makes, changes, deletes them, or sends to them."""
+    """Nobody makes or changes them, or sends to them."""
     for wish in (
         pb.CreateTopicRequest(name=topic, queue_count=1),
         pb.RetainTopicRequest(name=topic, retention_ms=60_000),
         pb.PermitTopicRequest(name=topic, permission=4),
         pb.UpdateTopicRequest(name=topic, read_queues=2),
-        pb.DeleteTopicRequest(name=topic),
     ):
         assert ask(wish) == "INVALID_ARGUMENT", wish
+    # What is there for a group that isn't known can go.
+    assert ask(pb.DeleteTopicRequest(name=topic)) == "TOPIC_NOT_FOUND"
     id_ = ask(pb.RegisterProducerRequest(token=b"0123456" + topic.encode()[-1:])).producer_id
     batch = pb.SendBatch(topic=topic, queue_id=0, count=1, records=b"x")
     (result,) = ask(pb.SendRequest(producer_id=id_, batches=[batch])).results
     assert result.error.code == epb.INVALID_ARGUMENT
     assert topic not in {each.name for each in client.topics()}
+
+
+def test_topic_of_a_group_that_is_known_stays(ask: Ask, client: BlockingClient) -> None:
+    """One that is there for its dead letters, say."""
+    topic, group = named("t"), named("g")
+    own = f"%DLQ%{group}"
+    client.create_topic(topic, queues=1)
+    fill(client, topic, b"1")
+    with client.simple_consumer(topic, group=group, max_attempts=1, invisible_s=1) as worker:
+        for _ in range(50):
+            worker.receive(1, wait_s=0.3)
+            if own in {each.name for each in client.topics()}:
+                break
+    assert ask(pb.DeleteTopicRequest(name=own)) == "INVALID_ARGUMENT"
+    assert own in {each.name for each in client.topics()}
 
 
 @pytest.mark.parametrize("topic", OWN)

@@ -32,6 +32,14 @@ RESIZING = (
         masked="simulated groups wait for none of their queues to go",
     ),
     Mutant(
+        "queue-goes-while-what-retention-takes-is-read",
+        "broker/state/resizing.py",
+        "    return is_decided and all(map(is_empty, held))\n",
+        "    return is_decided\n",
+        tests=_HELD,
+        masked="what simulated retention takes is gone at once",
+    ),
+    Mutant(
         "what-retention-took-keeps-its-queue",
         "broker/services/topics.py",
         "        if not wish.drop and retired(",
