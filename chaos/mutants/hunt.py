@@ -62,6 +62,7 @@ print(json.dumps(found))
 
 
 _running: set[subprocess.Popen[str]] = set()
+REST_S: Final = 5.0  # for the pipes of a process that was killed
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+\.py\b.*)$", re.MULTILINE)
 
 
@@ -301,12 +302,24 @@ def _python(tree: Path, *arguments: str, timeout_s: float) -> _Done:
         try:
             told, complained = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            process.kill()
-            return _Done(None, *process.communicate())
+            return _Done(None, *_said(process))
         finally:
             process.kill()  # if it still runs
             _running.discard(process)
     return _Done(process.returncode, told, complained)
+
+
+def _said(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it had said when it was killed; nothing, where a child of its own outlives it and keeps
+    the pipes open."""
+    process.kill()
+    try:
+        return process.communicate(timeout=REST_S)
+    except subprocess.TimeoutExpired:
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        return "", ""
 
 
 @contextmanager
