@@ -163,6 +163,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     own.replace(told)
 
 
+def pytest_collection_finish() -> None:
+    """What ten thousand collected tests consist of is never garbage: it isn't looked at again and
+    again while they run."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
 OF_SPARK = pytest.StashKey[Path]()
 
 
