@@ -26,6 +26,7 @@ from dledger.client.members.clock import clock
 from dledger.client.options import StartFrom
 from dledger.client.receives import Receives, settlement
 from dledger.client.results import Message
+from dledger.outcome import Outcome
 from dledger.records.reserved import MOST_ATTEMPTS
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import deliveries_pb2 as pb
@@ -276,8 +277,9 @@ class SimpleConsumer:
 
     def _fail_settling(self, error: BaseException) -> None:
         left, self._settling = self._settling, []
+        told = _told(error, Outcome.DID_NOT_HAPPEN)
         for each in left:
-            _fail(each.done, error)
+            _fail(each.done, told)
 
     async def _settle(self, incarnation: int, together: Sequence[_Settling]) -> None:
         request = pb.SettleRequest(
@@ -289,8 +291,9 @@ class SimpleConsumer:
         try:
             answer = await self._broker_group().call(SETTLE, request, Effect.IDEMPOTENT)
         except BaseException as error:
+            told = _told(error, Outcome.MAY_HAVE_HAPPENED)
             for each in together:
-                _fail(each.done, error)
+                _fail(each.done, told)
             if not isinstance(error, ClientError):
                 raise
             return
@@ -351,6 +354,13 @@ class SimpleConsumer:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _told(error: BaseException, outcome: Outcome) -> BaseException:
+    """What whoever waits is told: it was our task that was cancelled, and not his."""
+    if isinstance(error, asyncio.CancelledError):
+        return ClientClosed("settling was cancelled", outcome=outcome)
+    return error
 
 
 def _fail(done: asyncio.Future[None], error: BaseException) -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from dledger.client import Client
 from dledger.client.delivery import Delivery, Receipt
-from dledger.client.errors import TopicReplaced, Unavailable
+from dledger.client.errors import ClientClosed, TopicReplaced, Unavailable
 from dledger.client.options import ClientOptions
 from dledger.client.results import Message
 from dledger.client.simple_consumer import SimpleConsumer
+from dledger.outcome import Outcome
 from dledger.wire import deliveries_pb2 as pb
 from tests.client.loops import async_test
 from tests.client.members.test_push import stocked
@@ -95,6 +96,31 @@ async def test_closing_has_one_deadline_for_all_of_them() -> None:
         await consumer.close()
     assert brokers.calls == 1
     assert consumer._sender is None
+
+
+@async_test
+async def test_who_acknowledges_while_it_closes_is_not_cancelled() -> None:
+    """It is the consumer's own task that ends: the application is told so, and whether the brokers
+    may have heard of it."""
+    brokers = Brokers(0, Unavailable("away"))
+    brokers.options = ClientOptions(deadline_s=0.1)
+    brokers.answers.clear()
+    consumer = consumer_of(brokers)
+    message = cast(Message, None)
+    first, second, third = (Delivery(consumer, message, 1, Receipt(1, 0, 9, at)) for at in range(3))
+    consumer.track([third])
+    in_the_call = asyncio.ensure_future(first.ack())
+    while not brokers.calls:
+        await asyncio.sleep(0)
+    behind_it = asyncio.ensure_future(second.ack())
+    async with asyncio.timeout(5):
+        await consumer.close()
+    with pytest.raises(ClientClosed) as told:
+        await in_the_call
+    assert told.value.outcome is Outcome.MAY_HAVE_HAPPENED
+    with pytest.raises(ClientClosed) as told:
+        await behind_it
+    assert told.value.outcome is Outcome.DID_NOT_HAPPEN
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

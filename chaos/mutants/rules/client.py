@@ -585,6 +585,14 @@ CLIENT = (
         tests=("tests/client/test_settling.py::test_closing_gives_back_what_it_can",),
     ),
     Mutant(
+        "closing-cancels-whoever-acknowledges",
+        "dledger/client/simple_consumer.py",
+        "    if isinstance(error, asyncio.CancelledError):\n        return ClientClosed(",
+        "    if False:\n        return ClientClosed(",
+        masked=_NO_SUCH_CLIENT,
+        tests=_SETTLING,
+    ),
+    Mutant(
         "cancelled-receives-pile-up",
         "dledger/client/receives.py",
         "        if call.is_for_nobody:\n",
