@@ -56,7 +56,8 @@ class SimpleConsumer:
     then is given back.
 
     Args:
-        broker_group: the client's.
+        broker_group: the client's, for what is in hand.
+        lasting_group: the same until the client begins to close, for what is new.
         start: where a group that is new in the topic begins.
         forget: is told once this is closed.
     """
@@ -64,6 +65,7 @@ class SimpleConsumer:
     def __init__(
         self,
         broker_group: Callable[[], BrokerGroup],
+        lasting_group: Callable[[], BrokerGroup],
         topic: str,
         group: str,
         *,
@@ -90,7 +92,7 @@ class SimpleConsumer:
             start_time_ms=time_ms,
             max_attempts=0 if max_attempts is None else u32("max_attempts", max_attempts),
         )
-        self._receives = Receives(broker_group, self, wish)
+        self._receives = Receives(lasting_group, self, wish)
         self._forget = forget
         self._kept: deque[_Kept] = deque()  # of receives that were cancelled
         self._waiters: dict[asyncio.Future[None], None] = {}  # of receives that would take those
@@ -331,7 +333,11 @@ class SimpleConsumer:
         if not deliveries:
             return
         try:
-            async with asyncio.timeout(self._broker_group().options.deadline_s):
+            deadline_s = self._broker_group().options.deadline_s
+        except ClientClosed:  # they come back by themselves
+            return
+        try:
+            async with asyncio.timeout(deadline_s):
                 returned = (each.retry() for each in deliveries)
                 ends = await asyncio.gather(*returned, return_exceptions=True)
         except TimeoutError:  # they come back by themselves

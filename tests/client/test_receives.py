@@ -101,8 +101,9 @@ class Brokers:
 async def receiving(*, in_order: bool = False) -> AsyncIterator[tuple[Brokers, SimpleConsumer]]:
     """A consumer of such brokers; closed at the end."""
     brokers = Brokers()
+    group = cast(Any, lambda: brokers)
     consumer = SimpleConsumer(
-        *(cast(Any, lambda: brokers), "t", "g"),
+        *(group, group, "t", "g"),
         invisible_s=30,
         in_order=in_order,
         start=None,

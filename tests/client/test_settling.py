@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from dledger.client import Client
+from dledger.client.broker_group import BrokerGroup
 from dledger.client.delivery import Delivery, Receipt
 from dledger.client.errors import ClientClosed, TopicReplaced, Unavailable
 from dledger.client.options import ClientOptions
@@ -44,7 +45,7 @@ class Brokers:
 def consumer_of(brokers: Brokers) -> SimpleConsumer:
     group = cast(Any, lambda: brokers)
     return SimpleConsumer(
-        *(group, "t", "g"),
+        *(group, group, "t", "g"),
         invisible_s=30,
         in_order=False,
         start=None,
@@ -82,6 +83,48 @@ async def test_closing_the_client_gives_back_what_its_consumers_have_in_hand() -
         async with client.simple_consumer("t", "g") as other:
             found = await other.receive(3, wait_s=5)
             assert [each.attempt for each in found] == [2, 2, 2]
+
+
+@async_test
+async def test_nothing_new_is_handed_out_while_the_client_is_closing() -> None:
+    """Loops end while handlers and producers still have their time, and what a loop has in hand is
+    settled all the same. Nor is a consumer made that nobody would close."""
+    async with stocked(1, 3) as (group, _):
+        leaving = await Client.connect(group.bootstrap).__aenter__()
+        worker = leaving.simple_consumer("t", "g", invisible_s=600)
+        (delivery,) = await worker.receive()
+        flushing, flushed = asyncio.Event(), asyncio.Event()
+
+        async def flush() -> None:
+            flushing.set()
+            await flushed.wait()
+
+        leaving._workers.flush = flush  # type: ignore[method-assign]
+        closing = asyncio.ensure_future(leaving.close())
+        await flushing.wait()
+        try:
+            with pytest.raises(ClientClosed):
+                await worker.receive()
+            with pytest.raises(ClientClosed):
+                leaving.simple_consumer("t", "g")
+            await delivery.ack()
+        finally:
+            flushed.set()
+            await closing
+
+
+@async_test
+async def test_a_consumer_whose_client_is_gone_is_closed_in_silence() -> None:
+    """What it has in hand comes back by itself; an error would hide why `async with` ended."""
+
+    def closed() -> BrokerGroup:
+        raise ClientClosed("the client is not open")
+
+    consumer = consumer_of(Brokers(0, Unavailable("away")))
+    consumer._broker_group = closed
+    in_hand_of(consumer)
+    await consumer.close()
+    assert not consumer._in_hand
 
 
 @async_test

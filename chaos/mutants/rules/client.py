@@ -577,6 +577,32 @@ CLIENT = (
         tests=_SETTLING,
     ),
     Mutant(
+        "client-that-closes-hands-out-new-messages",
+        "dledger/client/simple_consumer.py",
+        "Receives(lasting_group, self, wish)",
+        "Receives(broker_group, self, wish)",
+        masked=_NO_SUCH_CLIENT,
+        tests=_SETTLING,
+    ),
+    Mutant(
+        "consumer-is-made-that-nobody-closes",
+        "dledger/client/client.py",
+        "        if self._is_closing:\n"
+        '            raise ClientClosed("the client is being closed")\n'
+        "        consumer",
+        "        consumer",
+        masked=_NO_SUCH_CLIENT,
+        tests=_SETTLING,
+    ),
+    Mutant(
+        "consumer-of-a-closed-client-fails-to-close",
+        "dledger/client/simple_consumer.py",
+        "        except ClientClosed:  # they come back by themselves\n",
+        "        except NotImplementedError:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_SETTLING,
+    ),
+    Mutant(
         "closing-gives-up-with-the-first-call",
         "dledger/client/simple_consumer.py",
         "await asyncio.gather(*returned, return_exceptions=True)",
