@@ -587,9 +587,13 @@ class Client:
 
         Raises:
             InvalidArgument: the arguments make no sense.
+            ClientClosed: the client is being closed: nobody would close this.
         """
+        if self._is_closing:
+            raise ClientClosed("the client is being closed")
         consumer = SimpleConsumer(
             lambda: self._broker_group,  # what is in hand as the client closes is given back
+            lambda: self._lasting_group,
             topic,
             group,
             invisible_s=invisible_s,

@@ -13,7 +13,8 @@ one receive has something at a time.
 
 Who gives up is in no further call. A call that is for nobody any more is ended, so that callers
 without patience don't pile up at the brokers; not at once, as it may be handed something just then,
-which would be hidden from all and have cost an attempt.
+which would be hidden from all and have cost an attempt. If it acknowledges something, that has to
+be heard: then the same attempt asks once more, and waits for nothing.
 
 This owns who waits, and the calls; what becomes of messages afterwards is the consumer's. A call
 whose answer was lost is made again as the same attempt, and brings the same messages. Bounds:
@@ -101,11 +102,23 @@ class _Call:
     asked: Sequence[_Asked]
     began_s: float
     until_s: float
+    is_cut_short: bool = False  # it is cancelled only to be asked once more
 
     @property
     def is_for_nobody(self) -> bool:
-        """Whether nobody waits for what it brings, or for what it acknowledges."""
-        return all((each.is_given_up or each.found.done()) and not each.done for each in self.asked)
+        """Whether nobody waits for what it brings."""
+        return all(each.is_given_up or each.found.done() for each in self.asked)
+
+    @property
+    def acknowledges(self) -> bool:
+        """Whether it has to be heard."""
+        return any(each.done for each in self.asked)
+
+    def goes_on(self) -> bool:
+        """Whether it was cut short just now, and not ended as well."""
+        was_cut_short, self.is_cut_short = self.is_cut_short, False
+        task = asyncio.current_task()
+        return was_cut_short and task is not None and not task.uncancel()
 
 
 class Receives:
@@ -161,7 +174,17 @@ class Receives:
     def _end_if_idle(self, task: asyncio.Task[None], call: _Call) -> None:
         if call.is_for_nobody:
             loop = asyncio.get_running_loop()
-            loop.call_at(max(call.began_s + GRACE_S, loop.time()), task.cancel)
+            loop.call_at(max(call.began_s + GRACE_S, loop.time()), self._end, task, call)
+
+    def _end(self, task: asyncio.Task[None], call: _Call) -> None:
+        """It leaves the brokers. If they may not have heard yet what it acknowledges, the same
+        attempt asks once more, and is held no longer."""
+        now = asyncio.get_running_loop().time()
+        if not call.acknowledges:
+            task.cancel()
+        elif now < call.until_s:
+            call.until_s, call.is_cut_short = now, True
+            task.cancel()
 
     def close(self) -> None:
         """Nobody waits any more. What a call that is under way was given comes back when its time
@@ -230,7 +253,7 @@ class Receives:
         if len(asked) > 1:
             request.max_bytes = len(asked) * SHARE_BYTES
         request.settled.extend(wish for wish, _ in riding)
-        answer = await self._answer(request, call.until_s)
+        answer = await self._answer(request, call)
         found = self._deliveries(answer)
         late = self._settle(riding, answer.unsettled)
         for each in asked:
@@ -238,22 +261,26 @@ class Receives:
                 each.fail(error)
         self._deal(call, found)
 
-    async def _answer(self, request: pb.ReceiveRequest, until_s: float) -> pb.ReceiveResponse:
+    async def _answer(self, request: pb.ReceiveRequest, call: _Call) -> pb.ReceiveResponse:
         """The leader's; where one was lost, the next one gives the same attempt the same."""
         group, loop = self._broker_group(), asyncio.get_running_loop()
-        deadline = until_s + group.options.deadline_s
         while True:
-            request.hold_ms = in_ms(max(0.0, until_s - loop.time()))
+            deadline = call.until_s + group.options.deadline_s
             try:
+                if request.again:
+                    await asyncio.sleep(AGAIN_S)
+                request.hold_ms = in_ms(max(0.0, call.until_s - loop.time()))
                 return await group.call(
                     RECEIVE, request, Effect.ONCE, deadline_s=max(0.001, deadline - loop.time())
                 )
+            except asyncio.CancelledError:
+                if not call.goes_on():
+                    raise
             except ClientError as error:
                 is_lost = error.outcome is Outcome.MAY_HAVE_HAPPENED
                 if not (is_lost and error.retriable) or loop.time() >= deadline:
                     raise
             request.again = True
-            await asyncio.sleep(AGAIN_S)
 
     def _deliveries(self, answer: pb.ReceiveResponse) -> list[Delivery]:
         """What was handed out; in hand from now on."""

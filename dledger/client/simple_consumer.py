@@ -26,6 +26,7 @@ from dledger.client.members.clock import clock
 from dledger.client.options import StartFrom
 from dledger.client.receives import Receives, settlement
 from dledger.client.results import Message
+from dledger.outcome import Outcome
 from dledger.records.reserved import MOST_ATTEMPTS
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import deliveries_pb2 as pb
@@ -55,7 +56,8 @@ class SimpleConsumer:
     then is given back.
 
     Args:
-        broker_group: the client's.
+        broker_group: the client's, for what is in hand.
+        lasting_group: the same until the client begins to close, for what is new.
         start: where a group that is new in the topic begins.
         forget: is told once this is closed.
     """
@@ -63,6 +65,7 @@ class SimpleConsumer:
     def __init__(
         self,
         broker_group: Callable[[], BrokerGroup],
+        lasting_group: Callable[[], BrokerGroup],
         topic: str,
         group: str,
         *,
@@ -89,7 +92,7 @@ class SimpleConsumer:
             start_time_ms=time_ms,
             max_attempts=0 if max_attempts is None else u32("max_attempts", max_attempts),
         )
-        self._receives = Receives(broker_group, self, wish)
+        self._receives = Receives(lasting_group, self, wish)
         self._forget = forget
         self._kept: deque[_Kept] = deque()  # of receives that were cancelled
         self._waiters: dict[asyncio.Future[None], None] = {}  # of receives that would take those
@@ -276,8 +279,9 @@ class SimpleConsumer:
 
     def _fail_settling(self, error: BaseException) -> None:
         left, self._settling = self._settling, []
+        told = _told(error, Outcome.DID_NOT_HAPPEN)
         for each in left:
-            _fail(each.done, error)
+            _fail(each.done, told)
 
     async def _settle(self, incarnation: int, together: Sequence[_Settling]) -> None:
         request = pb.SettleRequest(
@@ -289,8 +293,9 @@ class SimpleConsumer:
         try:
             answer = await self._broker_group().call(SETTLE, request, Effect.IDEMPOTENT)
         except BaseException as error:
+            told = _told(error, Outcome.MAY_HAVE_HAPPENED)
             for each in together:
-                _fail(each.done, error)
+                _fail(each.done, told)
             if not isinstance(error, ClientError):
                 raise
             return
@@ -328,7 +333,11 @@ class SimpleConsumer:
         if not deliveries:
             return
         try:
-            async with asyncio.timeout(self._broker_group().options.deadline_s):
+            deadline_s = self._broker_group().options.deadline_s
+        except ClientClosed:  # they come back by themselves
+            return
+        try:
+            async with asyncio.timeout(deadline_s):
                 returned = (each.retry() for each in deliveries)
                 ends = await asyncio.gather(*returned, return_exceptions=True)
         except TimeoutError:  # they come back by themselves
@@ -351,6 +360,13 @@ class SimpleConsumer:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _told(error: BaseException, outcome: Outcome) -> BaseException:
+    """What whoever waits is told: it was our task that was cancelled, and not his."""
+    if isinstance(error, asyncio.CancelledError):
+        return ClientClosed("settling was cancelled", outcome=outcome)
+    return error
 
 
 def _fail(done: asyncio.Future[None], error: BaseException) -> None:

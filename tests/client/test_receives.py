@@ -101,8 +101,9 @@ class Brokers:
 async def receiving(*, in_order: bool = False) -> AsyncIterator[tuple[Brokers, SimpleConsumer]]:
     """A consumer of such brokers; closed at the end."""
     brokers = Brokers()
+    group = cast(Any, lambda: brokers)
     consumer = SimpleConsumer(
-        *(cast(Any, lambda: brokers), "t", "g"),
+        *(group, group, "t", "g"),
         invisible_s=30,
         in_order=in_order,
         start=None,
@@ -417,19 +418,65 @@ async def test_who_gave_up_before_the_call_is_in_none() -> None:
 async def test_acknowledgements_are_heard_of_whoever_gave_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A call that has some is never ended."""
+    """But not held for him: the same attempt asks once more, and waits for nothing. What it brings
+    the next one has."""
     monkeypatch.setattr(receives, "GRACE_S", 0.01)
     async with receiving() as (brokers, consumer):
         (task,) = asking(consumer, 1)
         (await brokers.asked(1)).answer.set_result(handed(0, 1))
         done = await task
-        tasks = asking(consumer, 1, wait_s=60, done=done)
+        tasks = asking(consumer, 2, wait_s=60, done=done)
         call = await brokers.asked(2)
         await given_up(*tasks)
+        last = await brokers.asked(3)
+        assert call.answer.cancelled()
+        assert last.request.attempt_id == call.request.attempt_id
+        assert (last.request.again, last.request.hold_ms) == (True, 0)
+        assert last.request.settled == call.request.settled
         await asyncio.sleep(0.03)
-        call.answer.set_result(handed(0, 0))
-        await asyncio.sleep(0.01)
+        assert not last.answer.done()
+        last.answer.set_result(handed(1, 1))
+        assert offsets(await consumer.receive(1)) == [1]
         assert done[0].is_settled
+
+
+@async_test
+async def test_callers_without_patience_who_acknowledge_do_not_pile_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loop that names the same deliveries until it has heard of them leaves one call at most."""
+    monkeypatch.setattr(receives, "GRACE_S", 0.01)
+    async with receiving() as (brokers, consumer):
+        (task,) = asking(consumer, 1)
+        (await brokers.asked(1)).answer.set_result(handed(0, 1))
+        done = await task
+        for number in range(2, 10, 2):
+            tasks = asking(consumer, 100, wait_s=60, done=done)
+            await brokers.asked(number)
+            await given_up(*tasks)
+            await brokers.asked(number + 1)
+            assert brokers.calls[number - 1].answer.cancelled()
+        for call in brokers.calls[2::2]:
+            call.answer.set_result(handed(0, 0))
+
+
+@async_test
+async def test_closing_ends_a_call_that_was_to_ask_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the same moment, too."""
+    monkeypatch.setattr(receives, "GRACE_S", 0.0)
+    async with receiving() as (brokers, consumer):
+        (task,) = asking(consumer, 1)
+        (await brokers.asked(1)).answer.set_result(handed(0, 1))
+        found = consumer._receives.ask(1, 60, await task)
+        await brokers.asked(2)
+        ((call, of_it),) = consumer._receives._calls.items()
+        consumer._receives._end(call, of_it)
+        consumer._receives.close()
+        await asyncio.wait([call])
+        assert call.cancelled()
+        assert found.cancelled()
 
 
 def delivery(offset: int, size: int = 1, queue_id: int = 0, handout: int = HANDOUT) -> Delivery:

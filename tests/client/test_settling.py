@@ -8,11 +8,13 @@ from typing import Any, cast
 import pytest
 
 from dledger.client import Client
+from dledger.client.broker_group import BrokerGroup
 from dledger.client.delivery import Delivery, Receipt
-from dledger.client.errors import TopicReplaced, Unavailable
+from dledger.client.errors import ClientClosed, TopicReplaced, Unavailable
 from dledger.client.options import ClientOptions
 from dledger.client.results import Message
 from dledger.client.simple_consumer import SimpleConsumer
+from dledger.outcome import Outcome
 from dledger.wire import deliveries_pb2 as pb
 from tests.client.loops import async_test
 from tests.client.members.test_push import stocked
@@ -43,7 +45,7 @@ class Brokers:
 def consumer_of(brokers: Brokers) -> SimpleConsumer:
     group = cast(Any, lambda: brokers)
     return SimpleConsumer(
-        *(group, "t", "g"),
+        *(group, group, "t", "g"),
         invisible_s=30,
         in_order=False,
         start=None,
@@ -84,6 +86,48 @@ async def test_closing_the_client_gives_back_what_its_consumers_have_in_hand() -
 
 
 @async_test
+async def test_nothing_new_is_handed_out_while_the_client_is_closing() -> None:
+    """Loops end while handlers and producers still have their time, and what a loop has in hand is
+    settled all the same. Nor is a consumer made that nobody would close."""
+    async with stocked(1, 3) as (group, _):
+        leaving = await Client.connect(group.bootstrap).__aenter__()
+        worker = leaving.simple_consumer("t", "g", invisible_s=600)
+        (delivery,) = await worker.receive()
+        flushing, flushed = asyncio.Event(), asyncio.Event()
+
+        async def flush() -> None:
+            flushing.set()
+            await flushed.wait()
+
+        leaving._workers.flush = flush  # type: ignore[method-assign]
+        closing = asyncio.ensure_future(leaving.close())
+        await flushing.wait()
+        try:
+            with pytest.raises(ClientClosed):
+                await worker.receive()
+            with pytest.raises(ClientClosed):
+                leaving.simple_consumer("t", "g")
+            await delivery.ack()
+        finally:
+            flushed.set()
+            await closing
+
+
+@async_test
+async def test_a_consumer_whose_client_is_gone_is_closed_in_silence() -> None:
+    """What it has in hand comes back by itself; an error would hide why `async with` ended."""
+
+    def closed() -> BrokerGroup:
+        raise ClientClosed("the client is not open")
+
+    consumer = consumer_of(Brokers(0, Unavailable("away")))
+    consumer._broker_group = closed
+    in_hand_of(consumer)
+    await consumer.close()
+    assert not consumer._in_hand
+
+
+@async_test
 async def test_closing_has_one_deadline_for_all_of_them() -> None:
     """And leaves nothing behind that goes on."""
     brokers = Brokers(0, Unavailable("away"))
@@ -95,6 +139,31 @@ async def test_closing_has_one_deadline_for_all_of_them() -> None:
         await consumer.close()
     assert brokers.calls == 1
     assert consumer._sender is None
+
+
+@async_test
+async def test_who_acknowledges_while_it_closes_is_not_cancelled() -> None:
+    """It is the consumer's own task that ends: the application is told so, and whether the brokers
+    may have heard of it."""
+    brokers = Brokers(0, Unavailable("away"))
+    brokers.options = ClientOptions(deadline_s=0.1)
+    brokers.answers.clear()
+    consumer = consumer_of(brokers)
+    message = cast(Message, None)
+    first, second, third = (Delivery(consumer, message, 1, Receipt(1, 0, 9, at)) for at in range(3))
+    consumer.track([third])
+    in_the_call = asyncio.ensure_future(first.ack())
+    while not brokers.calls:
+        await asyncio.sleep(0)
+    behind_it = asyncio.ensure_future(second.ack())
+    async with asyncio.timeout(5):
+        await consumer.close()
+    with pytest.raises(ClientClosed) as told:
+        await in_the_call
+    assert told.value.outcome is Outcome.MAY_HAVE_HAPPENED
+    with pytest.raises(ClientClosed) as told:
+        await behind_it
+    assert told.value.outcome is Outcome.DID_NOT_HAPPEN
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
