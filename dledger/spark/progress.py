@@ -59,6 +59,11 @@ class Intent:
     origin: str
     topics: Mapping[str, TopicIntent]
 
+    @property
+    def is_of_before(self) -> bool:
+        """The release before wrote it, which never said that a batch is over."""
+        return any(not each.write_queues for each in self.topics.values())
+
     def encode(self) -> bytes:
         topics = {
             name: {
@@ -150,9 +155,10 @@ def look_back(
 ) -> Looked:
     """What is in the topic of `batch` and later ones.
 
-    No further than needed: an intent of an earlier batch by one of the partitions `own` lies before
-    all of theirs of this one, as an attempt fences those before it. By another partition it may be
-    late, and says nothing.
+    No further than to where the batch before was over. An intent of an earlier batch by one of the
+    partitions `own` lies before all of theirs of this one, as an attempt fences those before it;
+    but it may be late, with others' of this or of later batches before it. By another partition it
+    says nothing. The look ends at one only where nobody says that a batch is over.
 
     Args:
         behind: an offset, before which nothing is looked at.
@@ -179,7 +185,8 @@ def look_back(
             has_earlier = True
             if each.partition in own:
                 is_whole = True
-                break
+                if each.is_of_before and over < 0:
+                    break
     return Looked(found[::-1], over, (first, end), is_whole, has_earlier)
 
 

@@ -184,14 +184,14 @@ def commit_batch(messages: Sequence[WriterCommitMessage | None]) -> None:
         topic = brokers.topic(writing.progress_topic)
         if topic is None:
             return  # No task had a row so far.
-        looked = progress.look_back(brokers, topic.name, writing.batch, partitions)
+        looked = progress.look_back(brokers, topic.name, writing.batch, ())
         progress.check_all_told(looked, writing.batch, partitions)
         end = looked.bounds[1]
         if looked.intents:
             over = progress.Over(writing.batch, end).encode()
             _append(brokers, b"", topic, 0, over, writing.access.timeout_s)
             # Who wrote an intent before that is seen now, who does so behind it sees it (ADR 33).
-            looked = progress.look_back(brokers, topic.name, writing.batch, partitions, behind=end)
+            looked = progress.look_back(brokers, topic.name, writing.batch, (), behind=end)
             progress.check_all_told(looked, writing.batch, partitions)
             end = looked.bounds[1]
         mark = progress.mark_of(topic.name, writing.batch)

@@ -109,10 +109,37 @@ TOPIC_TABLES = (
     Mutant(
         "late-intent-hides-the-batch-at-hand",
         "dledger/spark/progress.py",
+        "            if each.partition in own:\n"
+        "                is_whole = True\n"
+        "                if each.is_of_before and over < 0:\n"
+        "                    break\n",
+        "            is_whole = True\n            break\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_late_intent_of_an_earlier_batch_hides_nothing",),
+    ),
+    Mutant(
+        "late-intent-says-that-all-is-kept",
+        "dledger/spark/progress.py",
         "            if each.partition in own:\n",
         "            if True:\n",
         masked=_NO_SPARK,
-        tests=(_PROGRESS + "test_late_intent_of_an_earlier_batch_hides_nothing",),
+        tests=(_PROGRESS + "test_others_late_intent_doesnt_say_that_ones_own_are_kept",),
+    ),
+    Mutant(
+        "late-intent-of-an-own-partition-hides-later-batches",
+        "dledger/spark/progress.py",
+        "                if each.is_of_before and over < 0:\n",
+        "                if True:\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_late_intent_of_an_own_partition_hides_no_later_batch",),
+    ),
+    Mutant(
+        "commit-looks-as-far-as-a-task",
+        "dledger/spark/sink.py",
+        "progress.look_back(brokers, topic.name, writing.batch, ())\n",
+        "progress.look_back(brokers, topic.name, writing.batch, partitions)\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_late_intent_of_an_own_partition_hides_none_that_is_lost",),
     ),
     Mutant(
         "attempt-looks-no-more-once-it-has-begun",
