@@ -173,6 +173,36 @@ def test_query_that_rested_goes_on(group: BlockingFakeGroup, writing: Writing, s
     assert group.bodies(writing.topic, 0) == BODIES[:3] * 5
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_stream_hears_that_its_batch_was_committed_whose_intents_have_gone(
+    group: BlockingFakeGroup, writing: Writing, strict: bool
+) -> None:
+    """Its driver died before Spark knew, and was away for long. The batch's own mark says so; in
+    batches without rows it stays where it is, and says nothing."""
+    stream = replace(writing, is_stream=True, fails_on_lost=strict)
+    for batch in range(14):
+        commit_batch([write(stream, BODIES[batch : batch + 1], batch=batch)])
+    let_go(group, writing)
+    with pytest.raises(WriteRefused, match="batch 13 is committed, and its rows are stored"):
+        write(stream, BODIES[13:14], batch=13)
+    for batch in range(14, 27):
+        commit_batch([write(stream, [], batch=batch)])
+    commit_batch([write(stream, BODIES[14:15], batch=27)])
+    assert group.bodies(writing.topic, 0) == BODIES[:15]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_committed_batch_of_which_only_the_end_is_kept_is_said_to_be_committed(
+    group: BlockingFakeGroup, writing: Writing, strict: bool
+) -> None:
+    """The partition had rows, and retention took its intent: nobody says that it had none."""
+    commit_batch([write(writing, BODIES)])
+    let_go(group, writing, kept=1)
+    with pytest.raises(WriteRefused, match="batch 0 is committed, and its rows are stored"):
+        write(replace(writing, fails_on_lost=strict), BODIES)
+    assert group.bodies(writing.topic, 0) == BODIES
+
+
 def test_others_late_intent_doesnt_say_that_ones_own_are_kept(
     group: BlockingFakeGroup, writing: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
