@@ -141,6 +141,7 @@ class Looked:
         bounds: the first offset that is kept, and where the look began.
         is_whole: whether nothing of the batch can lie before what is kept, by what was seen.
         has_earlier: whether an intent of an earlier batch was seen, whoever wrote it.
+        incarnation: of the topic.
     """
 
     intents: list[Intent]
@@ -148,6 +149,7 @@ class Looked:
     bounds: tuple[int, int]
     is_whole: bool
     has_earlier: bool
+    incarnation: int
 
 
 def look_back(
@@ -187,7 +189,7 @@ def look_back(
                 is_whole = True
                 if each.is_of_before and over < 0:
                     break
-    return Looked(found[::-1], over, (first, end), is_whole, has_earlier)
+    return Looked(found[::-1], over, (first, end), is_whole, has_earlier, topic.incarnation)
 
 
 def _backwards(brokers: Brokers, topic: Topic, floor: int) -> Iterator[tuple[int, Intent | Over]]:

@@ -361,7 +361,9 @@ class _Task:
         marks = progress.Marks.read(self._brokers, writing.progress_topic, writing.batch)
         if writing.is_stream:
             marks.check_not_committed()
-        if writing.fails_on_lost:
+        # Whose next number there is 0 has never written an intent, in this batch or before.
+        numbers = self._numbers.get((writing.progress_topic, looked.incarnation), {})
+        if writing.fails_on_lost and numbers.get(progress.QUEUE, 0):
             marks.check_kept(looked)
 
     def _step(self, topic: str, target: Target, own: Sequence[Intent]) -> Step:

@@ -173,6 +173,20 @@ def test_query_that_rested_goes_on(group: BlockingFakeGroup, writing: Writing, s
     assert group.bodies(writing.topic, 0) == BODIES[:3] * 5
 
 
+def test_task_that_never_began_isnt_held_up_by_what_others_intents_were(
+    group: BlockingFakeGroup, writing: Writing
+) -> None:
+    """The first batch is long, and retention takes its intents while it runs. A partition whose
+    producer has never stored an intent has none there; one that did may."""
+    write(writing, BODIES[:3])
+    let_go(group, writing)
+    write(writing, BODIES[3:5], partition=1)
+    let_go(group, writing)
+    with pytest.raises(WriteRefused, match="nobody knows whether its rows are stored"):
+        write(writing, BODIES[:3])
+    assert group.bodies(writing.topic, 0) == BODIES[:5]
+
+
 @pytest.mark.parametrize("strict", [True, False])
 def test_stream_hears_that_its_batch_was_committed_whose_intents_have_gone(
     group: BlockingFakeGroup, writing: Writing, strict: bool

@@ -15,6 +15,7 @@ _FOLLOWING: Final = "tests/spark/test_following.py::"
 _GOES_ON: Final = "test_stream_goes_on_when_its_topic_has_fewer_queues_and_more_again"
 _IS_COMMITTED: Final = "test_stream_hears_that_its_batch_was_committed_whose_intents_have_gone"
 _ONLY_THE_END: Final = "test_committed_batch_of_which_only_the_end_is_kept_is_said_to_be_committed"
+_NEVER_BEGAN: Final = "test_task_that_never_began_isnt_held_up_by_what_others_intents_were"
 _READING: Final = "tests/spark/test_reading.py::"
 
 TOPIC_TABLES = (
@@ -216,6 +217,14 @@ TOPIC_TABLES = (
         "",
         masked=_NO_SPARK,
         tests=(_PROGRESS + _ONLY_THE_END,),
+    ),
+    Mutant(
+        "task-that-never-began-is-held-up",
+        "dledger/spark/sink.py",
+        " and numbers.get(progress.QUEUE, 0):\n",
+        ":\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + _NEVER_BEGAN,),
     ),
     Mutant(
         "batch-that-is-over-ends-no-look",
