@@ -59,6 +59,11 @@ class Intent:
     origin: str
     topics: Mapping[str, TopicIntent]
 
+    @property
+    def is_of_before(self) -> bool:
+        """The release before wrote it, which never said that a batch is over."""
+        return any(not each.write_queues for each in self.topics.values())
+
     def encode(self) -> bytes:
         topics = {
             name: {
@@ -136,6 +141,7 @@ class Looked:
         bounds: the first offset that is kept, and where the look began.
         is_whole: whether nothing of the batch can lie before what is kept, by what was seen.
         has_earlier: whether an intent of an earlier batch was seen, whoever wrote it.
+        incarnation: of the topic.
     """
 
     intents: list[Intent]
@@ -143,6 +149,7 @@ class Looked:
     bounds: tuple[int, int]
     is_whole: bool
     has_earlier: bool
+    incarnation: int
 
 
 def look_back(
@@ -150,9 +157,10 @@ def look_back(
 ) -> Looked:
     """What is in the topic of `batch` and later ones.
 
-    No further than needed: an intent of an earlier batch by one of the partitions `own` lies before
-    all of theirs of this one, as an attempt fences those before it. By another partition it may be
-    late, and says nothing.
+    No further than to where the batch before was over. An intent of an earlier batch by one of the
+    partitions `own` lies before all of theirs of this one, as an attempt fences those before it;
+    but it may be late, with others' of this or of later batches before it. By another partition it
+    says nothing. The look ends at one only where nobody says that a batch is over.
 
     Args:
         behind: an offset, before which nothing is looked at.
@@ -179,8 +187,9 @@ def look_back(
             has_earlier = True
             if each.partition in own:
                 is_whole = True
-                break
-    return Looked(found[::-1], over, (first, end), is_whole, has_earlier)
+                if each.is_of_before and over < 0:
+                    break
+    return Looked(found[::-1], over, (first, end), is_whole, has_earlier, topic.incarnation)
 
 
 def _backwards(brokers: Brokers, topic: Topic, floor: int) -> Iterator[tuple[int, Intent | Over]]:
@@ -212,26 +221,60 @@ def mark_of(topic: str, batch: int) -> str:
     return f"{topic}-{batch % _MARKS}"
 
 
-def check_kept(brokers: Brokers, name: str, batch: int, looked: Looked) -> None:
-    """No intent of the batch can have been let go of by retention.
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """How far the topic is over, by its marks.
 
-    Raises:
-        WriteRefused: one can.
+    Attributes:
+        own: the mark of the batch, or of one that has the same.
+        others: the greatest of all others.
     """
-    if looked.is_whole:
-        return
-    groups = [mark_of(name, batch + each) for each in range(1, _MARKS)]
-    earlier = [brokers.committed(group, name, QUEUE) for group in groups]
-    first = looked.bounds[0]
-    if max(earlier) >= first:
-        return
-    # A query of the release before has no marks yet, and its intents no late ones to speak of.
-    if not any(earlier) and looked.has_earlier:
-        return
-    raise WriteRefused(
-        f"{name} begins at {first}, and what was written down of batch {batch} may lie before: "
-        "nobody knows whether its rows are stored; failOnLostIntents=false goes on as if none was, "
-        "and stores those twice that are"
+
+    topic: str
+    batch: int
+    own: int
+    others: int
+
+    @classmethod
+    def read(cls, brokers: Brokers, topic: str, batch: int) -> Self:
+        groups = [mark_of(topic, batch + each) for each in range(_MARKS)]
+        own, *others = [brokers.committed(group, topic, QUEUE) for group in groups]
+        return cls(topic, batch, own, max(others))
+
+    def check_not_committed(self) -> None:
+        """The batch isn't over, where batches are numbered one after the other: then its mark is
+        that of the batch eleven before, and those between have moved theirs at least as far.
+
+        Raises:
+            WriteRefused: it is.
+        """
+        if self.own > self.others:
+            raise committed(self.batch)
+
+    def check_kept(self, looked: Looked) -> None:
+        """No intent of the batch can have been let go of by retention.
+
+        Raises:
+            WriteRefused: one can.
+        """
+        first = looked.bounds[0]
+        if self.others >= first:
+            return
+        # A query of the release before has no marks yet, and its intents no late ones to speak of.
+        if not self.others and looked.has_earlier:
+            return
+        raise WriteRefused(
+            f"{self.topic} begins at {first}, and what was written down of batch {self.batch} may "
+            "lie before: nobody knows whether its rows are stored; failOnLostIntents=false goes on "
+            "as if none was, and stores those twice that are"
+        )
+
+
+def committed(batch: int) -> WriteRefused:
+    """The batch was committed, and nothing is left to hold the rows against."""
+    return WriteRefused(
+        f"batch {batch} is committed, and its rows are stored; what was written down of them is "
+        "kept no longer, so that nobody knows whether these are the same: nothing is sent"
     )
 
 
@@ -244,6 +287,8 @@ def own_intents(looked: Looked, batch: int, partition: int) -> list[Intent]:
     check_not_over(looked, batch)
     own = [each for each in looked.intents if (each.batch, each.partition) == (batch, partition)]
     if not own and looked.over == batch:
+        if not looked.is_whole:
+            raise committed(batch)
         raise WriteRefused(
             f"batch {batch} is committed, and partition {partition} had no rows then: it has other "
             "rows now, or they are cut into other partitions"

@@ -28,7 +28,7 @@ from dledger.spark import options as opt
 from dledger.spark import progress
 from dledger.spark.brokers import Access, Brokers, Topic
 from dledger.spark.errors import BadOption, SparkError, WriteRefused
-from dledger.spark.progress import Intent
+from dledger.spark.progress import Intent, Looked
 from dledger.spark.rows import Row, Spool, Target, rows_of
 from dledger.spark.sending import QueueSend, send_all
 from dledger.spark.steps import Rows, Step, next_step, steps_of
@@ -57,6 +57,7 @@ class Writing:
         has_intents: whether tasks write them: not for a producer that will never come back.
         as_of: without intents, an entry of before the first attempt of any task.
         fails_on_lost: whether a task ends where retention may have taken its intents.
+        is_stream: whether batches are numbered one after the other.
     """
 
     access: Access
@@ -67,6 +68,7 @@ class Writing:
     has_intents: bool = True
     as_of: int = 0
     fails_on_lost: bool = True
+    is_stream: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Writing:
@@ -143,7 +145,7 @@ class TopicsStreamWriter(DataSourceStreamArrowWriter):
         if not query or batch is None:
             raise SparkError("Spark tells this task neither its query nor its batch")
         producer = self._writing.producer or f"spark-{query}"
-        writing = replace(self._writing, producer=producer, batch=int(batch))
+        writing = replace(self._writing, producer=producer, batch=int(batch), is_stream=True)
         return write_task(writing, context.partitionId(), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -184,14 +186,14 @@ def commit_batch(messages: Sequence[WriterCommitMessage | None]) -> None:
         topic = brokers.topic(writing.progress_topic)
         if topic is None:
             return  # No task had a row so far.
-        looked = progress.look_back(brokers, topic.name, writing.batch, partitions)
+        looked = progress.look_back(brokers, topic.name, writing.batch, ())
         progress.check_all_told(looked, writing.batch, partitions)
         end = looked.bounds[1]
         if looked.intents:
             over = progress.Over(writing.batch, end).encode()
             _append(brokers, b"", topic, 0, over, writing.access.timeout_s)
             # Who wrote an intent before that is seen now, who does so behind it sees it (ADR 33).
-            looked = progress.look_back(brokers, topic.name, writing.batch, partitions, behind=end)
+            looked = progress.look_back(brokers, topic.name, writing.batch, (), behind=end)
             progress.check_all_told(looked, writing.batch, partitions)
             end = looked.bounds[1]
         mark = progress.mark_of(topic.name, writing.batch)
@@ -339,8 +341,8 @@ class _Task:
         topic, batch = writing.progress_topic, writing.batch
         looked = progress.look_back(self._brokers, topic, batch, (self._partition,))
         own = progress.own_intents(looked, batch, self._partition)
-        if not own and writing.fails_on_lost:
-            progress.check_kept(self._brokers, topic, batch, looked)
+        if not own and not looked.is_whole:
+            self._check_kept(looked)
         self._looked_from = looked.bounds[1]
         task = _task(writing, self._partition)
         for each in own:
@@ -348,6 +350,21 @@ class _Task:
         for first in own[:1]:
             progress.check_topics(task, first, self._spool.topics)
         return own
+
+    def _check_kept(self, looked: Looked) -> None:
+        """Retention has taken nothing of this task's; or whoever wrote the options takes the risk.
+
+        Raises:
+            WriteRefused: it may have, or the batch is over.
+        """
+        writing = self._writing
+        marks = progress.Marks.read(self._brokers, writing.progress_topic, writing.batch)
+        if writing.is_stream:
+            marks.check_not_committed()
+        # Whose next number there is 0 has never written an intent, in this batch or before.
+        numbers = self._numbers.get((writing.progress_topic, looked.incarnation), {})
+        if writing.fails_on_lost and numbers.get(progress.QUEUE, 0):
+            marks.check_kept(looked)
 
     def _step(self, topic: str, target: Target, own: Sequence[Intent]) -> Step:
         numbers = self._numbers.get((topic, target.incarnation), {})

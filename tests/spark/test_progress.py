@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[a
 from dledger.spark import BadOption, sending
 from dledger.spark.brokers import Access, Brokers
 from dledger.spark.errors import WriteRefused
-from dledger.spark.progress import QUEUE, Intent, Over, decode, mark_of
+from dledger.spark.progress import QUEUE, Intent, Over, TopicIntent, decode, mark_of
 from dledger.spark.sink import Writing, commit_batch
 from dledger.testing import BlockingFakeGroup
 from dledger.wire import broker_pb2 as pb
@@ -39,6 +39,12 @@ def let_go(group: BlockingFakeGroup, writing: Writing, kept: int = 0) -> None:
     """Retention takes all intents but the last `kept`."""
     (queue,) = group._group.model.topics[writing.progress_topic]
     queue.min_offset = len(queue.records) - kept
+
+
+def woken(partition: int, version: int = 2) -> bytes:
+    """What an attempt of the first batch writes down late; the release before had version 1."""
+    intent = Intent(0, partition, "", {"t": TopicIntent(1, {0: (0, 1)}, "", write_queues=1)})
+    return intent.encode().replace(b'"version": 2', b'"version": %d' % version)
 
 
 def begun(
@@ -165,6 +171,90 @@ def test_query_that_rested_goes_on(group: BlockingFakeGroup, writing: Writing, s
     let_go(group, writing)
     commit_batch([write(writing, BODIES[:3], partition=2, batch=step * 5)])
     assert group.bodies(writing.topic, 0) == BODIES[:3] * 5
+
+
+def test_task_that_never_began_isnt_held_up_by_what_others_intents_were(
+    group: BlockingFakeGroup, writing: Writing
+) -> None:
+    """The first batch is long, and retention takes its intents while it runs. A partition whose
+    producer has never stored an intent has none there; one that did may."""
+    write(writing, BODIES[:3])
+    let_go(group, writing)
+    write(writing, BODIES[3:5], partition=1)
+    let_go(group, writing)
+    with pytest.raises(WriteRefused, match="nobody knows whether its rows are stored"):
+        write(writing, BODIES[:3])
+    assert group.bodies(writing.topic, 0) == BODIES[:5]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_stream_hears_that_its_batch_was_committed_whose_intents_have_gone(
+    group: BlockingFakeGroup, writing: Writing, strict: bool
+) -> None:
+    """Its driver died before Spark knew, and was away for long. The batch's own mark says so; in
+    batches without rows it stays where it is, and says nothing."""
+    stream = replace(writing, is_stream=True, fails_on_lost=strict)
+    for batch in range(14):
+        commit_batch([write(stream, BODIES[batch : batch + 1], batch=batch)])
+    let_go(group, writing)
+    with pytest.raises(WriteRefused, match="batch 13 is committed, and its rows are stored"):
+        write(stream, BODIES[13:14], batch=13)
+    for batch in range(14, 27):
+        commit_batch([write(stream, [], batch=batch)])
+    commit_batch([write(stream, BODIES[14:15], batch=27)])
+    assert group.bodies(writing.topic, 0) == BODIES[:15]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_committed_batch_of_which_only_the_end_is_kept_is_said_to_be_committed(
+    group: BlockingFakeGroup, writing: Writing, strict: bool
+) -> None:
+    """The partition had rows, and retention took its intent: nobody says that it had none."""
+    commit_batch([write(writing, BODIES)])
+    let_go(group, writing, kept=1)
+    with pytest.raises(WriteRefused, match="batch 0 is committed, and its rows are stored"):
+        write(replace(writing, fails_on_lost=strict), BODIES)
+    assert group.bodies(writing.topic, 0) == BODIES
+
+
+def test_others_late_intent_doesnt_say_that_ones_own_are_kept(
+    group: BlockingFakeGroup, writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a partition that there is no longer, behind what retention took."""
+    commit_batch([write(writing, BODIES[:3])])
+    begun(writing, BODIES[3:], 1, monkeypatch)
+    fill(group.addresses, writing.progress_topic, QUEUE, [Intent(0, 7, "", {}).encode()])
+    let_go(group, writing, kept=1)
+    with pytest.raises(WriteRefused, match="nobody knows whether its rows are stored"):
+        write(writing, BODIES[3:], batch=1)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_late_intent_of_an_own_partition_hides_none_that_is_lost(
+    group: BlockingFakeGroup, writing: Writing, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt of a batch began with a partition that the second lacks; between them an
+    attempt of the batch before wakes up, whose partition nobody had registered since."""
+    commit_batch([write(writing, BODIES[:3], partition=3)])
+    live = killing(monkeypatch, 3, before=False)
+    with pytest.raises(Killed):
+        write(writing, BODIES[3:], partition=7, batch=1)
+    live()
+    fill(group.addresses, writing.progress_topic, QUEUE, [woken(3, version)])
+    with pytest.raises(WriteRefused, match=r"partitions \[7\], which this one doesn't have"):
+        commit_batch([write(writing, BODIES[3:], partition=3, batch=1)])
+
+
+def test_late_intent_of_an_own_partition_hides_no_later_batch(
+    group: BlockingFakeGroup, writing: Writing
+) -> None:
+    """Two attempts have outlived their batches; the second finds the first's intent in front."""
+    for batch in range(3):
+        commit_batch([write(writing, BODIES[batch : batch + 1], batch=batch)])
+    fill(group.addresses, writing.progress_topic, QUEUE, [woken(4)])
+    with pytest.raises(WriteRefused, match="batch 1 is over: batch 2 has begun"):
+        write(writing, BODIES, partition=4, batch=1)
+    assert group.bodies(writing.topic, 0) == BODIES[:3]
 
 
 def test_query_of_the_release_before_goes_on(group: BlockingFakeGroup, writing: Writing) -> None:

@@ -13,6 +13,9 @@ _PROGRESS: Final = "tests/spark/test_progress.py::"
 _OTHER_SIDE: Final = "tests/spark/test_other_side.py::"
 _FOLLOWING: Final = "tests/spark/test_following.py::"
 _GOES_ON: Final = "test_stream_goes_on_when_its_topic_has_fewer_queues_and_more_again"
+_IS_COMMITTED: Final = "test_stream_hears_that_its_batch_was_committed_whose_intents_have_gone"
+_ONLY_THE_END: Final = "test_committed_batch_of_which_only_the_end_is_kept_is_said_to_be_committed"
+_NEVER_BEGAN: Final = "test_task_that_never_began_isnt_held_up_by_what_others_intents_were"
 _READING: Final = "tests/spark/test_reading.py::"
 
 TOPIC_TABLES = (
@@ -109,10 +112,37 @@ TOPIC_TABLES = (
     Mutant(
         "late-intent-hides-the-batch-at-hand",
         "dledger/spark/progress.py",
+        "            if each.partition in own:\n"
+        "                is_whole = True\n"
+        "                if each.is_of_before and over < 0:\n"
+        "                    break\n",
+        "            is_whole = True\n            break\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_late_intent_of_an_earlier_batch_hides_nothing",),
+    ),
+    Mutant(
+        "late-intent-says-that-all-is-kept",
+        "dledger/spark/progress.py",
         "            if each.partition in own:\n",
         "            if True:\n",
         masked=_NO_SPARK,
-        tests=(_PROGRESS + "test_late_intent_of_an_earlier_batch_hides_nothing",),
+        tests=(_PROGRESS + "test_others_late_intent_doesnt_say_that_ones_own_are_kept",),
+    ),
+    Mutant(
+        "late-intent-of-an-own-partition-hides-later-batches",
+        "dledger/spark/progress.py",
+        "                if each.is_of_before and over < 0:\n",
+        "                if True:\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_late_intent_of_an_own_partition_hides_no_later_batch",),
+    ),
+    Mutant(
+        "commit-looks-as-far-as-a-task",
+        "dledger/spark/sink.py",
+        "progress.look_back(brokers, topic.name, writing.batch, ())\n",
+        "progress.look_back(brokers, topic.name, writing.batch, partitions)\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_late_intent_of_an_own_partition_hides_none_that_is_lost",),
     ),
     Mutant(
         "attempt-looks-no-more-once-it-has-begun",
@@ -141,28 +171,60 @@ TOPIC_TABLES = (
     Mutant(
         "intents-that-have-gone-never-were",
         "dledger/spark/sink.py",
-        "            progress.check_kept(self._brokers, topic, batch, looked)\n",
+        "            marks.check_kept(looked)\n",
         "            pass\n",
         masked=_NO_SPARK,
         tests=(_PROGRESS + "test_batch_whose_intent_is_kept_no_longer_isnt_written_again",),
     ),
     Mutant(
-        "one-mark-for-all-batches",
+        "two-marks-for-all-batches",
         "dledger/spark/progress.py",
         "_MARKS: Final = 11\n",
-        "_MARKS: Final = 1\n",
+        "_MARKS: Final = 2\n",
         masked=_NO_SPARK,
         tests=(_PROGRESS + "test_query_that_rested_goes_on",),
     ),
     Mutant(
         "batch-written-again-is-told-by-its-own-mark",
         "dledger/spark/progress.py",
-        "for each in range(1, _MARKS)]",
-        "for each in range(_MARKS)]",
+        "return cls(topic, batch, own, max(others))\n",
+        "return cls(topic, batch, own, max(own, *others))\n",
         masked=_NO_SPARK,
         tests=(
             _PROGRESS + "test_batch_that_is_written_again_after_its_intents_have_gone_is_refused",
         ),
+    ),
+    Mutant(
+        "stream-doesnt-ask-its-own-mark",
+        "dledger/spark/sink.py",
+        "            marks.check_not_committed()\n",
+        "            pass\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + _IS_COMMITTED,),
+    ),
+    Mutant(
+        "mark-that-others-share-says-committed",
+        "dledger/spark/progress.py",
+        "        if self.own > self.others:\n",
+        "        if self.own >= self.others:\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + _IS_COMMITTED,),
+    ),
+    Mutant(
+        "rows-whose-intent-has-gone-were-none",
+        "dledger/spark/progress.py",
+        "        if not looked.is_whole:\n            raise committed(batch)\n",
+        "",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + _ONLY_THE_END,),
+    ),
+    Mutant(
+        "task-that-never-began-is-held-up",
+        "dledger/spark/sink.py",
+        " and numbers.get(progress.QUEUE, 0):\n",
+        ":\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + _NEVER_BEGAN,),
     ),
     Mutant(
         "batch-that-is-over-ends-no-look",
