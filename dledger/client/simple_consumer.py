@@ -92,6 +92,7 @@ class SimpleConsumer:
             start_time_ms=time_ms,
             max_attempts=0 if max_attempts is None else u32("max_attempts", max_attempts),
         )
+        self._lasting_group = lasting_group
         self._receives = Receives(lasting_group, self, wish)
         self._forget = forget
         self._kept: deque[_Kept] = deque()  # of receives that were cancelled
@@ -131,6 +132,8 @@ class SimpleConsumer:
         self._check_open()
         if self._is_closing:
             raise ClientClosed("the consumer is being closed")
+        if done:
+            await self._settle_if_closing(done)
         kept = self._of_kept(count)
         if kept and not done:
             return [each.delivery for each in kept]
@@ -155,6 +158,23 @@ class SimpleConsumer:
         found = [*(each.delivery for each in kept), *found]
         self.keep(found[count:])
         return found[:count]
+
+    async def _settle_if_closing(self, done: Sequence[Delivery]) -> None:
+        """Returns if the client isn't being closed. Else no receive is made any more for these to
+        ride on: they are acknowledged by themselves.
+
+        Raises:
+            ClientClosed: it is.
+            ClientError: one of them couldn't be acknowledged.
+        """
+        try:
+            self._lasting_group()
+        except ClientClosed:
+            ends = await asyncio.gather(*(each.ack() for each in done), return_exceptions=True)
+            for end in ends:
+                if end is not None:
+                    raise end from None
+            raise
 
     async def _first_of(self, task: asyncio.Future[list[Delivery]], count: int) -> list[Delivery]:
         """What the receive brings, or, if that comes first, what one brings that was cancelled: it

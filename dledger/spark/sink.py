@@ -361,9 +361,11 @@ class _Task:
         marks = progress.Marks.read(self._brokers, writing.progress_topic, writing.batch)
         if writing.is_stream:
             marks.check_not_committed()
-        # Whose next number there is 0 has never written an intent, in this batch or before.
+        # Whose next number there is 0 has never written an intent, in this batch or before; or is
+        # forgotten, or a partition that a batch is given which was committed without it.
         numbers = self._numbers.get((writing.progress_topic, looked.incarnation), {})
-        if writing.fails_on_lost and numbers.get(progress.QUEUE, 0):
+        may_be_lost = numbers.get(progress.QUEUE, 0) or marks.own > marks.others
+        if writing.fails_on_lost and may_be_lost:
             marks.check_kept(looked)
 
     def _step(self, topic: str, target: Target, own: Sequence[Intent]) -> Step:

@@ -20,7 +20,7 @@ class Received(SimpleConsumer):
 
     def __init__(self, invisible_s: float = 30.0) -> None:
         super().__init__(
-            *(cast(Any, None), cast(Any, None), "t", "g"),
+            *(cast(Any, None), cast(Any, lambda: None), "t", "g"),
             invisible_s=invisible_s,
             in_order=False,
             start=None,

@@ -107,7 +107,9 @@ async def test_nothing_new_is_handed_out_while_the_client_is_closing() -> None:
                 await worker.receive()
             with pytest.raises(ClientClosed):
                 leaving.simple_consumer("t", "g")
-            await delivery.ack()
+            with pytest.raises(ClientClosed):
+                await worker.receive(done=[delivery])
+            assert delivery.is_settled, "what is done isn't given back"
         finally:
             flushed.set()
             await closing

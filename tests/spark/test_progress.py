@@ -187,6 +187,21 @@ def test_task_that_never_began_isnt_held_up_by_what_others_intents_were(
     assert group.bodies(writing.topic, 0) == BODIES[:5]
 
 
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_batch_that_was_committed_is_given_no_new_partition_when_its_intents_have_gone(
+    group: BlockingFakeGroup, writing: Writing, *, is_forgotten: bool
+) -> None:
+    """The program is run again a month later, and its rows are cut otherwise; or the brokers know
+    none of its producers any more. Who has no numbers may be new, or not."""
+    commit_batch([write(writing, BODIES[:3]), write(writing, BODIES[3:5], partition=1)])
+    let_go(group, writing)
+    if is_forgotten:
+        group._group.model.forget()
+    with pytest.raises(WriteRefused, match="nobody knows whether its rows are stored"):
+        write(writing, BODIES[4:5], partition=1 if is_forgotten else 2)
+    assert group.bodies(writing.topic, 0) == BODIES[:5]
+
+
 @pytest.mark.parametrize("strict", [True, False])
 def test_stream_hears_that_its_batch_was_committed_whose_intents_have_gone(
     group: BlockingFakeGroup, writing: Writing, strict: bool

@@ -577,6 +577,14 @@ CLIENT = (
         tests=_SETTLING,
     ),
     Mutant(
+        "client-that-closes-gives-back-what-is-done",
+        "dledger/client/simple_consumer.py",
+        "            await self._settle_if_closing(done)\n",
+        "            pass\n",
+        masked="clients of the library's run close when all is worked off",
+        tests=("tests/client/test_settling.py",),
+    ),
+    Mutant(
         "client-that-closes-hands-out-new-messages",
         "dledger/client/simple_consumer.py",
         "Receives(lasting_group, self, wish)",

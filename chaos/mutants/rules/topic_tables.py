@@ -221,10 +221,21 @@ TOPIC_TABLES = (
     Mutant(
         "task-that-never-began-is-held-up",
         "dledger/spark/sink.py",
-        " and numbers.get(progress.QUEUE, 0):\n",
-        ":\n",
+        "        may_be_lost = numbers.get(progress.QUEUE, 0) or ",
+        "        may_be_lost = True or ",
         masked=_NO_SPARK,
         tests=(_PROGRESS + _NEVER_BEGAN,),
+    ),
+    Mutant(
+        "committed-batch-is-given-a-new-partition",
+        "dledger/spark/sink.py",
+        "numbers.get(progress.QUEUE, 0) or marks.own > marks.others\n",
+        "numbers.get(progress.QUEUE, 0)\n",
+        masked=_NO_SPARK,
+        tests=(
+            _PROGRESS
+            + "test_batch_that_was_committed_is_given_no_new_partition_when_its_intents_have_gone",
+        ),
     ),
     Mutant(
         "batch-that-is-over-ends-no-look",
