@@ -315,6 +315,7 @@ class SimNode(Machine):
         """Takes no more calls. Those under way end within the product's grace: the replica has
         answered who waited, and a long pull has its pieces left."""
         life.is_shut = True
+        life.turns.hurry()
         await asyncio.sleep(LOOK_S)
         for _ in range(round(SERVER_GRACE_S / LOOK_S)):
             if not (life.calls or life.streams):

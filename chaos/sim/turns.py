@@ -36,7 +36,7 @@ class CountedTurns:
         self._timeline = timeline
         self._loop = loop
         self._steps = steps
-        self._late = late if late.random() < 0.5 else None
+        self._late: Random | None = late if late.random() < 0.5 else None
         self._late_until_us = late_until_us
         self.paused: set[asyncio.Task[object] | None] = set()  # whose work has a turn to come
 
@@ -64,6 +64,10 @@ class CountedTurns:
             await asyncio.sleep(self._pause_us() / 1e6)
         finally:
             self.paused.discard(task)
+
+    def hurry(self) -> None:
+        """The process stops: there is nothing left to pause for."""
+        self._late = None
 
     def _pause_us(self) -> int:
         late = self._late
