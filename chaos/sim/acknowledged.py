@@ -6,7 +6,10 @@ has its index, and that one does.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from store.commitlog import CommitLog
+from store.errors import CorruptionFound
 
 
 class Acknowledged:
@@ -35,7 +38,9 @@ def _last_unchanged(log: CommitLog, known: dict[int, int]) -> int:
     others behind it are forgotten. A digest speaks for everything before it."""
     while known:
         index, digest = next(reversed(known.items()))
-        if index <= log.last_index and (index < log.first_index or log.digest_at(index) == digest):
-            return index
+        with suppress(CorruptionFound):  # what has rotted is looked at by others
+            is_there = index <= log.last_index
+            if is_there and (index < log.first_index or log.digest_at(index) == digest):
+                return index
         del known[index]
     return 0

@@ -305,8 +305,15 @@ class Choice:
         return receiver.wanted.max_messages - taken.count
 
     def _draft(self, queue_id: int) -> Draft:
+        """The queue's, which had started when this began.
+
+        Raises:
+            BrokerError: BUSY, its topic has been given other queues meanwhile.
+        """
         draft = self.planning.draft(queue_id)
-        assert isinstance(draft, Draft), "queues have started"
+        if not isinstance(draft, Draft):
+            text = f"queue {queue_id} has gone or come again just now: ask again"
+            raise BrokerError(ErrorCode.BUSY, text)
         return draft
 
     def _due_of(self, queue_id: int, draft: Draft) -> Iterator[Handout]:
