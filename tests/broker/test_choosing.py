@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from broker.errors import out_of_range
+from broker.errors import ErrorCode, out_of_range
 from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Wanted
 from broker.leader.deliveries.choosing import MAX_GIVEN, Choice, at_provisional, runs
 from broker.reading.queues import Found
@@ -190,6 +190,20 @@ def test_whoever_wants_many_is_given_as_many_handouts() -> None:
         assert (told(choice), shop.reads) == (list(range(150)), 1)
         assert told(await shop.serve([400], []))[:50] == [*range(50)], "the other queue"
         assert sum(each.mask.bit_count() for _, each in shop.in_hand()) == 2 * shop.end
+
+    asyncio.run(scenario())
+
+
+def test_a_queue_that_goes_as_messages_are_chosen_is_passed_over() -> None:
+    """Its topic has been given fewer while another receiver's were read; it is no fault of the
+    node's, and others get what the other queues have."""
+
+    async def scenario() -> None:
+        choice = Shop(is_fifo=False, max_attempts=0, end=3).choice()
+        await choice.give(receiver(5), [QUEUES, 0])
+        assert choice.failure is not None
+        assert choice.failure.code is ErrorCode.BUSY
+        assert [each.base for each in choice.command.given] == [0]
 
     asyncio.run(scenario())
 

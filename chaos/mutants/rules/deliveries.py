@@ -13,6 +13,14 @@ _PLANNED = "the leader asks the same rules, and proposes nothing that they refus
 
 DELIVERIES = (
     Mutant(
+        "queue-that-goes-meanwhile-is-a-fault",
+        "broker/leader/deliveries/choosing.py",
+        "            raise BrokerError(ErrorCode.BUSY, text)\n        return draft\n",
+        "            raise TypeError(text)\n        return draft\n",
+        masked="simulated shops' topics keep their queues",
+        tests=("tests/broker/test_choosing.py",),
+    ),
+    Mutant(
         "faults-of-receives-reach-users-as-they-are",
         "dledger/client/receives.py",
         'self._failed(call, fault("receiving", error, Outcome.MAY_HAVE_HAPPENED))',
