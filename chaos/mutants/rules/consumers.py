@@ -404,9 +404,23 @@ CONSUMERS = (
     _mutant(
         "broadcast-queues-newer-as-they-are-told-later",
         "dledger/client/members/kept_offsets.py",
-        "(place.topic, place.incarnation) in self._known:\n",
+        "_topic_of(place) in self._known:\n",
         "any(each[:2] == place[:2] for each in self._kept):\n",
         (_BROADCAST[0] + "::test_queues_of_a_new_topic_that_are_told_later_are_no_newer",),
+    ),
+    _mutant(
+        "broadcast-topic-is-whole-by-its-first-part",
+        "dledger/client/members/kept_offsets.py",
+        "            self._known = known - self._in_part\n",
+        "            self._known = known\n",
+        (_BROADCAST[0] + "::test_queues_of_a_new_topic_that_are_told_later_are_no_newer",),
+    ),
+    _mutant(
+        "broadcast-topic-is-never-whole",
+        "dledger/client/members/membership.py",
+        "if self.keeper is not None and (gained or assignment.whole):\n",
+        "if self.keeper is not None and gained:\n",
+        (_BROADCAST[0] + "::test_member_that_was_told_everything_says_so_in_its_file",),
     ),
     _mutant(
         "broadcast-file-of-two-members",
@@ -419,7 +433,8 @@ CONSUMERS = (
         "broken-broadcast-file-is-a-fresh-start",
         "dledger/client/members/kept_offsets.py",
         "        raise OffsetsFileUnusable(\n            f\"{self._path} isn't",
-        "        return {}\n        raise OffsetsFileUnusable(\n            f\"{self._path} isn't",
+        "        return {}, set()\n"
+        "        raise OffsetsFileUnusable(\n            f\"{self._path} isn't",
         _BROADCAST,
     ),
     _mutant(

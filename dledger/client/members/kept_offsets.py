@@ -3,14 +3,17 @@
     {"format": 1, "group": "g",
      "topics": {"t": {"incarnation": 7, "queues": {"0": [frontier, [gap, count, ...]]}}}}
 
+and `"whole": false` in a topic of which not every queue that was there at first has its place yet.
+
 Nobody else knows where a broadcast member is, so a file that can't be read is an error and never a
 fresh start; and two processes that kept theirs in one file would each undo the other's, so it is
 locked (a second file, as the first one is replaced). A queue's place is in the file before any of
 its messages is handed out: a member that dies before its first commit finds where it began.
 
-Where there is none for a queue: the group's start if the topic is new to this member, and its first
-message if the queue was made since: since the file was written by the process before, or since this
-one was told everything there is.
+Where there is none for a queue: the group's start if the topic is new to this member (a process
+that dies between two parts of what it is told leaves it new), and its first message if the queue
+was made since: since the file was written by the process before, or since this one was told
+everything there is.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from dledger.wire import broker_pb2 as pb
 FORMAT: Final = 1
 
 Kept = tuple[int, list[Run]]
+Topic = tuple[str, int]  # its name and incarnation
 
 
 class KeptOffsets:
@@ -60,8 +64,9 @@ class KeptOffsets:
         self._writing = asyncio.Lock()
         self._lock = self._locked()
         try:
-            self._kept = self._read()
-            self._known = {(place.topic, place.incarnation) for place in self._kept}
+            self._kept, self._in_part = self._read()
+            known = {_topic_of(place) for place in self._kept}
+            self._known = known - self._in_part
         except BaseException:
             self.close()
             raise
@@ -85,14 +90,24 @@ class KeptOffsets:
             place = queue.place
             if place in self._kept:
                 found[place] = self._kept[place]
-            elif place in made_since or (place.topic, place.incarnation) in self._known:
+            elif place in made_since or _topic_of(place) in self._known:
                 found[place] = (await self._end_of(place, StartFrom.FIRST), [])
             else:
                 found[place] = (await self._begin_of(place), [])
+                self._in_part.add(_topic_of(place))
         await self._write(found)
         for queue in queues:
             if queue.state is not Held.GONE:
                 queue.locate(Finished(*found[queue.place]))
+
+    async def on_all_located(self) -> None:
+        """Every queue that was there at first has its place: no topic in the file is new any more.
+
+        Raises:
+            OffsetsFileUnusable: the file can't be written.
+        """
+        if settled := frozenset(self._in_part):
+            await self._write({}, settled)
 
     async def _begin_of(self, place: Place) -> int:
         if isinstance(self._start, datetime):
@@ -119,18 +134,23 @@ class KeptOffsets:
         """
         await self._write({each.queue.place: (each.frontier, each.runs) for each in progress})
 
-    async def _write(self, moved: Mapping[Place, Kept]) -> None:
+    async def _write(
+        self, moved: Mapping[Place, Kept], settled: frozenset[Topic] = frozenset()
+    ) -> None:
+        """`settled`: topics that are new no more."""
         async with self._writing:
-            newer = {(place.topic, place.incarnation) for place in moved}
+            newer = {_topic_of(place) for place in moved}
             former = {
                 place: kept
                 for place, kept in self._kept.items()
                 if not any(t == place.topic and i > place.incarnation for t, i in newer)
             }
             kept = former | dict(moved)
-            replacing = asyncio.to_thread(self._replace, _encoded(self._group, kept))
+            content = _encoded(self._group, kept, self._in_part - settled)
+            replacing = asyncio.to_thread(self._replace, content)
             await _to_its_end(asyncio.ensure_future(replacing))
             self._kept = kept
+            self._in_part -= settled
 
     def _replace(self, content: str) -> None:
         fresh = self._path.with_name(self._path.name + ".new")
@@ -165,11 +185,11 @@ class KeptOffsets:
             ) from error
         return file
 
-    def _read(self) -> dict[Place, Kept]:
+    def _read(self) -> tuple[dict[Place, Kept], set[Topic]]:
         try:
             content = self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            return {}
+            return {}, set()
         except (OSError, UnicodeDecodeError) as error:
             raise OffsetsFileUnusable(f"{self._path}: {error}") from error
         with suppress(
@@ -181,17 +201,22 @@ class KeptOffsets:
             "delete it only if the member may begin anew"
         )
 
-    def _decoded(self, content: Any) -> dict[Place, Kept]:
+    def _decoded(self, content: Any) -> tuple[dict[Place, Kept], set[Topic]]:
         if (content["format"], content["group"]) != (FORMAT, self._group):
             raise ValueError
         kept: dict[Place, Kept] = {}
+        in_part: set[Topic] = set()
         for topic, of in content["topics"].items():
+            if type(whole := of.get("whole", True)) is not bool:
+                raise ValueError
+            if not whole:
+                in_part.add((topic, int(of["incarnation"])))
             for queue_id, (frontier, numbers) in of["queues"].items():
                 place = Place(topic, int(of["incarnation"]), int(queue_id))
                 if not all(type(each) is int and each >= 0 for each in (frontier, *numbers)):
                     raise ValueError
                 kept[place] = (frontier, decode_runs(frontier, numbers))
-        return kept
+        return kept, in_part
 
 
 async def _to_its_end(writing: asyncio.Future[None]) -> None:
@@ -208,10 +233,17 @@ async def _to_its_end(writing: asyncio.Future[None]) -> None:
     writing.result()
 
 
-def _encoded(group: str, kept: Mapping[Place, Kept]) -> str:
+def _topic_of(place: Place) -> Topic:
+    return place.topic, place.incarnation
+
+
+def _encoded(group: str, kept: Mapping[Place, Kept], in_part: Container[Topic]) -> str:
     topics: dict[str, dict[str, Any]] = {}
     for place in sorted(kept):
         frontier, runs = kept[place]
-        of = topics.setdefault(place.topic, {"incarnation": place.incarnation, "queues": {}})
+        fresh: dict[str, Any] = {"incarnation": place.incarnation, "queues": {}}
+        if _topic_of(place) in in_part:
+            fresh["whole"] = False
+        of = topics.setdefault(place.topic, fresh)
         of["queues"][str(place.queue_id)] = [frontier, encode_runs(frontier, runs)]
     return json.dumps({"format": FORMAT, "group": group, "topics": topics}, indent=1) + "\n"

@@ -78,6 +78,9 @@ class Keeper(Protocol):
     async def locate(self, queues: Sequence[ProcessQueue], *, made_since: Container[Place]) -> None:
         """Each has its place to begin at. `made_since`: since everything was told."""
 
+    async def on_all_located(self) -> None:
+        """What there was at first is all located."""
+
     async def keep(self, progress: Sequence[Progress]) -> None:
         """It is kept."""
 
@@ -241,7 +244,7 @@ class Membership:
             self._owner.on_withdrawn()
             self._wants_commit.set()
         self._tell_lost([queue for queue in lost if queue not in released])
-        if gained and self.keeper is not None:
+        if self.keeper is not None and (gained or assignment.whole):
             self._begin_locating(gained, as_new=as_new)
         self._go_on()
 
@@ -269,10 +272,13 @@ class Membership:
 
     async def _locate(self, queues: Sequence[ProcessQueue], made_since: Container[Place]) -> None:
         assert self.keeper is not None
-        while any(queue.state is not Held.GONE for queue in queues):
+        while self.member.standing is not Standing.OVER:
             try:
-                await self.keeper.locate(queues, made_since=made_since)
-                self._unlocated -= {queue.place for queue in queues}
+                if any(queue.state is not Held.GONE for queue in queues):
+                    await self.keeper.locate(queues, made_since=made_since)
+                    self._unlocated -= {queue.place for queue in queues}
+                if self.member.was_whole and self._unlocated.isdisjoint(self.member.queues):
+                    await self.keeper.on_all_located()
                 break
             except ClientError as error:
                 if is_final(error):

@@ -17,6 +17,7 @@ from dledger.client.members.kept_offsets import KeptOffsets
 from dledger.client.members.process_queue import Bounds, Order, Place, ProcessQueue
 from dledger.testing.fake_model import FakeQueue
 from dledger.wire import broker_pb2 as bpb
+from dledger.wire import groups_pb2 as gpb
 from tests.client.loops import async_test
 from tests.client.members.test_push import PUSH, fill, running, stocked, until
 
@@ -120,29 +121,47 @@ class Ended:
 
 
 def test_queues_of_a_new_topic_that_are_told_later_are_no_newer(tmp_path: Path) -> None:
-    """Much is told in parts: the first one's places are in the file before the second is located.
-    Those of a topic that was in the file at the start were made since."""
-
-    async def check() -> None:
-        for queue_id, begins_at in ((0, 10), (1, 10)):
-            queue = ProcessQueue(
-                Place("t", 1, queue_id), 0, None, order=Order.KEYS, bounds=Bounds()
-            )
-            await first.locate([queue], made_since=())
-            assert queue.finished.frontier == begins_at
-        first.close()
-        second = KeptOffsets(tmp_path / "kept", "g", brokers, StartFrom.LAST)
-        for queue_id, begins_at in ((1, 10), (2, 0)):
-            queue = ProcessQueue(
-                Place("t", 1, queue_id), 0, None, order=Order.KEYS, bounds=Bounds()
-            )
-            await second.locate([queue], made_since=())
-            assert queue.finished.frontier == begins_at
-        second.close()
-
+    """Much is told in parts: the first one's places are in the file before the second is located,
+    also where a process dies between the two. Once all had their places what comes is newer, for
+    the next process too."""
     brokers: Any = Ended()
-    first = KeptOffsets(tmp_path / "kept", "g", brokers, StartFrom.LAST)
-    asyncio.run(check())
+
+    async def one_process(*begins_at: tuple[int, int], dies: bool) -> None:
+        kept = KeptOffsets(tmp_path / "kept", "g", brokers, StartFrom.LAST)
+        for queue_id, offset in begins_at:
+            queue = ProcessQueue(
+                Place("t", 1, queue_id), 0, None, order=Order.KEYS, bounds=Bounds()
+            )
+            await kept.locate([queue], made_since=())
+            assert queue.finished.frontier == offset
+        if not dies:
+            await kept.on_all_located()
+        kept.close()
+
+    asyncio.run(one_process((0, 10), (1, 10), dies=True))
+    asyncio.run(one_process((1, 10), (2, 10), dies=False))
+    asyncio.run(one_process((2, 10), (3, 0), dies=False))
+
+
+def test_member_that_was_told_everything_says_so_in_its_file(tmp_path: Path) -> None:
+    """What it is told in parts, and what the last part has nothing of, included."""
+
+    @async_test
+    async def check() -> None:
+        async with stocked(3, 1) as (_group, client):
+            file = tmp_path / "offsets"
+            service = service_of(client, file, [], start=StartFrom.LAST)
+            async with running(service):
+                await until(file.exists)
+                await until(lambda: '"whole": false' not in file.read_text())
+                membership: Any = service._membership
+                keeper = membership.keeper
+                await until(lambda: not keeper._in_part)
+                keeper._in_part.add(("of an earlier process", 1))
+                membership.on_assignment(gpb.Assignment(whole=True))
+                await until(lambda: not keeper._in_part)
+
+    check()
 
 
 def service_is_located(service: PushConsumer) -> Callable[[], bool]:
