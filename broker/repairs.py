@@ -384,12 +384,14 @@ class Repairs:
             return {}
 
     def _is_gone(self, damage: Damage) -> bool:
-        """Whether the log's front has gone with it. What of it lies in a file that is left is a
-        place of its own."""
+        """Whether the log's front has gone with it, or with its first file. What of it lies in a
+        file that is left is a place of its own."""
         damages = self._log.damages
         if not damages.is_gone(damage.file):
             return False
         for extent in damage.extents[1:]:
+            if damages.is_gone(str(extent.path)):
+                continue
             place = damages.place_of(str(extent.path), extent.start)
             left = self._damage_in(place)
             if left is not None and place not in self._places:

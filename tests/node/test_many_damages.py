@@ -670,6 +670,29 @@ async def test_what_goes_while_it_is_asked_for_is_not_missed(is_given: bool) -> 
     await me.repairs.stop()
 
 
+@on_a_loop
+async def test_what_goes_with_both_its_files_is_not_missed() -> None:
+    """Rot over the end of a file and the begin of the next: the log's front passes both at once."""
+    me, peer = pair()
+    second = next(each for each in edges(peer.log) if peer.log.position_of(each) >= SEGMENT)
+    for index in (second - 1, second):
+        me.flip(peer.log.position_of(index) + 60)
+    later = next(each for each in edges(peer.log) if peer.log.position_of(each) >= 2 * SEGMENT)
+
+    def on_asking() -> None:
+        if len(me.asked) == 1:
+            me.let_go_before(later)
+
+    me.on_asking = on_asking
+    assert me.scrub()
+    me.repairs.start()
+    while me.repairs.is_at_work and not me.failures:
+        await asyncio.sleep(0)
+    assert not me.failures
+    assert not me.is_in_doubt
+    await me.repairs.stop()
+
+
 # --- the note of it -------------------------------------------------------------------------------
 
 

@@ -631,6 +631,14 @@ REPAIRS = (
         tests=("tests/node/test_past_rot.py",),
     ),
     Mutant(
+        "front-that-passes-both-files-of-a-damage-ends-the-node",
+        "broker/repairs.py",
+        "            if damages.is_gone(str(extent.path)):\n                continue\n",
+        "",
+        seed=2800187,
+        tests=("tests/node/test_many_damages.py",),
+    ),
+    Mutant(
         "sector-lost-in-front-is-not-looked-for",
         "broker/repairs.py",
         "if error.errno != errno.EIO or self._damage_in(front) in (None, damage):",
