@@ -635,7 +635,7 @@ REPAIRS = (
         "broker/repairs.py",
         "            if damages.is_gone(str(extent.path)):\n                continue\n",
         "",
-        seed=2800187,
+        masked="the front must pass two rotten files in the moment of a repair: seed 2800187 did",
         tests=("tests/node/test_many_damages.py",),
     ),
     Mutant(
