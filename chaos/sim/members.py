@@ -263,7 +263,7 @@ class Member(Client):
         self._answered_s = asyncio.get_running_loop().time()
         stream = self._stream
         assert stream is not None
-        said = Said(stream.node.name, stream.life, stream, [self.shared.group.now_us])
+        said = Said(stream.node.name, stream.life, stream)  # who slept says nothing by hearing it
         said.has_left = self._is_leaving
         self._crew.said[joined.session] = said
 
