@@ -110,6 +110,7 @@ class Archiver:
         self._why = await self._run(arguments, TIMEOUT_S)
         if not self._why:
             self._archived += 1
+            self._handed_s = dict.fromkeys(self._handed_s, self._clock())
             log.info("segment_archived", file=path.name)
             return True
         self._failed += 1
@@ -123,7 +124,8 @@ class Archiver:
         return True
 
     def _may_be_lost(self, path: Path) -> bool:
-        """Whether it has been held for long enough, behind others too, or the disk can't wait."""
+        """Whether it has been held for long enough since the command last worked, behind others
+        too, or the disk can't wait."""
         return self._is_full() or self._clock() - self._handed_s[path] >= self._hold_s
 
 

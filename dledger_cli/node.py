@@ -20,8 +20,8 @@ def node(config: ConfigOption) -> None:
     """Run one node until SIGTERM or Ctrl-C.
 
     SIGTERM hands leadership over, answers who waits, flushes and stops; SIGKILL is safe at any
-    moment; SIGHUP opens log.file anew. Exit codes: 0 stopped, 1 couldn't start or failed, 2 wrong
-    configuration, 4 its disk failed. Keys of the file: docs/operations.md.
+    moment; SIGHUP opens log.file anew, and stops the node if there is none. Exit codes: 0 stopped,
+    1 couldn't start or failed, 2 wrong configuration, 4 its disk failed. Keys of the file: docs/operations.md.
 
     \b
     Example:

@@ -81,7 +81,8 @@ def create(
 ) -> None:
     """Create a topic.
 
-    With wishes for it: it is made with all of them, or not at all.
+    With wishes for it: it is made with all of them, or not at all. Only fewer written queues are a
+    second step: if that fails, the topic is there with all of them.
 
     \b
     Examples:

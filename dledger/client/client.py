@@ -195,7 +195,8 @@ class Client:
         permission: Permission | None = None,
         deadline_s: float | None = None,
     ) -> TopicInfo:
-        """The topic exists, with all that is wished of it: it is made with that, or not at all.
+        """The topic exists, with all that is wished of it: it is made with that, or not at all, but
+        for `write_queues`.
 
         Args:
             queues: that are read, 1 to 1,024.

@@ -105,6 +105,21 @@ def test_segment_goes_when_it_has_been_held_for_long_enough() -> None:
     assert archive.counts()[0] == 1
 
 
+def test_time_in_which_the_command_works_is_no_hold() -> None:
+    """Each segment takes it as long as one may be held: the next one's first failure holds it."""
+    archive = Archive()
+    really_run = archive._run
+
+    async def run_slowly(arguments: Sequence[str], timeout_s: float, /) -> str:
+        archive.failing = "" if len(archive.ran) < 2 else "no room"
+        archive.now_s += 1 if archive.failing else HOUR_S
+        return await really_run(arguments, timeout_s)
+
+    archive.archiver._run = run_slowly
+    assert PATHS[2].name in archive.release()
+    assert archive.counts() == (2, 1, 0)
+
+
 def test_without_a_hold_each_is_tried_once() -> None:
     archive = Archive(hold_s=0)
     archive.failing = "exit code 1"

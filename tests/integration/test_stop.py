@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import threading
 from pathlib import Path
@@ -56,3 +58,17 @@ def test_stop_does_not_wait_for_a_scrape_that_waits_for_the_stop(
     monkeypatch.setattr(GrpcDoor, "close", close)
     with client:
         assert asyncio.run(run()) < MUCH_LESS_THAN_A_SCRAPE_WAITS_S
+
+
+def test_a_terminal_that_closes_stops_a_node_in_order(tmp_path: Path) -> None:
+    """Without a file for its log SIGHUP is SIGTERM; with one it means that file."""
+    (config,) = make_configs(tmp_path, 1)
+
+    async def run() -> int:
+        running = asyncio.ensure_future(node.run_node(config))
+        while signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGHUP)
+        return await running
+
+    assert asyncio.run(run()) == 0

@@ -152,6 +152,14 @@ RETENTION = (
         tests=("tests/integration/test_archiving.py",),
     ),
     Mutant(
+        "time-of-a-working-archive-counts-as-a-hold",
+        "broker/archiving.py",
+        "            self._handed_s = dict.fromkeys(self._handed_s, self._clock())\n",
+        "",
+        masked="no simulated node has an archive",
+        tests=_ARCHIVE,
+    ),
+    Mutant(
         "segment-held-for-ever",
         "broker/archiving.py",
         "self._clock() - self._handed_s[path] >= self._hold_s",
