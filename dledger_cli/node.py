@@ -21,7 +21,8 @@ def node(config: ConfigOption) -> None:
 
     SIGTERM hands leadership over, answers who waits, flushes and stops; SIGKILL is safe at any
     moment; SIGHUP opens log.file anew, and stops the node if there is none. Exit codes: 0 stopped,
-    1 couldn't start or failed, 2 wrong configuration, 4 its disk failed. Keys of the file: docs/operations.md.
+    1 couldn't start or failed, 2 wrong configuration, 4 its disk failed. Keys of the file:
+    docs/operations.md.
 
     \b
     Example:
