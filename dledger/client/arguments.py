@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 from operator import index
 from types import NoneType
-from typing import Final
+from typing import Any, Final, SupportsIndex
 
 from dledger.client.errors import InvalidArgument, Subject
 
@@ -53,11 +53,39 @@ _NOT_IN_A_KEY: Final = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 
 
 def text(name: str, value: str) -> str:
-    """`value`, which the wire can carry; protobuf's own error would name no argument."""
+    """`value`, which the wire can carry; protobuf's own error would name no argument.
+
+    Raises:
+        InvalidArgument: it is no text, or can't be UTF-8.
+    """
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{name} is of type {type(value).__name__}; wanted: a str")
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"{name} {value!r} is not valid Unicode") from error
+    return value
+
+
+def flag(name: str, value: object) -> bool:
+    """`value`, which is True or False: that a text is truthy means nothing.
+
+    Raises:
+        InvalidArgument: it is neither.
+    """
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{name} is of type {type(value).__name__}; wanted: True or False")
+    return value
+
+
+def mapping(name: str, value: object) -> Mapping[Any, Any]:
+    """`value`, which names something for each of several.
+
+    Raises:
+        InvalidArgument: it is no mapping.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(f"{name} is of type {type(value).__name__}; wanted: a mapping")
     return value
 
 
@@ -120,7 +148,7 @@ def queue_ids(value: object) -> list[int]:
     """
     if not isinstance(value, Iterable) or isinstance(value, str | bytes):
         raise InvalidArgument(f"queues is of type {type(value).__name__}; wanted: numbers, or ALL")
-    numbers = [_number("queues: an id", queue_id) for queue_id in value]
+    numbers = [u32("queues: an id", queue_id) for queue_id in value]
     if not numbers:
         raise InvalidArgument("the list of queues to read is empty")
     return list(dict.fromkeys(numbers))
@@ -270,6 +298,9 @@ def _refused(name: str, value: object, wanted: str) -> InvalidArgument:
 
 
 def _in_range(name: str, value: int, low: int, high: int) -> int:
-    if not low <= value <= high:
-        raise InvalidArgument(f"{name} is {value}, outside of {low} to {high}")
-    return value
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InvalidArgument(f"{name} is of type {type(value).__name__}; wanted: an int")
+    number = index(value)
+    if not low <= number <= high:
+        raise InvalidArgument(f"{name} is {number}, outside of {low} to {high}")
+    return number

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 from dledger.client.errors import ClientClosed
 from dledger.client.hooks import checked_on_revoke
@@ -97,6 +98,17 @@ class BlockingPushConsumer:
             return
         with suppress(ClientClosed):
             self._thread.call(self._consumer.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def abort(self) -> None:
         """See `PushConsumer.abort`."""

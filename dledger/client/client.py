@@ -24,7 +24,7 @@ from dledger.client.arguments import i64, seconds, text, u32
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.consumer import PullConsumer, Reading, check_group
 from dledger.client.dead_letters import DeadLetters, Resent, dead_letters, resend
-from dledger.client.errors import ClientClosed, InvalidArgument, SendsFailed
+from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, SendsFailed
 from dledger.client.groups import ConsumerGroups
 from dledger.client.members.attendance import Attendance
 from dledger.client.members.push import PushConsumer
@@ -212,6 +212,8 @@ class Client:
             InvalidArgument: name or number of queues is not allowed.
             NotReady: not every member of the broker group knows such wishes yet.
         """
+        if write_queues is not None:
+            topics.check_written(write_queues, queues)  # before there is a topic
         made = await topics.create(
             self._broker_group,
             name,
@@ -223,12 +225,17 @@ class Client:
         )
         if write_queues in (None, made.write_queues):
             return made
-        return await self.update_topic(
-            name,
-            write_queues=write_queues,
-            incarnation=made.incarnation,
-            deadline_s=deadline_s,
-        )
+        try:
+            return await self.update_topic(
+                name,
+                write_queues=write_queues,
+                incarnation=made.incarnation,
+                deadline_s=deadline_s,
+            )
+        except ClientError as error:
+            raise error.halfway(
+                f"topic {name!r} is there, and all of its queues take messages"
+            ) from error
 
     async def retain_topic(
         self,
@@ -403,6 +410,8 @@ class Client:
 
         Raises:
             TopicNotFound, TopicReplaced, QueueNotFound, OffsetOutOfRange: nothing was committed.
+            GroupHasMembers: offsets of a group with members are what these commit.
+            LimitReached: the brokers remember no more groups.
         """
         claim = offsets_of.Claim(group, topic, incarnation)
         return await offsets_of.commit(

@@ -303,6 +303,8 @@ def check_group(
     start: StartFrom | datetime | None,
 ) -> None:
     """Refuses what makes no sense."""
+    if start is not None and not isinstance(start, StartFrom | datetime):
+        raise InvalidArgument(f"start is {start!r}; wanted: FIRST, LAST, COMMITTED or a time")
     if group == "":
         raise InvalidArgument("the consumer group's name is empty")
     if start is StartFrom.COMMITTED and group is None:

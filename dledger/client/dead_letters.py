@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dledger.client.arguments import i64, u32
+from dledger.client.arguments import offset_number, u32
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import GET_DEAD_LETTERS, RESEND_DEAD_LETTER
 from dledger.client.members.finished import decode_runs
@@ -75,7 +75,9 @@ async def resend(
 ) -> Resent:
     """See `Client.resend`."""
     request = gpb.ResendDeadLetterRequest(
-        group=group_name(group), queue_id=u32("queue id", queue_id), offset=i64("offset", offset)
+        group=group_name(group),
+        queue_id=u32("queue id", queue_id),
+        offset=offset_number("offset", offset),
     )
     answer = await broker_group.call(
         RESEND_DEAD_LETTER, request, Effect.IDEMPOTENT, deadline_s=deadline_s

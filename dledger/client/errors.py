@@ -121,6 +121,15 @@ class ClientError(Exception):
             return f"{self.message}; {name} {was} not {verb}"
         return f"{self.message}; {name} may have been {verb}"
 
+    def halfway(self, done: str) -> Self:
+        """A copy for a call of two steps whose second failed: what is `done` has happened."""
+        copy = type(self)(
+            f"{done}; {self.message}", outcome=Outcome.MAY_HAVE_HAPPENED, retriable=self.retriable
+        )
+        copy.leader, copy.term = self.leader, self.term
+        copy.__cause__ = self
+        return copy
+
     def about_message(self, outcome: Outcome) -> Self:
         """A fresh copy for one message's future. Futures must not share an exception: each
         `await` that raises it would add its frames to the same traceback."""

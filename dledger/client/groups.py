@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from dledger.client.arguments import milliseconds, text, u32, u64
+from dledger.client.arguments import milliseconds, queue_ids, text, u64
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import Method
 from dledger.client.errors import InvalidArgument
@@ -233,7 +233,7 @@ class ConsumerGroups:
         Raises:
             ClientError: see `reset`; with `Outcome.MAY_HAVE_HAPPENED` when the answer was lost.
         """
-        if count is not None and count < 1:
+        if count is not None and u64("count", count) < 1:
             raise InvalidArgument(f"one message at least is skipped, not {count}")
         request = _move(group, topic, queues)
         request.skip = u64("count", count or 0)
@@ -261,7 +261,7 @@ def _move(group: str, topic: str, queues: Collection[int]) -> pb.MoveGroupReques
     return pb.MoveGroupRequest(
         group=text("group", group),
         topic=text("topic name", topic),
-        queue_ids=[u32("queue id", each) for each in queues],
+        queue_ids=queue_ids(queues) if queues else (),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dledger.client import connection as rpc
-from dledger.client.arguments import i64, text, u32, u64
+from dledger.client.arguments import flag, i64, mapping, text, u32, u64
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.errors import InvalidArgument
 from dledger.client.results import QueueOffsets
@@ -65,13 +65,13 @@ async def commit(
     request = pb.CommitOffsetsRequest(
         group=text("group", claim.group),
         topic=text("topic name", claim.topic),
-        reset=reset,
+        reset=flag("reset", reset),
         topic_incarnation=u64("incarnation", claim.incarnation),
     )
-    for queue_id, offset in offsets.items():
-        if offset < 0:
+    for queue_id, offset in mapping("offsets", offsets).items():
+        if i64("offset", offset) < 0:
             raise InvalidArgument(f"offset {offset} of queue {queue_id} is negative")
-        request.offsets.add(queue_id=u32("queue id", queue_id), offset=i64("offset", offset))
+        request.offsets.add(queue_id=u32("queue id", queue_id), offset=offset)
     # Repeating a reset is harmless as long as nobody commits in between, which a reset has
     # to make sure of anyway.
     answer = await broker_group.call(

@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from math import inf
 from pathlib import Path
 from typing import Final
 
-from dledger.client.arguments import milliseconds
+from dledger.client.arguments import flag, milliseconds, text
 from dledger.client.errors import CodecMissing, InvalidArgument
 from dledger.client.hooks import Around, Stamp, checked_hook, checked_on_revoke
 from dledger.client.results import RevokedQueues
@@ -139,16 +140,10 @@ class ProducerOptions:
             raise InvalidArgument(
                 f"producer name {str(self.name)[:300]!r}: 1 to 255 characters of A-Z a-z 0-9 _ % -"
             )
-        if not _is_number(self.linger_ms) or not self.linger_ms >= 0:
-            raise InvalidArgument(f"linger_ms is {self.linger_ms!r}, less than 0")
-        _check_positive(
-            self,
-            "max_buffered_messages",
-            "max_buffered_bytes",
-            "delivery_timeout_ms",
-            "request_timeout_ms",
-            "close_timeout_ms",
-        )
+        if not _is_number(self.linger_ms) or not 0 <= self.linger_ms < inf:
+            raise InvalidArgument(f"linger_ms is {self.linger_ms!r}; wanted: 0 or more, and an end")
+        _check_finite(self, "delivery_timeout_ms", "request_timeout_ms", "close_timeout_ms")
+        _check_counts(self, "max_buffered_messages", "max_buffered_bytes")
         _check_range("batch_bytes", self.batch_bytes, 1 << 10, 3 << 20)
         _check_range("max_inflight_requests", self.max_inflight_requests, 1, 64)
         _check_range("compress_above_bytes", self.compress_above_bytes, 0, 1 << 32)
@@ -195,9 +190,11 @@ class ConsumerOptions:
         if self.on_revoke is not None:
             checked_on_revoke(self.on_revoke)
         _check_range("version", self.version, 0, (1 << 32) - 1)
-        _check_positive(self, "prefetch_bytes", "deadline_s")
+        _check_positive(self, "deadline_s")
+        _check_counts(self, "prefetch_bytes")
+        _check_member(self.member)
         if self.commit_every_s is not None:
-            _check_positive(self, "commit_every_s")
+            _check_finite(self, "commit_every_s")
         if not isinstance(self.when_gone, WhenGone):
             raise InvalidArgument(f"when_gone is {self.when_gone!r}, no WhenGone")
         _check_range("pull_bytes", self.pull_bytes, 1, 8 << 20)
@@ -264,27 +261,27 @@ class PushOptions:
 
     def __post_init__(self) -> None:
         checked_hook("around", self.around)
-        _check_positive(
-            self,
-            *("handler_timeout_s", "commit_every_s", "queue_messages", "queue_bytes", "queue_span"),
-            "suspend_s",
-        )
+        _check_finite(self, "handler_timeout_s", "commit_every_s", "suspend_s")
+        _check_counts(self, "queue_messages", "queue_bytes", "queue_span")
         _check_range("version", self.version, 0, (1 << 32) - 1)
         _check_range("handlers", self.handlers, 1, 1_024)
         _check_range("pull_bytes", self.pull_bytes, 1, 8 << 20)
         _check_range("hold_ms", self.hold_ms, 0, 20_000)
         if not isinstance(self.when_gone, WhenGone):
             raise InvalidArgument(f"when_gone is {self.when_gone!r}, no WhenGone")
-        if not _is_number(self.drain_s) or not self.drain_s >= 0:
-            raise InvalidArgument(f"drain_s is {self.drain_s!r}, less than 0")
-        if not isinstance(self.member, str) or len(self.member.encode(errors="replace")) > 255:
-            raise InvalidArgument(f"member {str(self.member)[:300]!r}: 1 to 255 bytes of text")
+        if not _is_number(self.drain_s) or not 0 <= self.drain_s < inf:
+            raise InvalidArgument(f"drain_s is {self.drain_s!r}; wanted: seconds, 0 or more")
+        _check_member(self.member)
+        flag("in_order", self.in_order)
+        flag("broadcast", self.broadcast)
+        text("strategy", self.strategy)
         if self.max_attempts is not None:
             _check_range("max_attempts", self.max_attempts, 1, MOST_ATTEMPTS)
             if self.broadcast:
                 raise InvalidArgument("a broadcast group has no dead letters: no max_attempts")
         delays = self.retry_delays_s
-        if not delays or not all(_is_number(each) and each >= 0 for each in delays):
+        is_list = isinstance(delays, Sequence) and len(delays) > 0
+        if not is_list or not all(_is_number(each) and 0 <= each < inf for each in delays):
             raise InvalidArgument(f"retry_delays_s is {delays!r}; wanted: numbers of seconds")
         if self.broadcast != (self.offsets_file is not None):
             raise InvalidArgument("a broadcast member needs an offsets_file, others have none")
@@ -332,6 +329,27 @@ def _check_positive(options: object, *names: str) -> None:
         value = getattr(options, name)
         if not _is_number(value) or not value > 0:
             raise InvalidArgument(f"{name} is {value!r}, not above 0")
+
+
+def _check_finite(options: object, *names: str) -> None:
+    """What isn't a caller's own deadline, which may be never, has an end."""
+    _check_positive(options, *names)
+    for name in names:
+        if getattr(options, name) == inf:
+            raise InvalidArgument(f"{name} is infinite; wanted: a time with an end")
+
+
+def _check_counts(options: object, *names: str) -> None:
+    _check_finite(options, *names)
+    for name in names:
+        if not isinstance(value := getattr(options, name), int):
+            raise InvalidArgument(f"{name} is {value!r}; wanted: a whole number")
+
+
+def _check_member(name: object) -> None:
+    """A member's name can be told to the brokers, which every member of the client is joined by."""
+    if not isinstance(name, str) or len(text("member", name).encode()) > 255:
+        raise InvalidArgument(f"member {str(name)[:300]!r}: 1 to 255 bytes of text")
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:

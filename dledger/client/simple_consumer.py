@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from dledger.client.arguments import seconds, text, u32
+from dledger.client.arguments import flag, seconds, text, u32
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import SETTLE
 from dledger.client.delivery import Delivery, Receipt, hidden_s
@@ -80,17 +80,17 @@ class SimpleConsumer:
         self.invisible_s = hidden_s("invisible_s", invisible_s)
         if self.invisible_s < 0.001:
             raise InvalidArgument("invisible_s is too short for any work: 0.001 at least")
-        if max_attempts is not None and not 0 < max_attempts <= MOST_ATTEMPTS:
+        if max_attempts is not None and not 0 < u32("max_attempts", max_attempts) <= MOST_ATTEMPTS:
             raise InvalidArgument(f"max_attempts is {max_attempts}; wanted: 1 to {MOST_ATTEMPTS}")
         self._broker_group = broker_group
         first, time_ms = _start_of(start)
         wish = pb.ReceiveRequest(
             group=self.group,
             topic=self.topic,
-            fifo=in_order,
+            fifo=flag("in_order", in_order),
             start=first,
             start_time_ms=time_ms,
-            max_attempts=0 if max_attempts is None else u32("max_attempts", max_attempts),
+            max_attempts=max_attempts or 0,
         )
         self._lasting_group = lasting_group
         self._receives = Receives(lasting_group, self, wish)
@@ -123,9 +123,12 @@ class SimpleConsumer:
         if not 0 < u32("count", count) <= MAX_RECEIVED:
             raise InvalidArgument(f"count is {count}; wanted: 1 to {MAX_RECEIVED}")
         wait_s = max(0.0, seconds("wait_s", wait_s))
+        if not isinstance(done, Iterable):
+            raise InvalidArgument(f"done is of type {type(done).__name__}; wanted: deliveries")
+        done = tuple(done)  # of what can be gone over only once, too
         for each in done:
             # Its numbers may be those of a message that somebody has here.
-            if not each.is_of(self.topic, self.group):
+            if not isinstance(each, Delivery) or not each.is_of(self.topic, self.group):
                 raise InvalidArgument(
                     f"{each!r} isn't of topic {self.topic!r}, group {self.group!r}"
                 )
@@ -139,7 +142,7 @@ class SimpleConsumer:
             return [each.delivery for each in kept]
         # Who has something already waits for his acknowledgements, and for nothing else.
         left, wait_s = max(1, count - len(kept)), 0.0 if kept else min(wait_s, 3_600.0)
-        task = asyncio.ensure_future(self._receive(left, wait_s, tuple(done)))
+        task = asyncio.ensure_future(self._receive(left, wait_s, done))
         self._receiving[task] = None
         task.add_done_callback(self._receiving.pop)
         try:

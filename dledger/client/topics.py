@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dledger.client import connection as rpc
-from dledger.client.arguments import retention_ms, text, u32, u64
+from dledger.client.arguments import flag, retention_ms, text, u32, u64
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.errors import InvalidArgument
 from dledger.client.offsets import by_queue
@@ -40,12 +40,12 @@ async def create(
     deadline_s: float | None,
 ) -> TopicInfo:
     """See `Client.create_topic`."""
-    if queues < 1:
+    if u32("queues", queues) < 1:
         raise InvalidArgument(f"a topic has 1 to 1,024 queues, not {queues}")
     request = pb.CreateTopicRequest(
         name=text("topic name", name),
-        queue_count=u32("queues", queues),
-        if_not_exists=if_not_exists,
+        queue_count=queues,
+        if_not_exists=flag("if_not_exists", if_not_exists),
         retention_ms=None if retention_hours is None else retention_ms(retention_hours),
         permission=None if permission is None else _bits(permission),
     )
@@ -130,7 +130,7 @@ async def update(
         incarnation=u64("incarnation", incarnation),
         read_queues=_queue_number("read_queues", numbers.read),
         write_queues=_queue_number("write_queues", numbers.write),
-        drop=numbers.drop,
+        drop=flag("drop", numbers.drop),
     )
     answer = await broker_group.call(
         rpc.UPDATE_TOPIC, request, Effect.IDEMPOTENT, deadline_s=deadline_s
@@ -228,9 +228,19 @@ def _queue_number(name: str, wanted: int | None) -> int:
     """As it is written; 0: nothing is said of it."""
     if wanted is None:
         return 0
-    if wanted < 1:
+    if u32(name, wanted) < 1:
         raise InvalidArgument(f"{name} is 1 to 1,024, not {wanted}")
-    return u32(name, wanted)
+    return wanted
+
+
+def check_written(wanted: int, queues: int) -> None:
+    """Returns if a topic of so many queues can be made with so many that take messages.
+
+    Raises:
+        InvalidArgument: otherwise.
+    """
+    if _queue_number("write_queues", wanted) > u32("queues", queues):
+        raise InvalidArgument(f"write_queues is {wanted}, and the topic has {queues} queues")
 
 
 def _bits(permission: object) -> int:

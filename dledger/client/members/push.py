@@ -19,7 +19,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypedDict, TypeVar
+from types import TracebackType
+from typing import Any, Final, Self, TypedDict, TypeVar
 
 from dledger.client.arguments import queue_ids, text, wanted_tags
 from dledger.client.broker_group import BrokerGroup
@@ -315,6 +316,17 @@ class PushConsumer:
         running = self._running
         if running is not None and running is not asyncio.current_task():
             running.cancel()
+        await self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.close()
 
     async def _end(self) -> None:

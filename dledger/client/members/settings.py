@@ -36,7 +36,8 @@ def member_name(given: str) -> str:
     """`given`, or a name that nobody else has."""
     if given:
         return given
-    return f"{socket.gethostname()[:200]}-{os.getpid()}-{os.urandom(4).hex()}"
+    host = socket.gethostname().encode(errors="replace")[:200].decode(errors="replace")
+    return f"{host}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def fresh_token() -> bytes:
