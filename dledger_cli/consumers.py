@@ -41,6 +41,7 @@ from dledger_cli.tables import cut, duration
 app = new_program("Look at consumer groups, move them, copy them.")
 
 
+LISTED_WIDTH = 33  # of a group's name, beside the longest style and time
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", callback=checked_consumer_group)]
 QueuesOption = Annotated[
     list[int] | None,
@@ -81,7 +82,7 @@ def list_groups(
         ("GROUP", "MEMBERS", "STYLE", "TOPICS", "UNUSED"),
         (
             (
-                cut(each.name),
+                cut(each.name, LISTED_WIDTH),
                 each.member_count,
                 _style(each),
                 each.topic_count,

@@ -26,7 +26,7 @@ from dledger_cli.group_options import (
     connect,
 )
 from dledger_cli.messages import message_facts
-from dledger_cli.names import checked_consumer_group
+from dledger_cli.names import checked_group_of_members
 
 app = new_program("List, show and send again what a consumer group couldn't work on.")
 
@@ -40,8 +40,8 @@ GroupArgument = Annotated[
     str,
     typer.Argument(
         metavar="GROUP",
-        help="The consumer group: 1 to 255 characters of A-Z a-z 0-9 _ % -.",
-        callback=checked_consumer_group,
+        help="The consumer group: 1 to 119 characters of A-Z a-z 0-9 _ % -.",
+        callback=checked_group_of_members,
     ),
 ]
 Letter = tuple[Message, bool]  # and whether it was sent again

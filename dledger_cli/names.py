@@ -15,6 +15,7 @@ from dledger.records.record import TOPIC_PATTERN
 from dledger_cli.errors import CommandError
 
 GROUP_PATTERN: Final = re.compile(r"[A-Za-z0-9_%-]{1,255}")
+MEMBERS_PATTERN: Final = re.compile(r"[A-Za-z0-9_%-]{1,119}")
 NODE_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -37,6 +38,18 @@ def checked_consumer_group(name: str) -> str:
     """
     if not GROUP_PATTERN.fullmatch(name):
         raise typer.BadParameter(f"{name[:80]!r} isn't 1 to 255 characters of A-Z a-z 0-9 _ % -")
+    return name
+
+
+def checked_group_of_members(name: str) -> str:
+    """The name, which a group of members, or of single messages, can have: `%RETRY%` and it, and
+    `%DLQ%` and it, are topics.
+
+    Raises:
+        typer.BadParameter: it can't.
+    """
+    if not MEMBERS_PATTERN.fullmatch(name):
+        raise typer.BadParameter(f"{name[:80]!r} isn't 1 to 119 characters of A-Z a-z 0-9 _ % -")
     return name
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from rich.cells import cell_len, set_cell_size
+
 MINUTE_S: Final = 60
 HOUR_S: Final = 3_600
 DAY_S: Final = 86_400
@@ -20,5 +22,5 @@ def duration(value_s: float) -> str:
 
 
 def cut(name: str, width: int = NAME_WIDTH) -> str:
-    """The name, or its beginning and that there is more."""
-    return name if len(name) <= width else f"{name[: width - 1]}…"
+    """The name, or its beginning and that there is more. Some characters are two columns wide."""
+    return name if cell_len(name) <= width else f"{set_cell_size(name, width - 1)}…"

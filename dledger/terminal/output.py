@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 import typer
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -48,9 +49,9 @@ def print_columns(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> No
     """A table whose columns are as wide as their widest cell; `-` stands for nothing."""
     lines = [[str(title) for title in titles]]
     lines += [["" if cell == "" else shown(cell) for cell in row] for row in rows]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(titles))]
+    widths = [max(cell_len(line[at]) for line in lines) for at in range(len(titles))]
     for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        cells = (set_cell_size(cell, width) for cell, width in zip(line, widths, strict=True))
         typer.echo("  ".join(cells).rstrip())
 
 
