@@ -98,8 +98,9 @@ class Holding:
             task.add_done_callback(partial(self._on_searched, route))
 
     def _on_searched(self, route: Route, search: asyncio.Task[None]) -> None:
-        self._searches.pop(route, None)
-        if search.cancelled():  # perhaps before it began
+        """Of one that was cancelled before it began nobody was told."""
+        if self._searches.get(route) is search:
+            del self._searches[route]
             self._fail(route, ProducerClosed("the wait for the topic was cancelled"))
 
     async def searched(self) -> None:
@@ -120,10 +121,14 @@ class Holding:
     # --- the search ---------------------------------------------------------------------------
 
     async def _search(self, route: Route) -> None:
-        """Asks for the topic's queues, then lets go of what waited for them."""
+        """Asks for the topic's queues, then lets go of what waited for them. With its last step it
+        is none any more: what is held in the same turn of the loop needs another one."""
         try:
             while not await self._find_lanes(route):
                 pass  # it was frozen for what is so now: once, unless it is changed again
+        except asyncio.CancelledError:
+            self._fail(route, ProducerClosed("the wait for the topic was cancelled"))
+            raise
         except ClientError as error:
             self._fail(route, error)
         except Exception as error:  # noqa: BLE001 - those who wait must hear of it
@@ -133,6 +138,8 @@ class Holding:
             for message in held:
                 with contained("placing a message", partial(self._holder.fail, message)):
                     self._release(route, message)
+        finally:
+            self._searches.pop(route, None)
 
     async def _find_lanes(self, route: Route) -> bool:
         """Whether the route knows the topic's queues; false: lanes were frozen first, as what they

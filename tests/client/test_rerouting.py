@@ -12,10 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger.client import DeadlineExceeded, ProducerOptions, QueueClosed, QueueNotFound, SendResult
+from dledger.client import (
+    DeadlineExceeded,
+    ProducerClosed,
+    ProducerOptions,
+    QueueClosed,
+    QueueNotFound,
+    SendResult,
+)
 from dledger.client.dispatch import Dispatcher
 from dledger.client.errors import ClientError, LeadershipLost, QueuesChanged
+from dledger.client.holding import Holding
 from dledger.client.lane import Batch, BatchState, Lane
+from dledger.client.routing import HeldMessage, Route
 from dledger.outcome import Outcome
 from dledger.records.record import decode_records
 from dledger.testing.fake_nodes import FakeGroup, FakeNode
@@ -367,6 +376,54 @@ async def test_what_is_frozen_while_the_topic_is_asked_for_is_waited_for_too() -
         assert sorted(bodies) == [b"0", b"0", b"1", b"2", b"3"]
         assert results[0].queue_id == ord("k") % 2
         assert stored(group)["k"] == [1, 3]
+
+
+@async_test
+async def test_what_is_held_in_the_turn_in_which_a_search_ended_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That search has let go of what it knew of, and looks for nothing more; the answer that tells
+    of other queues, and the next message, come before the loop has told of its end."""
+    async with producing(nodes=1, queues=2) as (group, _, producer):
+        release = Holding._release
+        later: list[asyncio.Future[SendResult]] = []
+
+        def change() -> None:
+            group.model.update("t", 3, 3)
+            producer._on_queues_changed(producer._dispatcher.lanes_of("t")[0])
+            later.append(producer.send("t", b"1", key="k"))
+
+        def release_first(self: Holding, route: Route, message: HeldMessage) -> None:
+            release(self, route, message)
+            if not later:
+                asyncio.get_running_loop().call_soon(change)
+
+        monkeypatch.setattr(Holding, "_release", release_first)
+        first = producer.send("t", b"0", key="k")
+        async with asyncio.timeout(10.0):
+            await first
+            await producer.flush()
+        assert [future.done() for future in later] == [True]
+        assert stored(group) == {"k": [0, 1]}
+
+
+@async_test
+async def test_who_cancels_a_search_may_ask_for_the_topic_at_once() -> None:
+    """Who waited is told; the next message has a search of its own, which ends as it should."""
+    async with producing(nodes=1, queues=2) as (group, _, producer):
+        gate = Gate("DescribeTopic")
+        group.before.append(gate)
+        first = producer.send("t", b"0", key="k")
+        again: list[asyncio.Future[SendResult]] = []
+        first.add_done_callback(lambda _: again.append(producer.send("t", b"1", key="k")))
+        await gate.arrived.get()
+        (search,) = producer._holding._searches.values()
+        search.cancel()
+        async with asyncio.timeout(10.0):
+            assert isinstance(await error_of(first), ProducerClosed)
+            gate.opened.set()
+            await again[0]
+        assert stored(group) == {"k": [1]}
 
 
 @async_test

@@ -454,4 +454,21 @@ RESIZING = (
         masked=_NO_CLIENT,
         tests=_CLIENT,
     ),
+    Mutant(
+        "search-that-has-let-go-is-taken-for-one",
+        "dledger/client/holding.py",
+        "            self._searches.pop(route, None)\n",
+        "            pass\n",
+        masked=_NO_CLIENT,
+        tests=_CLIENT,
+    ),
+    Mutant(
+        "search-cancelled-midway-fails-nobody",
+        "dledger/client/holding.py",
+        '            self._fail(route, ProducerClosed("the wait for the topic was cancelled"))\n'
+        "            raise\n",
+        "            raise\n",
+        masked=_NO_CLIENT,
+        tests=_CLIENT,
+    ),
 )
