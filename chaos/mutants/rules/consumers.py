@@ -122,6 +122,13 @@ CONSUMERS = (
         ("tests/client/members/test_attendance.py",),
     ),
     _mutant(
+        "who-comes-as-all-are-ended-has-no-stream",
+        _ATTENDANCE,
+        "        elif self._attendees:  # who came",
+        "        elif False:  # who came",
+        ("tests/client/members/test_attendance.py",),
+    ),
+    _mutant(
         "only-the-first-of-many-queues-pulled",
         "dledger/client/members/pulling.py",
         "            queues = sorted(queues, key=lambda queue: self._asked.get(queue.place, 0))\n",
