@@ -122,6 +122,21 @@ CONSUMERS = (
         ("tests/client/members/test_attendance.py",),
     ),
     _mutant(
+        "queue-asked-for-twice-goes-by-the-first-time",
+        _MEMBER,
+        "            if queue.is_told and queue in queues:\n",
+        "            if queue in queues:\n",
+        _MACHINE,
+    ),
+    _mutant(
+        "queue-goes-with-a-handler-that-was-given-it-back",
+        _MEMBER,
+        "        for queue in self.drained(now):\n"
+        "            if queue.is_told and queue in queues:\n",
+        "        for queue in queues:\n            if queue.state is Held.ASKED:\n",
+        _REVOKING,
+    ),
+    _mutant(
         "who-comes-as-all-are-ended-has-no-stream",
         _ATTENDANCE,
         "        elif self._attendees:  # who came",

@@ -412,6 +412,7 @@ class Membership:
         """Begins to give up what is asked for and not worked on any more."""
         drained = [q for q in self.member.drained(now) if q.place not in self._revoking]
         if drained:
+            self.member.tell(drained)
             self._revoking |= {queue.place for queue in drained}
             self._start(partial(self._revoke, drained), "revoke")
 
@@ -427,7 +428,7 @@ class Membership:
             _log.warning("group %s: on_revoke took too long", self.identity.group)
         finally:
             self._revoking -= {queue.place for queue in queues}
-        self.member.release(queues)
+        self.member.release(queues, clock())
         self._wants_commit.set()
 
     async def commit(self, deadline_s: float | None = None) -> ClientError | None:

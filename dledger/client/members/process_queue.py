@@ -102,8 +102,8 @@ class ProcessQueue:
     __slots__ = (
         *("_behind", "_fetched", "_in_order", "_order", "_ready", "_tags", "asked_until", "bounds"),
         *("careful_until", "committed", "counted", "epoch", "finished", "is_pulled", "is_queued"),
-        *("max_offset", "next_offset", "paused", "place", "rests_until", "returning", "running"),
-        *("state", "suspended_until", "waiting_bytes", "waiting_messages"),
+        *("is_told", "max_offset", "next_offset", "paused", "place", "rests_until", "returning"),
+        *("running", "state", "suspended_until", "waiting_bytes", "waiting_messages"),
     )
 
     def __init__(
@@ -134,6 +134,7 @@ class ProcessQueue:
             self.careful_until = counted.offset + bounds.span
         self.is_pulled = False  # a pull of it is under way
         self.is_queued = False  # in its member's line of queues that have something
+        self.is_told = False  # that it goes, to the application; nothing was handed out since
         self.paused = False
         self.asked_until = 0.0
         self.rests_until = 0.0  # not pulled before
@@ -233,6 +234,7 @@ class ProcessQueue:
         work = self._ready.popleft() if self._ready else self._next_fetched()
         if work is not None:
             self.running += 1
+            self.is_told = False
         return work
 
     def _next_fetched(self) -> Work | None:

@@ -11,9 +11,11 @@ import pytest
 
 from dledger.client import ConsumerOptions, InvalidArgument, Message, PushOptions, RevokedQueues
 from dledger.client.blocking import BlockingClient
+from dledger.client.members.membership import Membership
+from dledger.client.members.process_queue import Held
 from dledger.testing import BlockingFakeGroup
 from tests.client.loops import async_test
-from tests.client.members.test_push import PUSH, running, stocked, until
+from tests.client.members.test_push import PUSH, fill, running, stocked, until
 
 PULL = ConsumerOptions(hold_ms=50, commit_every_s=0.02)
 
@@ -71,6 +73,52 @@ async def test_member_goes_on_whatever_on_revoke_raises(
             assert not task.done()
         assert told[:2] == [False, True]
         assert service.statistics().lost == 1, "what it was asked for it gave back"
+
+
+@async_test
+async def test_a_queue_asked_for_twice_goes_when_its_second_asking_is_worked_off() -> None:
+    """The leader thinks better of it, and asks again, while the application is told of the first
+    time: what was handed out in between is worked off, and told of, before the queue goes."""
+    async with stocked(1, 1) as (group, client):
+        group.members.release_ms = 60_000
+        told, handled = [], []
+        written, worked = asyncio.Event(), asyncio.Event()
+        service = client.push_consumer("g", PUSH)
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            handled.append(message.queue_offset)
+            if message.queue_offset:
+                await worked.wait()
+
+        @service.on_revoke
+        async def revoked(queues: RevokedQueues) -> None:
+            told.append(queues.lost)
+            await written.wait()
+
+        def is_asked() -> bool:
+            (membership,) = client._attending()._attendees.values()
+            assert isinstance(membership, Membership)
+            return any(each.state is Held.ASKED for each in membership.member.queues.values())
+
+        async with running(service):
+            await until(lambda: group.members.frontier("g", "t") == 1)
+            group.members.ask_for("g", "t", 0)
+            await until(lambda: told)
+            group.members.give_back("g")
+            await until(lambda: not is_asked())
+            await fill(client, 1, 1)
+            await until(lambda: handled == [0, 1])
+            group.members.ask_for("g", "t", 0)
+            await until(is_asked)
+            written.set()
+            await asyncio.sleep(0.3)
+            assert group.members.holders("g"), "its message is being worked on"
+            worked.set()
+            await until(lambda: not group.members.holders("g"))
+            assert group.members.frontier("g", "t") == 2
+        assert told == [False, False]
+        assert handled == [0, 1]
 
 
 @pytest.mark.parametrize("is_loop", [True, False])
