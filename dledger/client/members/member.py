@@ -503,6 +503,7 @@ class Member:
         """The brokers have taken it."""
         queue = progress.queue
         queue.committed = (progress.frontier, progress.runs)
+        queue.is_in_doubt = False
         queue.finished.on_taken(progress.runs)
         if queue.careful_until:
             self._enqueue(queue)  # it waited for that

@@ -101,8 +101,9 @@ class ProcessQueue:
 
     __slots__ = (
         *("_behind", "_fetched", "_in_order", "_order", "_ready", "_tags", "asked_until", "bounds"),
-        *("careful_until", "committed", "counted", "epoch", "finished", "is_pulled", "is_queued"),
-        *("is_told", "max_offset", "next_offset", "paused", "place", "rests_until", "returning"),
+        *("careful_until", "committed", "counted", "epoch", "finished", "is_in_doubt", "is_pulled"),
+        *("is_queued", "is_told", "max_offset", "may_be_released", "next_offset", "paused"),
+        *("place", "rests_until", "returning"),
         *("running", "state", "suspended_until", "waiting_bytes", "waiting_messages"),
     )
 
@@ -132,6 +133,8 @@ class ProcessQueue:
         self.careful_until = 0  # the frontier to which each message is by itself
         if counted is not None and counted.is_careful:
             self.careful_until = counted.offset + bounds.span
+        # A commit may have happened whose answer was lost; and one that gave the queue up.
+        self.is_in_doubt = self.may_be_released = False
         self.is_pulled = False  # a pull of it is under way
         self.is_queued = False  # in its member's line of queues that have something
         self.is_told = False  # that it goes, to the application; nothing was handed out since
