@@ -123,8 +123,9 @@ class Holding:
     async def _search(self, route: Route) -> None:
         """Asks for the topic's queues, then lets go of what waited for them. With its last step it
         is none any more: what is held in the same turn of the loop needs another one."""
+        deadline = self._loop.time() + self._timeout_s
         try:
-            while not await self._find_lanes(route):
+            while not await self._find_lanes(route, deadline):
                 pass  # it was frozen for what is so now: once, unless it is changed again
         except asyncio.CancelledError:
             self._fail(route, ProducerClosed("the wait for the topic was cancelled"))
@@ -141,13 +142,12 @@ class Holding:
         finally:
             self._searches.pop(route, None)
 
-    async def _find_lanes(self, route: Route) -> bool:
+    async def _find_lanes(self, route: Route, deadline: float) -> bool:
         """Whether the route knows the topic's queues; false: lanes were frozen first, as what they
         hold was chosen by what isn't so any more."""
-        began = self._loop.time()
         frozen = [each for each in self._dispatcher.lanes_of(route.topic) if each.is_frozen]
         await self._dispatcher.quieted(frozen)
-        left_s = max(PAUSE_MIN_S, self._timeout_s - (self._loop.time() - began))
+        left_s = max(PAUSE_MIN_S, deadline - self._loop.time())
         request = pb.DescribeTopicRequest(name=route.topic)
         try:
             answer = await self._broker_group.call(

@@ -20,6 +20,7 @@ from dledger.client import (
     QueueNotFound,
     SendResult,
 )
+from dledger.client.connection import DESCRIBE_TOPIC
 from dledger.client.dispatch import Dispatcher
 from dledger.client.errors import ClientError, LeadershipLost, QueuesChanged
 from dledger.client.holding import Holding
@@ -405,6 +406,32 @@ async def test_what_is_held_in_the_turn_in_which_a_search_ended_is_looked_for_ag
             await producer.flush()
         assert [future.done() for future in later] == [True]
         assert stored(group) == {"k": [0, 1]}
+
+
+@async_test
+async def test_a_search_has_one_deadline_however_often_it_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first answer tells of other queues, and lanes are frozen for that; the second call has
+    what is left."""
+    async with producing(nodes=1, queues=2) as (group, client, producer):
+        await producer.send("t", b"0", key="k")
+        with pytest.raises(QueueNotFound):
+            producer.send("t", b"x", queue_id=99)
+        group.model.update("t", 3, 3)
+        given: list[float] = []
+        call = client._broker_group.call
+
+        async def record(method: Any, *arguments: Any, **named: Any) -> Any:
+            if method is DESCRIBE_TOPIC:
+                given.append(named["deadline_s"])
+                await asyncio.sleep(0.2)
+            return await call(method, *arguments, **named)
+
+        monkeypatch.setattr(client._broker_group, "call", record)
+        await producer.send("t", b"1", key="k")
+        first, second = given
+        assert second < first - 0.1
 
 
 @async_test

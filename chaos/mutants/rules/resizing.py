@@ -471,4 +471,12 @@ RESIZING = (
         masked=_NO_CLIENT,
         tests=_CLIENT,
     ),
+    Mutant(
+        "each-look-at-a-topic-has-all-the-time",
+        "dledger/client/holding.py",
+        "        left_s = max(PAUSE_MIN_S, deadline - self._loop.time())\n",
+        "        left_s = self._timeout_s\n",
+        masked=_NO_CLIENT,
+        tests=_CLIENT,
+    ),
 )
