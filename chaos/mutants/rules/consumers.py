@@ -391,8 +391,8 @@ CONSUMERS = (
     _mutant(
         "file-is-left-while-it-is-written",
         "dledger/client/members/kept_offsets.py",
-        "            await _to_its_end(asyncio.ensure_future(replacing))\n",
-        "            await replacing\n",
+        "        await _to_its_end(asyncio.ensure_future(replacing))\n",
+        "        await replacing\n",
         _BROADCAST,
     ),
     _mutant(
@@ -433,9 +433,20 @@ CONSUMERS = (
     _mutant(
         "broadcast-start-is-not-kept",
         "dledger/client/members/kept_offsets.py",
-        "        await self._write(found)\n",
-        "        self._kept = self._kept | found\n",
+        "            await self._put(found)\n",
+        "            self._kept = self._kept | found\n",
         _BROADCAST,
+    ),
+    _mutant(
+        "what-is-kept-meanwhile-is-written-over",
+        "dledger/client/members/kept_offsets.py",
+        "            found |= {place: self._kept[place] "
+        "for place in found if place in self._kept}\n",
+        "",
+        (
+            _BROADCAST[0]
+            + "::test_who_joins_anew_while_its_offsets_are_written_goes_on_behind_them",
+        ),
     ),
     _mutant(
         "end-waits-for-queues-that-were-never-begun",
