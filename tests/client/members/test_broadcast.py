@@ -144,6 +144,21 @@ def test_queues_of_a_new_topic_that_are_told_later_are_no_newer(tmp_path: Path) 
     asyncio.run(one_process((2, 10), (3, 0), dies=False))
 
 
+def test_where_a_queue_begins_is_in_the_file_once_it_is_located(tmp_path: Path) -> None:
+    """Also where more is to be told, and the process dies before."""
+    brokers: Any = Ended()
+
+    async def check() -> None:
+        kept = KeptOffsets(tmp_path / "kept", "g", brokers, StartFrom.LAST)
+        queue = ProcessQueue(Place("t", 1, 0), 0, None, order=Order.KEYS, bounds=Bounds())
+        await kept.locate([queue], made_since=())
+        kept.close()
+        content = json.loads((tmp_path / "kept").read_text())
+        assert content["topics"]["t"]["queues"] == {"0": [10, []]}
+
+    asyncio.run(check())
+
+
 def test_who_joins_anew_while_its_offsets_are_written_goes_on_behind_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
