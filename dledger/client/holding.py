@@ -145,7 +145,7 @@ class Holding:
     async def _find_lanes(self, route: Route, deadline: float) -> bool:
         """Whether the route knows the topic's queues; false: lanes were frozen first, as what they
         hold was chosen by what isn't so any more."""
-        frozen = [each for each in self._dispatcher.lanes_of(route.topic) if each.is_frozen]
+        frozen = self._frozen(route)
         await self._dispatcher.quieted(frozen)
         left_s = max(PAUSE_MIN_S, deadline - self._loop.time())
         request = pb.DescribeTopicRequest(name=route.topic)
@@ -154,6 +154,8 @@ class Holding:
                 DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=left_s
             )
         except ClientError as error:
+            if len(self._frozen(route)) > len(frozen):
+                return False  # by an answer that came meanwhile: what they sent is out yet
             self._dispatcher.break_off(frozen, error)
             raise
         topic = answer.topic
@@ -169,6 +171,9 @@ class Holding:
             return False  # others froze it while the topic was asked for: what it sent is out yet
         self._resolve(route, topic, before)
         return True
+
+    def _frozen(self, route: Route) -> list[Lane]:
+        return [each for each in self._dispatcher.lanes_of(route.topic) if each.is_frozen]
 
     def _resolve(self, route: Route, topic: pb.Topic, before: Sequence[Lane]) -> None:
         """The route goes by what the topic is now, and so does what its lanes held."""

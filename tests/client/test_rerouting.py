@@ -316,6 +316,29 @@ async def test_who_cannot_ask_where_to_tells_its_messages() -> None:
 
 
 @async_test
+async def test_what_is_frozen_while_a_topic_that_is_gone_is_asked_for_is_told_too() -> None:
+    """The search began for another message, before an answer told of other queues."""
+    async with producing(nodes=1, queues=2) as (group, _, producer), asyncio.timeout(10.0):
+        await producer.send("t", b"0", key="k")
+        gate = Gate("DescribeTopic")
+        group.before.append(gate)
+        futures = [producer.send("t", b"1", key="k")]
+        with pytest.raises(QueueNotFound):
+            producer.send("t", b"x", queue_id=99)
+        group.model.update("t", 3, 3)
+        futures.append(producer.send("t", b"2", key="k"))
+        await gate.arrived.get()
+        while not any(each.is_frozen for each in producer._dispatcher.lanes_of("t")):
+            await asyncio.sleep(0)
+        group.model.delete("t")
+        gate.opened.set()
+        for future in futures:
+            error = await error_of(future)
+            assert (error.code, error.outcome) == ("TOPIC_NOT_FOUND", Outcome.DID_NOT_HAPPEN)
+        assert producer.statistics().buffered_messages == 0
+
+
+@async_test
 async def test_who_gets_nowhere_looks_at_the_topic_again() -> None:
     """A leader that knows of no such change says so for ever, after a recovery by force."""
     async with producing(ProducerOptions(delivery_timeout_ms=800), queues=2) as (

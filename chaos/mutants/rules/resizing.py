@@ -479,4 +479,12 @@ RESIZING = (
         masked=_NO_CLIENT,
         tests=_CLIENT,
     ),
+    Mutant(
+        "who-is-frozen-as-a-search-fails-is-left",
+        "dledger/client/holding.py",
+        "            if len(self._frozen(route)) > len(frozen):\n",
+        "            if False:\n",
+        masked=_NO_CLIENT,
+        tests=_CLIENT,
+    ),
 )
