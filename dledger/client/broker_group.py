@@ -59,6 +59,10 @@ _BACKOFF = wait_exponential(multiplier=0.01, max=0.5) + wait_random(0, 0.01)
 _BUSY_BACKOFF = wait_random_exponential(multiplier=0.02, max=1.0, min=0.005)
 
 
+def _pass_over() -> None:
+    """Nobody wants to know."""
+
+
 class Effect(Enum):
     """What repeating a call that may have happened would do."""
 
@@ -202,12 +206,15 @@ class BrokerGroup:
         *,
         deadline_s: float | None = None,
         when_deposed: WhenDeposed | None = None,
+        on_doubt: Callable[[], None] = _pass_over,
     ) -> Response:
         """The leader's answer, whoever that is by then.
 
         Args:
             deadline_s: total time; None: the client's default.
             when_deposed: None: what fits `effect`.
+            on_doubt: called for each attempt that may have happened: what the answer says of what
+                is refused, the errors within it, is of the last one alone.
 
         Raises:
             ClientError: a refusal that retrying can't change, or DeadlineExceeded with the last
@@ -233,6 +240,7 @@ class BrokerGroup:
                     answers[:] = [error]
                 if error.outcome is Outcome.MAY_HAVE_HAPPENED:
                     doubts.append(error)
+                    on_doubt()
                 raise
 
         try:

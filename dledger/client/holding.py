@@ -98,8 +98,9 @@ class Holding:
             task.add_done_callback(partial(self._on_searched, route))
 
     def _on_searched(self, route: Route, search: asyncio.Task[None]) -> None:
-        self._searches.pop(route, None)
-        if search.cancelled():  # perhaps before it began
+        """Of one that was cancelled before it began nobody was told."""
+        if self._searches.get(route) is search:
+            del self._searches[route]
             self._fail(route, ProducerClosed("the wait for the topic was cancelled"))
 
     async def searched(self) -> None:
@@ -120,10 +121,15 @@ class Holding:
     # --- the search ---------------------------------------------------------------------------
 
     async def _search(self, route: Route) -> None:
-        """Asks for the topic's queues, then lets go of what waited for them."""
+        """Asks for the topic's queues, then lets go of what waited for them. With its last step it
+        is none any more: what is held in the same turn of the loop needs another one."""
+        deadline = self._loop.time() + self._timeout_s
         try:
-            while not await self._find_lanes(route):
+            while not await self._find_lanes(route, deadline):
                 pass  # it was frozen for what is so now: once, unless it is changed again
+        except asyncio.CancelledError:
+            self._fail(route, ProducerClosed("the wait for the topic was cancelled"))
+            raise
         except ClientError as error:
             self._fail(route, error)
         except Exception as error:  # noqa: BLE001 - those who wait must hear of it
@@ -133,20 +139,23 @@ class Holding:
             for message in held:
                 with contained("placing a message", partial(self._holder.fail, message)):
                     self._release(route, message)
+        finally:
+            self._searches.pop(route, None)
 
-    async def _find_lanes(self, route: Route) -> bool:
+    async def _find_lanes(self, route: Route, deadline: float) -> bool:
         """Whether the route knows the topic's queues; false: lanes were frozen first, as what they
         hold was chosen by what isn't so any more."""
-        began = self._loop.time()
-        frozen = [each for each in self._dispatcher.lanes_of(route.topic) if each.is_frozen]
+        frozen = self._frozen(route)
         await self._dispatcher.quieted(frozen)
-        left_s = max(PAUSE_MIN_S, self._timeout_s - (self._loop.time() - began))
+        left_s = max(PAUSE_MIN_S, deadline - self._loop.time())
         request = pb.DescribeTopicRequest(name=route.topic)
         try:
             answer = await self._broker_group.call(
                 DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=left_s
             )
         except ClientError as error:
+            if len(self._frozen(route)) > len(frozen):
+                return False  # by an answer that came meanwhile: what they sent is out yet
             self._dispatcher.break_off(frozen, error)
             raise
         topic = answer.topic
@@ -162,6 +171,9 @@ class Holding:
             return False  # others froze it while the topic was asked for: what it sent is out yet
         self._resolve(route, topic, before)
         return True
+
+    def _frozen(self, route: Route) -> list[Lane]:
+        return [each for each in self._dispatcher.lanes_of(route.topic) if each.is_frozen]
 
     def _resolve(self, route: Route, topic: pb.Topic, before: Sequence[Lane]) -> None:
         """The route goes by what the topic is now, and so does what its lanes held."""

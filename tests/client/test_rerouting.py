@@ -12,10 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger.client import DeadlineExceeded, ProducerOptions, QueueClosed, QueueNotFound, SendResult
+from dledger.client import (
+    DeadlineExceeded,
+    ProducerClosed,
+    ProducerOptions,
+    QueueClosed,
+    QueueNotFound,
+    SendResult,
+)
+from dledger.client.connection import DESCRIBE_TOPIC
 from dledger.client.dispatch import Dispatcher
 from dledger.client.errors import ClientError, LeadershipLost, QueuesChanged
+from dledger.client.holding import Holding
 from dledger.client.lane import Batch, BatchState, Lane
+from dledger.client.routing import HeldMessage, Route
 from dledger.outcome import Outcome
 from dledger.records.record import decode_records
 from dledger.testing.fake_nodes import FakeGroup, FakeNode
@@ -306,6 +316,29 @@ async def test_who_cannot_ask_where_to_tells_its_messages() -> None:
 
 
 @async_test
+async def test_what_is_frozen_while_a_topic_that_is_gone_is_asked_for_is_told_too() -> None:
+    """The search began for another message, before an answer told of other queues."""
+    async with producing(nodes=1, queues=2) as (group, _, producer), asyncio.timeout(10.0):
+        await producer.send("t", b"0", key="k")
+        gate = Gate("DescribeTopic")
+        group.before.append(gate)
+        futures = [producer.send("t", b"1", key="k")]
+        with pytest.raises(QueueNotFound):
+            producer.send("t", b"x", queue_id=99)
+        group.model.update("t", 3, 3)
+        futures.append(producer.send("t", b"2", key="k"))
+        await gate.arrived.get()
+        while not any(each.is_frozen for each in producer._dispatcher.lanes_of("t")):
+            await asyncio.sleep(0)
+        group.model.delete("t")
+        gate.opened.set()
+        for future in futures:
+            error = await error_of(future)
+            assert (error.code, error.outcome) == ("TOPIC_NOT_FOUND", Outcome.DID_NOT_HAPPEN)
+        assert producer.statistics().buffered_messages == 0
+
+
+@async_test
 async def test_who_gets_nowhere_looks_at_the_topic_again() -> None:
     """A leader that knows of no such change says so for ever, after a recovery by force."""
     async with producing(ProducerOptions(delivery_timeout_ms=800), queues=2) as (
@@ -367,6 +400,80 @@ async def test_what_is_frozen_while_the_topic_is_asked_for_is_waited_for_too() -
         assert sorted(bodies) == [b"0", b"0", b"1", b"2", b"3"]
         assert results[0].queue_id == ord("k") % 2
         assert stored(group)["k"] == [1, 3]
+
+
+@async_test
+async def test_what_is_held_in_the_turn_in_which_a_search_ended_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That search has let go of what it knew of, and looks for nothing more; the answer that tells
+    of other queues, and the next message, come before the loop has told of its end."""
+    async with producing(nodes=1, queues=2) as (group, _, producer):
+        release = Holding._release
+        later: list[asyncio.Future[SendResult]] = []
+
+        def change() -> None:
+            group.model.update("t", 3, 3)
+            producer._on_queues_changed(producer._dispatcher.lanes_of("t")[0])
+            later.append(producer.send("t", b"1", key="k"))
+
+        def release_first(self: Holding, route: Route, message: HeldMessage) -> None:
+            release(self, route, message)
+            if not later:
+                asyncio.get_running_loop().call_soon(change)
+
+        monkeypatch.setattr(Holding, "_release", release_first)
+        first = producer.send("t", b"0", key="k")
+        async with asyncio.timeout(10.0):
+            await first
+            await producer.flush()
+        assert [future.done() for future in later] == [True]
+        assert stored(group) == {"k": [0, 1]}
+
+
+@async_test
+async def test_a_search_has_one_deadline_however_often_it_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first answer tells of other queues, and lanes are frozen for that; the second call has
+    what is left."""
+    async with producing(nodes=1, queues=2) as (group, client, producer):
+        await producer.send("t", b"0", key="k")
+        with pytest.raises(QueueNotFound):
+            producer.send("t", b"x", queue_id=99)
+        group.model.update("t", 3, 3)
+        given: list[float] = []
+        call = client._broker_group.call
+
+        async def record(method: Any, *arguments: Any, **named: Any) -> Any:
+            if method is DESCRIBE_TOPIC:
+                given.append(named["deadline_s"])
+                await asyncio.sleep(0.2)
+            return await call(method, *arguments, **named)
+
+        monkeypatch.setattr(client._broker_group, "call", record)
+        await producer.send("t", b"1", key="k")
+        first, second = given
+        assert second < first - 0.1
+
+
+@async_test
+async def test_who_cancels_a_search_may_ask_for_the_topic_at_once() -> None:
+    """Who waited is told; the next message has a search of its own, which ends as it should."""
+    async with producing(nodes=1, queues=2) as (group, _, producer):
+        gate = Gate("DescribeTopic")
+        group.before.append(gate)
+        first = producer.send("t", b"0", key="k")
+        again: list[asyncio.Future[SendResult]] = []
+        first.add_done_callback(lambda _: again.append(producer.send("t", b"1", key="k")))
+        await gate.arrived.get()
+        (search,) = producer._holding._searches.values()
+        search.cancel()
+        async with asyncio.timeout(10.0):
+            assert isinstance(await error_of(first), ProducerClosed)
+            gate.opened.set()
+            await again[0]
+        assert stored(group) == {"k": [1]}
 
 
 @async_test

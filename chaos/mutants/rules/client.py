@@ -781,7 +781,7 @@ CLIENT = (
     Mutant(
         "search-cancelled-unbegun-fails-nobody",
         "dledger/client/holding.py",
-        "        if search.cancelled():",
+        "        if self._searches.get(route) is search:",
         "        if False:",
         masked=_NO_SUCH_CLIENT,
         tests=(_UNBEGUN + "test_what_a_producer_begins",),

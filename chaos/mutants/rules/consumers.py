@@ -122,6 +122,56 @@ CONSUMERS = (
         ("tests/client/members/test_attendance.py",),
     ),
     _mutant(
+        "queue-asked-for-twice-goes-by-the-first-time",
+        _MEMBER,
+        "            if queue.is_told and queue in queues:\n",
+        "            if queue in queues:\n",
+        _MACHINE,
+    ),
+    _mutant(
+        "queue-goes-with-a-handler-that-was-given-it-back",
+        _MEMBER,
+        "        for queue in self.drained(now):\n"
+        "            if queue.is_told and queue in queues:\n",
+        "        for queue in queues:\n            if queue.state is Held.ASKED:\n",
+        _REVOKING,
+    ),
+    _mutant(
+        "queue-given-up-in-doubt-is-told-as-lost",
+        _MEMBERSHIP,
+        "queue is not None and not queue.may_be_released]",
+        "queue is not None]",
+        _REVOKING,
+    ),
+    _mutant(
+        "any-commit-in-doubt-counts-as-giving-up",
+        _MEMBERSHIP,
+        "        each.queue.may_be_released |= each.release\n",
+        "        each.queue.may_be_released = True\n",
+        _REVOKING,
+    ),
+    _mutant(
+        "commit-in-doubt-is-said-not-to-have-happened",
+        _MEMBERSHIP,
+        "            error.outcome = Outcome.MAY_HAVE_HAPPENED\n",
+        "            pass\n",
+        _REVOKING,
+    ),
+    _mutant(
+        "what-went-in-doubt-is-said-not-to-be-committed",
+        "dledger/client/members/reading.py",
+        "any(queue.is_in_doubt for queue, _ in gone.values())",
+        "False",
+        _REVOKING,
+    ),
+    _mutant(
+        "who-comes-as-all-are-ended-has-no-stream",
+        _ATTENDANCE,
+        "        elif self._attendees:  # who came",
+        "        elif False:  # who came",
+        ("tests/client/members/test_attendance.py",),
+    ),
+    _mutant(
         "only-the-first-of-many-queues-pulled",
         "dledger/client/members/pulling.py",
         "            queues = sorted(queues, key=lambda queue: self._asked.get(queue.place, 0))\n",
@@ -341,8 +391,8 @@ CONSUMERS = (
     _mutant(
         "file-is-left-while-it-is-written",
         "dledger/client/members/kept_offsets.py",
-        "            await _to_its_end(asyncio.ensure_future(replacing))\n",
-        "            await replacing\n",
+        "        await _to_its_end(asyncio.ensure_future(replacing))\n",
+        "        await replacing\n",
         _BROADCAST,
     ),
     _mutant(
@@ -383,9 +433,20 @@ CONSUMERS = (
     _mutant(
         "broadcast-start-is-not-kept",
         "dledger/client/members/kept_offsets.py",
-        "        await self._write(found)\n",
-        "        self._kept = self._kept | found\n",
+        "            await self._put(found)\n",
+        "            self._kept = self._kept | found\n",
         _BROADCAST,
+    ),
+    _mutant(
+        "what-is-kept-meanwhile-is-written-over",
+        "dledger/client/members/kept_offsets.py",
+        "            found |= {place: self._kept[place] "
+        "for place in found if place in self._kept}\n",
+        "",
+        (
+            _BROADCAST[0]
+            + "::test_who_joins_anew_while_its_offsets_are_written_goes_on_behind_them",
+        ),
     ),
     _mutant(
         "end-waits-for-queues-that-were-never-begun",

@@ -454,4 +454,37 @@ RESIZING = (
         masked=_NO_CLIENT,
         tests=_CLIENT,
     ),
+    Mutant(
+        "search-that-has-let-go-is-taken-for-one",
+        "dledger/client/holding.py",
+        "            self._searches.pop(route, None)\n",
+        "            pass\n",
+        masked=_NO_CLIENT,
+        tests=_CLIENT,
+    ),
+    Mutant(
+        "search-cancelled-midway-fails-nobody",
+        "dledger/client/holding.py",
+        '            self._fail(route, ProducerClosed("the wait for the topic was cancelled"))\n'
+        "            raise\n",
+        "            raise\n",
+        masked=_NO_CLIENT,
+        tests=_CLIENT,
+    ),
+    Mutant(
+        "each-look-at-a-topic-has-all-the-time",
+        "dledger/client/holding.py",
+        "        left_s = max(PAUSE_MIN_S, deadline - self._loop.time())\n",
+        "        left_s = self._timeout_s\n",
+        masked=_NO_CLIENT,
+        tests=_CLIENT,
+    ),
+    Mutant(
+        "who-is-frozen-as-a-search-fails-is-left",
+        "dledger/client/holding.py",
+        "            if len(self._frozen(route)) > len(frozen):\n",
+        "            if False:\n",
+        masked=_NO_CLIENT,
+        tests=_CLIENT,
+    ),
 )

@@ -120,10 +120,13 @@ class Attendance:
             attendee.on_stream()
             self._put_join(slot)
         if self._task is None:
-            self._broker_group.listen(self._on_target_changed)
-            self._task = self._loop.create_task(self._run(), name="attend")
-            self._task.add_done_callback(self._on_done)
+            self._begin()
         return slot
+
+    def _begin(self) -> None:
+        self._broker_group.listen(self._on_target_changed)
+        self._task = self._loop.create_task(self._run(), name="attend")
+        self._task.add_done_callback(self._on_done)
 
     async def leave(self, slot: int, timeout_s: float) -> None:
         """The member has said goodbye, or its session ends by itself: there was no leader to hear
@@ -191,6 +194,8 @@ class Attendance:
         self._broker_group.unlisten(self._on_target_changed)
         if self._attendees and task.cancelled():  # by who cancels every task that there is
             self._end_all(ClientClosed("attending was cancelled"))
+        elif self._attendees:  # who came in the turn in which all others were ended
+            self._begin()
 
     def _end_all(self, error: ClientError) -> None:
         attendees, self._attendees = self._attendees, {}

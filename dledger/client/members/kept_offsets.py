@@ -95,7 +95,10 @@ class KeptOffsets:
             else:
                 found[place] = (await self._begin_of(place), [])
                 self._in_part.add(_topic_of(place))
-        await self._write(found)
+        async with self._writing:
+            # What was being written meanwhile, of the session before, is behind what was found.
+            found |= {place: self._kept[place] for place in found if place in self._kept}
+            await self._put(found)
         for queue in queues:
             if queue.state is not Held.GONE:
                 queue.locate(Finished(*found[queue.place]))
@@ -107,7 +110,8 @@ class KeptOffsets:
             OffsetsFileUnusable: the file can't be written.
         """
         if settled := frozenset(self._in_part):
-            await self._write({}, settled)
+            async with self._writing:
+                await self._put({}, settled)
 
     async def _begin_of(self, place: Place) -> int:
         if isinstance(self._start, datetime):
@@ -132,25 +136,25 @@ class KeptOffsets:
         Raises:
             OffsetsFileUnusable: it can't be written.
         """
-        await self._write({each.queue.place: (each.frontier, each.runs) for each in progress})
+        async with self._writing:
+            await self._put({each.queue.place: (each.frontier, each.runs) for each in progress})
 
-    async def _write(
+    async def _put(
         self, moved: Mapping[Place, Kept], settled: frozenset[Topic] = frozenset()
     ) -> None:
-        """`settled`: topics that are new no more."""
-        async with self._writing:
-            newer = {_topic_of(place) for place in moved}
-            former = {
-                place: kept
-                for place, kept in self._kept.items()
-                if not any(t == place.topic and i > place.incarnation for t, i in newer)
-            }
-            kept = former | dict(moved)
-            content = _encoded(self._group, kept, self._in_part - settled)
-            replacing = asyncio.to_thread(self._replace, content)
-            await _to_its_end(asyncio.ensure_future(replacing))
-            self._kept = kept
-            self._in_part -= settled
+        """One at a time. `settled`: topics that are new no more."""
+        newer = {_topic_of(place) for place in moved}
+        former = {
+            place: kept
+            for place, kept in self._kept.items()
+            if not any(t == place.topic and i > place.incarnation for t, i in newer)
+        }
+        kept = former | dict(moved)
+        content = _encoded(self._group, kept, self._in_part - settled)
+        replacing = asyncio.to_thread(self._replace, content)
+        await _to_its_end(asyncio.ensure_future(replacing))
+        self._kept = kept
+        self._in_part -= settled
 
     def _replace(self, content: str) -> None:
         fresh = self._path.with_name(self._path.name + ".new")

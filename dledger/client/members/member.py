@@ -462,11 +462,17 @@ class Member:
             and (not (queue.running or queue.returning) or now >= queue.asked_until)
         ]
 
-    def release(self, queues: Iterable[ProcessQueue]) -> None:
-        """Those that are still asked for go with the next commit; of one of which it isn't known
-        where to begin there is nothing to be committed."""
+    def tell(self, queues: Iterable[ProcessQueue]) -> None:
+        """The application is told that they go, with all that was handed out until now."""
         for queue in queues:
-            if queue.state is Held.ASKED:
+            queue.is_told = True
+
+    def release(self, queues: Collection[ProcessQueue], now: float) -> None:
+        """Those that are drained, and of which nothing was handed out since that was told, go with
+        the next commit; of one of which it isn't known where to begin there is nothing to be
+        committed. One that was held again meanwhile is told of anew when it goes."""
+        for queue in self.drained(now):
+            if queue.is_told and queue in queues:
                 queue.state = Held.RELEASING
                 if not queue.is_located:
                     self._drop(queue)
@@ -497,6 +503,7 @@ class Member:
         """The brokers have taken it."""
         queue = progress.queue
         queue.committed = (progress.frontier, progress.runs)
+        queue.is_in_doubt = False
         queue.finished.on_taken(progress.runs)
         if queue.careful_until:
             self._enqueue(queue)  # it waited for that

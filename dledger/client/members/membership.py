@@ -45,6 +45,7 @@ from dledger.client.members.pulling import CALL_S, GONE, REST_S, Counts, Pace, P
 from dledger.client.members.retried import is_rejection
 from dledger.client.members.sending_back import SendingBack
 from dledger.client.members.spells import Spells
+from dledger.outcome import Outcome
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import groups_pb2 as gpb
 
@@ -307,7 +308,8 @@ class Membership:
         self._owner.on_withdrawn()
 
     def _tell_lost(self, queues: Sequence[ProcessQueue | None]) -> None:
-        lost = [queue for queue in queues if queue is not None]
+        """Not what may have been given up as it should: it was told of then."""
+        lost = [queue for queue in queues if queue is not None and not queue.may_be_released]
         if lost and not self.member.is_stopping:
             self._start(partial(self._owner.on_revoke, lost, lost=True), "revoke")
 
@@ -412,6 +414,7 @@ class Membership:
         """Begins to give up what is asked for and not worked on any more."""
         drained = [q for q in self.member.drained(now) if q.place not in self._revoking]
         if drained:
+            self.member.tell(drained)
             self._revoking |= {queue.place for queue in drained}
             self._start(partial(self._revoke, drained), "revoke")
 
@@ -427,7 +430,7 @@ class Membership:
             _log.warning("group %s: on_revoke took too long", self.identity.group)
         finally:
             self._revoking -= {queue.place for queue in queues}
-        self.member.release(queues)
+        self.member.release(queues, clock())
         self._wants_commit.set()
 
     async def commit(self, deadline_s: float | None = None) -> ClientError | None:
@@ -506,7 +509,9 @@ class Membership:
                 release=each.release,
             )
         answer = await self._broker_group.call(
-            COMMIT_LEASES, request, Effect.IDEMPOTENT, deadline_s=deadline_s or CALL_S
+            *(COMMIT_LEASES, request, Effect.IDEMPOTENT),
+            deadline_s=deadline_s or CALL_S,
+            on_doubt=partial(_doubt, progress),
         )
         return {
             Place(refusal.topic, refusal.incarnation, refusal.queue_id): from_wire(refusal.error)
@@ -520,8 +525,12 @@ class Membership:
         self._tell_lost([lost])
 
     def _on_refused(self, progress: Progress, error: ClientError) -> None:
+        """Where an earlier answer was lost, its commit may have been the one that ended the
+        lease."""
         self.counts.refused += 1
         queue = progress.queue
+        if queue.is_in_doubt:
+            error.outcome = Outcome.MAY_HAVE_HAPPENED
         queue.finished.on_refused()
         if self._spells.begins(queue, error):
             _log.warning("group %s: %s: %s", self.identity.group, queue.place, error.message)
@@ -530,6 +539,8 @@ class Membership:
             self._owner.on_withdrawn()
             if lost is not None or progress.release:
                 self._tell_lost([queue])
+        else:
+            queue.may_be_released = False  # who says so has looked at the lease, which is there
 
     def _on_no_session(self, session: int, error: MemberReplaced | SessionEnded) -> None:
         """A commit of that session was told that it is over, or somebody else's. Where the stream
@@ -587,3 +598,10 @@ class Membership:
                 task.cancel()
             if tasks:
                 await asyncio.wait(tasks)
+
+
+def _doubt(progress: Sequence[Progress]) -> None:
+    """This commit may have happened."""
+    for each in progress:
+        each.queue.is_in_doubt = True
+        each.queue.may_be_released |= each.release

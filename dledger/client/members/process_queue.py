@@ -101,9 +101,10 @@ class ProcessQueue:
 
     __slots__ = (
         *("_behind", "_fetched", "_in_order", "_order", "_ready", "_tags", "asked_until", "bounds"),
-        *("careful_until", "committed", "counted", "epoch", "finished", "is_pulled", "is_queued"),
-        *("max_offset", "next_offset", "paused", "place", "rests_until", "returning", "running"),
-        *("state", "suspended_until", "waiting_bytes", "waiting_messages"),
+        *("careful_until", "committed", "counted", "epoch", "finished", "is_in_doubt", "is_pulled"),
+        *("is_queued", "is_told", "max_offset", "may_be_released", "next_offset", "paused"),
+        *("place", "rests_until", "returning"),
+        *("running", "state", "suspended_until", "waiting_bytes", "waiting_messages"),
     )
 
     def __init__(
@@ -132,8 +133,11 @@ class ProcessQueue:
         self.careful_until = 0  # the frontier to which each message is by itself
         if counted is not None and counted.is_careful:
             self.careful_until = counted.offset + bounds.span
+        # A commit may have happened whose answer was lost; and one that gave the queue up.
+        self.is_in_doubt = self.may_be_released = False
         self.is_pulled = False  # a pull of it is under way
         self.is_queued = False  # in its member's line of queues that have something
+        self.is_told = False  # that it goes, to the application; nothing was handed out since
         self.paused = False
         self.asked_until = 0.0
         self.rests_until = 0.0  # not pulled before
@@ -233,6 +237,7 @@ class ProcessQueue:
         work = self._ready.popleft() if self._ready else self._next_fetched()
         if work is not None:
             self.running += 1
+            self.is_told = False
         return work
 
     def _next_fetched(self) -> Work | None:

@@ -36,6 +36,7 @@ from dledger.client.members.settings import fresh_token, group_name, group_setti
 from dledger.client.options import ConsumerOptions, StartFrom
 from dledger.client.progress import Progress as Loop
 from dledger.client.results import Message
+from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 
 MIN_BYTES: Final = 16 << 10  # of one queue, whatever the others have
@@ -308,20 +309,22 @@ class MemberReading:
             raise error
         for queue, offset in wanted:
             if _committed(queue) < offset:
-                raise self._lost(queue.place.queue_id)
+                raise self._lost(queue.place.queue_id, in_doubt=queue.is_in_doubt)
         if message is None:
             gone, self._gone = self._uncommitted(), {}
             if gone:
-                raise self._lost(min(gone))
+                in_doubt = any(queue.is_in_doubt for queue, _ in gone.values())
+                raise self._lost(min(gone), in_doubt=in_doubt)
 
     def _uncommitted(self) -> dict[int, tuple[ProcessQueue, int]]:
         """Of the queues that went, those of which no commit has been answered that covers them."""
         return {at: each for at, each in self._gone.items() if _committed(each[0]) < each[1]}
 
-    def _lost(self, queue_id: int) -> LeaseLost:
+    def _lost(self, queue_id: int, *, in_doubt: bool = False) -> LeaseLost:
         return LeaseLost(
             f"queue {queue_id} of {self.topic!r} isn't this member's any more: its messages "
-            "are given to whoever has it"
+            "are given to whoever has it",
+            outcome=Outcome.MAY_HAVE_HAPPENED if in_doubt else Outcome.DID_NOT_HAPPEN,
         )
 
     @property

@@ -230,6 +230,34 @@ class CutOff:
 
 
 @async_test
+async def test_who_comes_in_the_turn_in_which_all_others_were_ended_has_a_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The application is woken by the error that ended them, before the loop tells of the end of
+    what held their stream."""
+    async with stocked(1) as (_, client):
+        attendance, ended = attendance_of(client), asyncio.Event()
+
+        class Former(Listener):
+            def on_ended(self, error: ClientError | None) -> None:
+                super().on_ended(error)
+                ended.set()
+
+        async def refuse(_attendance: Attendance, _link: NodeLink) -> None:
+            raise InvalidArgument("for good")
+
+        former, listener = Former("g", "a"), Listener("g", "b")
+        with monkeypatch.context() as patched:
+            patched.setattr(Attendance, "_attend", refuse)
+            attendance.attend(former)
+            await ended.wait()
+        slot = attendance.attend(listener)
+        await until(joined(listener))
+        assert not listener.ended
+        await attendance.leave(slot, 5.0)
+
+
+@async_test
 async def test_a_stream_that_is_cancelled_on_the_way_is_a_broken_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

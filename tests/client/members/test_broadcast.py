@@ -14,6 +14,7 @@ import pytest
 
 from dledger.client import Client, Message, OffsetsFileUnusable, PushConsumer, StartFrom
 from dledger.client.members.kept_offsets import KeptOffsets
+from dledger.client.members.member import Progress
 from dledger.client.members.process_queue import Bounds, Order, Place, ProcessQueue
 from dledger.testing.fake_model import FakeQueue
 from dledger.wire import broker_pb2 as bpb
@@ -141,6 +142,56 @@ def test_queues_of_a_new_topic_that_are_told_later_are_no_newer(tmp_path: Path) 
     asyncio.run(one_process((0, 10), (1, 10), dies=True))
     asyncio.run(one_process((1, 10), (2, 10), dies=False))
     asyncio.run(one_process((2, 10), (3, 0), dies=False))
+
+
+def test_where_a_queue_begins_is_in_the_file_once_it_is_located(tmp_path: Path) -> None:
+    """Also where more is to be told, and the process dies before."""
+    brokers: Any = Ended()
+
+    async def check() -> None:
+        kept = KeptOffsets(tmp_path / "kept", "g", brokers, StartFrom.LAST)
+        queue = ProcessQueue(Place("t", 1, 0), 0, None, order=Order.KEYS, bounds=Bounds())
+        await kept.locate([queue], made_since=())
+        kept.close()
+        content = json.loads((tmp_path / "kept").read_text())
+        assert content["topics"]["t"]["queues"] == {"0": [10, []]}
+
+    asyncio.run(check())
+
+
+def test_who_joins_anew_while_its_offsets_are_written_goes_on_behind_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow disk: what was finished isn't handled again, and the file never goes back."""
+    brokers: Any = Ended()
+    writing, go_on = threading.Event(), threading.Event()
+    replace_file = KeptOffsets._replace
+
+    def slowly(kept: KeptOffsets, content: str) -> None:
+        writing.set()
+        assert go_on.wait(20)
+        replace_file(kept, content)
+
+    def made() -> ProcessQueue:
+        return ProcessQueue(Place("t", 1, 0), 0, None, order=Order.KEYS, bounds=Bounds())
+
+    async def check() -> None:
+        kept = KeptOffsets(tmp_path / "kept", "g", brokers, StartFrom.FIRST)
+        before, anew = made(), made()
+        await kept.locate([before], made_since=())
+        monkeypatch.setattr(KeptOffsets, "_replace", slowly)
+        keeping = asyncio.create_task(kept.keep([Progress(before, 7, [(8, 9)], release=False)]))
+        await asyncio.to_thread(writing.wait, 20)
+        locating = asyncio.create_task(kept.locate([anew], made_since=()))
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(keeping, locating)
+        kept.close()
+        assert anew.finished.name() == (7, [(8, 9)])
+        content = json.loads((tmp_path / "kept").read_text())
+        assert content["topics"]["t"]["queues"] == {"0": [7, [1, 1]]}
+
+    asyncio.run(check())
 
 
 def test_member_that_was_told_everything_says_so_in_its_file(tmp_path: Path) -> None:

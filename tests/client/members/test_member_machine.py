@@ -49,11 +49,12 @@ class Log:
     begun: set[int] = field(default_factory=set)  # handed out at least once, under this epoch
     failed: set[int] = field(default_factory=set)
     running: dict[int, Work] = field(default_factory=dict)
+    untold: set[int] = field(default_factory=set)  # handed out since the application was told
 
     def forget(self) -> None:
         """Our lease is over."""
         self.epoch, self.is_asked = 0, False
-        for of in (self.succeeded, self.begun, self.failed, self.named):
+        for of in (self.succeeded, self.begun, self.failed, self.named, self.untold):
             of.clear()
         self.running = {}
 
@@ -92,6 +93,7 @@ class Leader(RuleBasedStateMachine):
         self.sessions = count(1)
         self.session = 0
         self.stale_works: list[Work] = []
+        self.told: list[ProcessQueue] = []  # of these the application is told that they go
         self.open_stream()
         self.join(0.0)
         for at in range(QUEUES):
@@ -277,6 +279,7 @@ class Leader(RuleBasedStateMachine):
         assert work.message.attempt == 1 + work.failures
         log.begun.add(offset)
         log.running[offset] = work
+        log.untold.add(offset)
 
     def running(self) -> list[tuple[Log, Work]]:
         return [(log, work) for log in self.logs for work in log.running.values()]
@@ -313,8 +316,12 @@ class Leader(RuleBasedStateMachine):
 
     @rule(release=st.booleans(), fate=st.sampled_from(["ok", "ok", "answer lost", "lost"]))
     def commit(self, release: bool, fate: str) -> None:
-        if release:
-            self.member.release(self.member.drained(self.now))
+        if release:  # what was told of at the one before, whatever came since
+            self.member.release(self.told, self.now)
+            self.told = self.member.drained(self.now)
+            self.member.tell(self.told)
+            for queue in self.told:
+                self.logs[queue.place.queue_id].untold.clear()
         progress = self.member.to_commit()
         for each in progress:
             at = each.queue.place.queue_id
@@ -340,6 +347,7 @@ class Leader(RuleBasedStateMachine):
             assert log.is_asked, "nobody asked for it"
             gave_up = self.now >= progress.queue.asked_until
             assert gave_up or not log.running, "something still runs"
+            assert not log.untold, "the application was told before it was given these"
 
     def apply(self, progress: Progress) -> None:
         """The brokers take it."""

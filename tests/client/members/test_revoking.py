@@ -6,16 +6,38 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from dledger.client import ConsumerOptions, InvalidArgument, Message, PushOptions, RevokedQueues
+from dledger.client import (
+    Client,
+    ConsumerOptions,
+    InvalidArgument,
+    LeaseLost,
+    Message,
+    Outcome,
+    PushOptions,
+    RevokedQueues,
+)
 from dledger.client.blocking import BlockingClient
+from dledger.client.members.member import Member
+from dledger.client.members.membership import Membership
+from dledger.client.members.process_queue import Held
 from dledger.testing import BlockingFakeGroup
+from dledger.testing.refusals import Refusal, wire_error
+from dledger.wire import errors_pb2 as epb
 from tests.client.loops import async_test
-from tests.client.members.test_push import PUSH, running, stocked, until
+from tests.client.members.test_push import PUSH, fill, running, stocked, until
 
 PULL = ConsumerOptions(hold_ms=50, commit_every_s=0.02)
+
+
+def member_of(client: Client) -> Member:
+    """The only one."""
+    (membership,) = client._attending()._attendees.values()
+    assert isinstance(membership, Membership)
+    return membership.member
 
 
 async def ends_a_task_of_its_own(_: RevokedQueues) -> None:
@@ -71,6 +93,166 @@ async def test_member_goes_on_whatever_on_revoke_raises(
             assert not task.done()
         assert told[:2] == [False, True]
         assert service.statistics().lost == 1, "what it was asked for it gave back"
+
+
+@async_test
+async def test_a_queue_asked_for_twice_goes_when_its_second_asking_is_worked_off() -> None:
+    """The leader thinks better of it, and asks again, while the application is told of the first
+    time: what was handed out in between is worked off, and told of, before the queue goes."""
+    async with stocked(1, 1) as (group, client):
+        group.members.release_ms = 60_000
+        told, handled = [], []
+        written, worked = asyncio.Event(), asyncio.Event()
+        service = client.push_consumer("g", PUSH)
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            handled.append(message.queue_offset)
+            if message.queue_offset:
+                await worked.wait()
+
+        @service.on_revoke
+        async def revoked(queues: RevokedQueues) -> None:
+            told.append(queues.lost)
+            await written.wait()
+
+        def is_asked() -> bool:
+            return any(each.state is Held.ASKED for each in member_of(client).queues.values())
+
+        async with running(service):
+            await until(lambda: group.members.frontier("g", "t") == 1)
+            group.members.ask_for("g", "t", 0)
+            await until(lambda: told)
+            group.members.give_back("g")
+            await until(lambda: not is_asked())
+            await fill(client, 1, 1)
+            await until(lambda: handled == [0, 1])
+            group.members.ask_for("g", "t", 0)
+            await until(is_asked)
+            written.set()
+            await asyncio.sleep(0.3)
+            assert group.members.holders("g"), "its message is being worked on"
+            worked.set()
+            await until(lambda: not group.members.holders("g"))
+            assert group.members.frontier("g", "t") == 2
+        assert told == [False, False]
+        assert handled == [0, 1]
+
+
+class Losing:
+    """Loses the answers to commits with such a code; `releasing`: only to those that give up."""
+
+    def __init__(self, code: epb.ErrorCode, *, releasing: bool = True) -> None:
+        self.code, self.releasing, self.left = code, releasing, 0
+
+    async def __call__(self, method: str, node: object, request: Any) -> None:
+        if method != "CommitLeases" or not self.left:
+            return
+        queues = [queue for topic in request.topics for queue in topic.queues]
+        if not self.releasing or any(queue.release for queue in queues):
+            self.left -= 1
+            raise Refusal(wire_error(self.code))
+
+
+@pytest.mark.parametrize("code", [epb.LEADERSHIP_LOST, epb.INTERNAL])
+@async_test
+async def test_a_queue_whose_giving_up_was_in_doubt_is_not_told_as_lost(
+    code: epb.ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit was applied, and the leader died before it said so: the next one finds no such
+    lease. Whether the call repeats it, or the member."""
+    async with stocked(1, 5) as (group, client):
+        group.members.release_ms = 60_000
+        losing = Losing(code)
+        losing.left = 1
+        group.after.append(losing)
+        told: list[bool] = []
+        service = client.push_consumer("g", PUSH)
+        service.on("t")(lambda _: None)
+
+        @service.on_revoke
+        async def revoked(queues: RevokedQueues) -> None:
+            told.append(queues.lost)
+            monkeypatch.setattr(group.members, "_news", lambda _: ())  # the stream is gone
+
+        async with running(service):
+            await until(lambda: group.members.frontier("g", "t") == 5)
+            group.members.ask_for("g", "t", 0)
+            await until(lambda: service.statistics().refused)
+            await until(lambda: not service.statistics().queues)
+            await asyncio.sleep(0.05)
+        assert told == [False]
+        assert service.statistics().lost == 0
+
+
+@async_test
+async def test_a_queue_that_no_commit_has_given_up_is_told_as_lost() -> None:
+    """The answer that was lost was of an earlier one."""
+    async with stocked(1, 5) as (group, client):
+        group.members.release_ms = 60_000
+        losing = Losing(epb.INTERNAL, releasing=False)
+        losing.left = 1
+        group.after.append(losing)
+        told: list[bool] = []
+        service = client.push_consumer("g", PUSH)
+        service.on("t")(lambda _: None)
+
+        @service.on_revoke
+        async def revoked(queues: RevokedQueues) -> None:
+            told.append(queues.lost)
+            if not queues.lost:
+                group.members.records["g"].leases.clear()  # nobody has said so yet
+
+        async with running(service):
+            await until(lambda: group.members.frontier("g", "t") == 5)
+            group.members.ask_for("g", "t", 0)
+            await until(lambda: len(told) == 2)
+        assert told == [False, True]
+
+
+@async_test
+async def test_commit_of_a_loop_says_that_it_may_have_happened() -> None:
+    """It was applied, and the queue was gone when it was asked for again."""
+    async with stocked(1, 5) as (group, client):
+        losing = Losing(epb.LEADERSHIP_LOST, releasing=False)
+        group.after.append(losing)
+
+        async def take_away(method: str, node: object, request: Any) -> None:
+            if method == "CommitLeases" and not losing.left:
+                group.members.records["g"].leases.clear()
+
+        consumer = client.pull_consumer("t", group="g", options=ConsumerOptions(hold_ms=50))
+        async with consumer:
+            message = await anext(consumer)
+            losing.left = 1
+            group.before.append(take_away)
+            with pytest.raises(LeaseLost) as caught:
+                await consumer.commit(message)
+            assert caught.value.outcome is Outcome.MAY_HAVE_HAPPENED
+            assert group.members.frontier("g", "t") == 1
+            group.before.remove(take_away)
+
+
+@async_test
+async def test_what_a_loop_has_finished_of_a_queue_in_doubt_may_be_committed() -> None:
+    """It was committed as the queue was given up, and nobody could say so."""
+    async with stocked(1, 5) as (group, client):
+        group.members.release_ms = 60_000
+        losing = Losing(epb.LEADERSHIP_LOST)
+        losing.left = 1
+        group.after.append(losing)
+        options = ConsumerOptions(hold_ms=50, commit_every_s=60.0)
+        consumer = client.pull_consumer("t", group="g", idle_timeout_s=0.05, options=options)
+        async with consumer:
+            assert len([message async for message in consumer]) == 5
+            group.members.ask_for("g", "t", 0)
+            await until(lambda: losing.left == 0)
+            await until(lambda: not group.members.holders("g"))
+            await until(lambda: not member_of(client).queues)
+            with pytest.raises(LeaseLost) as caught:
+                await consumer.commit()
+            assert caught.value.outcome is Outcome.MAY_HAVE_HAPPENED
+            assert group.members.frontier("g", "t") == 5
 
 
 @pytest.mark.parametrize("is_loop", [True, False])
