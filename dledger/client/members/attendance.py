@@ -272,7 +272,12 @@ class Attendance:
             attendee = self._attendees.get(slot)
             if attendee is None:
                 return gpb.AttendRequest(leave=gpb.Leave(slot=slot))
-            return gpb.AttendRequest(join=attendee.join(slot))
+            try:
+                return gpb.AttendRequest(join=attendee.join(slot))
+            except Exception as error:  # noqa: BLE001  its own, and no other member's
+                del self._attendees[slot]
+                attendee.on_ended(fault("joining", error))
+                return gpb.AttendRequest(leave=gpb.Leave(slot=slot))
 
         stream.put(make)
 

@@ -278,3 +278,23 @@ async def test_a_stream_that_is_cancelled_on_the_way_is_a_broken_one(
         await until(lambda: bool(listener.session or listener.ended))
         assert (listener.ended, listener.broken, streams(group)) == ([], 3, 4)
         await attendance_of(client).forget(slot)
+
+
+@async_test
+async def test_who_cannot_be_joined_ends_nobody_else() -> None:
+    """What is wrong with one member's words is its own."""
+    async with stocked(1) as (_, client):
+        attendance = attendance_of(client)
+
+        class Unspeakable(Listener):
+            def join(self, slot: int) -> gpb.Join:
+                return gpb.Join(slot=slot, member="\udcff")
+
+        sound, unspeakable, later = Listener("g", "a"), Unspeakable("g", "b"), Listener("g", "c")
+        slots = [attendance.attend(each) for each in (sound, unspeakable, later)]
+        await until(joined(sound, later))
+        await until(lambda: bool(unspeakable.ended))
+        assert not sound.ended
+        assert not later.ended
+        for slot in (slots[0], slots[2]):
+            await attendance.leave(slot, 5.0)
