@@ -209,6 +209,7 @@ class Attendance:
         self._gate.check_writable()
         self._check(wish)
         if not session:
+            self._check_strategy(wish)
             await self._check_style(wish)
             refusal = await self._commands.join_group(_as_of(self._state.level.current, wish))
             if refusal is not None:
@@ -255,6 +256,10 @@ class Attendance:
                 why = f"topic name {topic!r}: A-Z a-z 0-9 _ % - are allowed"
         if why:
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, why)
+
+    def _check_strategy(self, wish: JoinWish) -> None:
+        """Asked of who joins, not of who comes back with its session: a failover to a node without
+        a plug-in takes no queue from its member."""
         if not self._keeper.knows(wish.settings.strategy):
             text = f"the leader has no strategy {wish.settings.strategy!r}"
             raise BrokerError(ErrorCode.STRATEGY_UNKNOWN, text)

@@ -412,6 +412,29 @@ def test_an_unknown_strategy_is_refused_by_name() -> None:
     assert member.code is ErrorCode.STRATEGY_UNKNOWN
 
 
+def test_a_leader_without_the_strategy_takes_no_queue_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A plug-in is installed node by node: who comes back with its session is no newcomer."""
+    room = Room(3)
+    seat = room.seat()
+    wished = Settings(strategy="AVG", topics=("t",))
+    member = seat.join(settings=wished)
+    room.pass_ms(SOON_MS, seat)
+    assert len(member.held) == QUEUES
+    without = {name: each for name, each in strategies.BUILT_IN.items() if name != "AVG"}
+    monkeypatch.setattr(strategies, "BUILT_IN", without)
+    before = room.leader.name
+    room.lead(next(name for name in room.world.members if name != before))
+    room.pass_ms(50)
+    back = room.seat()
+    again = back.join(settings=wished, session=member.session)
+    newcomer = back.join("b", settings=wished)
+    room.pass_ms(SOON_MS, back)
+    assert newcomer.code is ErrorCode.STRATEGY_UNKNOWN
+    assert (again.code, again.held) == (None, member.held)
+
+
 def test_before_the_level_is_there_nobody_joins() -> None:
     """The members of the group may not all know what that is."""
     room = Room()

@@ -477,6 +477,13 @@ CONSUMERS = (
         (_BROADCAST[0] + "::test_queues_of_a_new_topic_that_are_told_later_are_no_newer",),
     ),
     _mutant(
+        "who-cannot-be-joined-ends-all",
+        "dledger/client/members/attendance.py",
+        "            except Exception as error:  # noqa: BLE001  its own, and no other member's\n",
+        "            except KeyError as error:\n",
+        ("tests/client/members/test_attendance.py",),
+    ),
+    _mutant(
         "broadcast-topic-is-never-whole",
         "dledger/client/members/membership.py",
         "if self.keeper is not None and (gained or assignment.whole):\n",

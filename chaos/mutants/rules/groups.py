@@ -407,6 +407,14 @@ GROUPS = (
     ),
     # --- what members are told ---
     Mutant(
+        "who-comes-back-to-a-leader-without-the-strategy-is-refused",
+        "broker/services/attendance.py",
+        "        if not session:\n            self._check_strategy(wish)\n",
+        "        self._check_strategy(wish)\n        if not session:\n",
+        masked="every simulated node has every strategy",
+        tests=("tests/broker/test_keeper.py",),
+    ),
+    Mutant(
         "member-never-told-of-what-nobody-said",
         "broker/services/attendance.py",
         "            if self._is_behind(slot):\n",

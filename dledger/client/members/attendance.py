@@ -39,7 +39,7 @@ from dledger.client.errors import (
     from_rpc,
     from_wire,
 )
-from dledger.client.faults import fault
+from dledger.client.faults import client_error, fault
 from dledger.client.members.clock import clock
 from dledger.client.members.member import Times
 from dledger.outcome import Outcome
@@ -276,7 +276,7 @@ class Attendance:
                 return gpb.AttendRequest(join=attendee.join(slot))
             except Exception as error:  # noqa: BLE001  its own, and no other member's
                 del self._attendees[slot]
-                attendee.on_ended(fault("joining", error))
+                attendee.on_ended(client_error("joining", error))
                 return gpb.AttendRequest(leave=gpb.Leave(slot=slot))
 
         stream.put(make)

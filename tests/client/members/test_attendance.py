@@ -288,7 +288,7 @@ async def test_who_cannot_be_joined_ends_nobody_else() -> None:
 
         class Unspeakable(Listener):
             def join(self, slot: int) -> gpb.Join:
-                return gpb.Join(slot=slot, member="\udcff")
+                raise InvalidArgument("what can't be said")
 
         sound, unspeakable, later = Listener("g", "a"), Unspeakable("g", "b"), Listener("g", "c")
         slots = [attendance.attend(each) for each in (sound, unspeakable, later)]
