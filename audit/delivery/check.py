@@ -275,6 +275,10 @@ def _notes(judged: Sequence[Judged], queues: Sequence[QueueCount]) -> list[str]:
     ]
     if not any(queue.compared for queue in queues):
         notes.append("no message that was acknowledged or delivered was held against the log")
+    if filtered := sum(each.filtered for each in judged):
+        notes.append(
+            f"{filtered} polls wanted some of the messages only: what they passed over isn't judged"
+        )
     told = sum(len(each.anomalies) for each in judged)
     if (all_of_them := sum(sum(queue.anomalies.values()) for queue in queues)) > told:
         notes.append(f"{told} of {all_of_them} anomalies are told in full")

@@ -32,10 +32,13 @@ class Sent:
 @dataclass(slots=True)
 class Polled:
     """Messages that a consumer got at once, each with its queue offset. `is_seek`: it asked for
-    this place on purpose."""
+    this place on purpose; `asked`: the queue offset that it asked for, None if the history doesn't
+    say; `is_filtered`: it wanted some of the messages only."""
 
     process: Process
     is_seek: bool
+    asked: int | None = None
+    is_filtered: bool = False
     messages: tuple[tuple[int, str], ...] = ()
 
 
@@ -122,7 +125,12 @@ class Operations:
         key = (topic, event.whole("queue_id"))
         process = (self._number, event.text("process"))
         if action == "poll":
-            poll = Polled(process, event.fields.get("seek") is True)
+            poll = Polled(
+                process,
+                event.fields.get("seek") is True,
+                None if event.fields.get("offset") is None else event.whole("offset"),
+                event.fields.get("filtered") is True,
+            )
             if self._keeps(key):
                 self._story.queues.setdefault(key, QueueStory()).polls.append(poll)
             return poll

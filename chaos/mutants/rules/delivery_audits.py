@@ -1,0 +1,59 @@
+"""Holes in what a delivery audit calls delivered, and what it would call lost that isn't."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_READS_ONLY = "nothing audits while a group is simulated"
+_POLLS = ("tests/audit/test_delivery_polls.py",)
+
+DELIVERY_AUDITS = (
+    Mutant(
+        "owed-only-behind-what-came-before",
+        "audit/delivery/judge.py",
+        "    wanted = [] if poll.asked is None else [",
+        "    wanted = [] if True else [",
+        masked=_READS_ONLY,
+        tests=_POLLS,
+    ),
+    Mutant(
+        "given-from-before-what-was-asked",
+        "audit/delivery/judge.py",
+        "    if before is None and poll.asked is not None and first < poll.asked:\n",
+        "    if False and before is None and poll.asked is not None and first < poll.asked:\n",
+        masked=_READS_ONLY,
+        tests=_POLLS,
+    ),
+    Mutant(
+        "seek-in-vain-is-none",
+        "audit/delivery/judge.py",
+        "            places[poll.process] = place\n",
+        "            places[poll.process] = place if poll.messages else places[poll.process]\n",
+        masked=_READS_ONLY,
+        tests=_POLLS,
+    ),
+    Mutant(
+        "filtered-polls-owe-everything",
+        "audit/delivery/judge.py",
+        "            elif not poll.is_filtered:\n",
+        "            else:\n",
+        masked=_READS_ONLY,
+        tests=_POLLS,
+    ),
+    Mutant(
+        "filtered-places-owe-everything",
+        "audit/delivery/judge.py",
+        "    if before is not None and not before.is_filtered:\n",
+        "    if before is not None:\n",
+        masked=_READS_ONLY,
+        tests=_POLLS,
+    ),
+    Mutant(
+        "checkers-forget-a-seek-in-vain",
+        "chaos/checkers/anomalies.py",
+        "        if isinstance(poll.action, Poll) and poll.action.seek:\n",
+        "        if isinstance(poll.action, Poll) and poll.action.seek and polled_by(poll):\n",
+        masked="it is the checker that is broken",
+        tests=("tests/chaos/test_anomalies.py",),
+    ),
+)
