@@ -12,15 +12,14 @@ what became of a message acknowledged at one. Only nodes that run say how far th
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from audit.delivery.history import QueueKey, QueueStory, Story, read_histories
-from audit.delivery.judge import Anomaly, Kind, LoggedQueue
+from audit.delivery.history import QueueKey, QueueStory, Story, read_histories, size_of
+from audit.delivery.judge import Anomaly, Kind, LoggedQueue, sent_twice
 from audit.delivery.judged import (
     DeliveryTask,
     Judged,
@@ -110,7 +109,7 @@ def audit_delivery(
         LogDamaged: the log lacks a segment, or can't be read to its end.
     """
     started = time.monotonic()
-    size = sum(_size_of(path) for path in histories)
+    size = size_of(histories)
     replica, log = _furthest(replicas)
     log, left_out = readable(log, includes_deleted=True)
     starts = starts_of(log)
@@ -129,7 +128,7 @@ def audit_delivery(
         left_out,
     )
     judged = _judge(whole, shares, engine, progress)
-    if mistake := next((each.mistake for each in judged if each.mistake), ""):
+    if mistake := min((each.mistake for each in judged if each.mistake), default=""):
         raise UsageMistake(mistake)
     if damage := next((each.damage for each in judged if each.damage), ""):
         raise LogDamaged(damage)
@@ -174,6 +173,12 @@ def judge_share(task: DeliveryTask) -> Judged:
         story = read_histories(task.histories, task.keeps)
     except (HistoryCorrupt, OSError) as error:
         return Judged(mistake=str(error))
+    told = Judged()
+    for key in story.queues:
+        if key[0] not in story.deleted and (mistake := sent_twice(key, story.queues[key])):
+            told.complain(mistake)
+    if told.mistake:
+        return told
     try:
         logged = _read_log(task, story)
     except (ReadingError, FormatError, OSError) as error:
@@ -255,13 +260,6 @@ def _whole_log(log: Survey) -> tuple[LogRange, ...]:
     if at < log.settled:
         raise LogDamaged(f"{log.replica} lacks bytes {at} to {log.settled} of its log")
     return tuple(parts)
-
-
-def _size_of(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError as error:
-        raise UsageMistake(f"{path}: {error.strerror}") from error
 
 
 def _place(anomaly: Anomaly) -> tuple[str, int, int, str]:

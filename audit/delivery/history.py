@@ -8,9 +8,12 @@ operation's events together. Two files may use the same operation numbers and pr
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from audit.errors import UsageMistake
 from dledger.history import Event, Outcome, read_events
 from dledger.records.errors import BadEvent
 
@@ -75,6 +78,35 @@ def read_histories(files: Sequence[str], keeps: Callable[[QueueKey], bool]) -> S
             read_events(file, path, operations.take)
         operations.end()
     return story
+
+
+def size_of(files: Sequence[str]) -> int:
+    """How many bytes they are together. One that is given twice, or is a copy of another one, would
+    tell everything twice, and what was sent once could lie in the log at two places.
+
+    Raises:
+        UsageMistake: a file can't be read, or is one of the others.
+    """
+    path = ""
+    try:
+        sizes = [os.stat(path := each).st_size for each in files]
+        seen: dict[bytes, str] = {}
+        for path, size in zip(files, sizes, strict=True):
+            if size and sizes.count(size) > 1:  # An empty one tells nothing, however often.
+                digest = _digest_of(path)
+                if digest in seen:
+                    raise UsageMistake(
+                        f"{path} is {seen[digest]} once more: give each history once"
+                    )
+                seen[digest] = path
+    except OSError as error:
+        raise UsageMistake(f"{path}: {error.strerror}") from error
+    return sum(sizes)
+
+
+def _digest_of(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "blake2b").digest()
 
 
 @dataclass(frozen=True, slots=True)

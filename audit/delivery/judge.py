@@ -131,9 +131,30 @@ def judge_queue(key: QueueKey, log: LoggedQueue, story: QueueStory) -> Iterator[
     for sent in story.sends:
         if sent.outcome is Outcome.OK:
             yield from _check_acknowledged(case, sent)
+    yield from _check_claims(case)
     yield from _check_stored(case)
     yield from _check_producers(case)
     yield from _check_consumers(case)
+
+
+def sent_twice(key: QueueKey, story: QueueStory) -> str:
+    """Which value two sends have that may both have happened, in words; empty: none. Who is asked
+    for it in the log can't tell them apart, so that one of them could be lost unseen."""
+    by: dict[str, Process] = {}
+    for sent in story.sends:
+        if sent.outcome is Outcome.FAIL:
+            continue  # It may be sent again.
+        for value in sent.values:
+            if value in by:
+                first, second = (
+                    f"{name} of history {n + 1}" for n, name in (by[value], sent.process)
+                )
+                return (
+                    f"{key[0]}/{key[1]}: {value[:80]!r} was sent by {first} and again by {second}: "
+                    "a queue's values have to be unique, and each history is given once"
+                )
+            by[value] = sent.process
+    return ""
 
 
 def expired_messages(log: LoggedQueue, story: QueueStory) -> int:
@@ -183,6 +204,20 @@ def _check_acknowledged(case: _Case, sent: Sent) -> Iterator[Anomaly]:
         else:
             detail = f"acknowledged at {offset}, where the log has {_found(case, offset)}"
             yield case.anomaly(Kind.LOST, offset, value, sent.process, detail)
+
+
+def _check_claims(case: _Case) -> Iterator[Anomaly]:
+    """lost: one of two that were acknowledged at one offset, whatever the log has there. Where that
+    is known, the other one has been told already."""
+    told: dict[int, str] = {}
+    for sent in case.story.sends:
+        if sent.outcome is not Outcome.OK or sent.offset is None:
+            continue
+        for offset, value in enumerate(sent.values, sent.offset):
+            is_open = offset < case.start or (offset >= case.end and not case.log.tail_is_known)
+            if told.setdefault(offset, value) != value and is_open:
+                detail = f"acknowledged at {offset}, as {told[offset]} was"
+                yield case.anomaly(Kind.LOST, offset, value, sent.process, detail)
 
 
 def _check_stored(case: _Case) -> Iterator[Anomaly]:

@@ -97,6 +97,10 @@ class Judged:
     mistake: str = ""
     damage: str = ""
 
+    def complain(self, mistake: str) -> None:
+        """What is wrong with the histories; of several, the same one whoever found which."""
+        self.mistake = min(self.mistake or mistake, mistake)
+
     def judge(self, key: QueueKey, log: LoggedQueue, story: QueueStory) -> None:
         """The queue's counts and anomalies are here too."""
         counts: Counter[str] = Counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _READS_ONLY = "nothing audits while a group is simulated"
+_CLAIMS = ("tests/audit/test_delivery_claims.py",)
 _POLLS = ("tests/audit/test_delivery_polls.py",)
 
 DELIVERY_AUDITS = (
@@ -55,5 +56,37 @@ DELIVERY_AUDITS = (
         "        if isinstance(poll.action, Poll) and poll.action.seek and polled_by(poll):\n",
         masked="it is the checker that is broken",
         tests=("tests/chaos/test_anomalies.py",),
+    ),
+    Mutant(
+        "history-given-twice",
+        "audit/delivery/history.py",
+        "                if digest in seen:\n",
+        "                if False:\n",
+        masked=_READS_ONLY,
+        tests=_CLAIMS,
+    ),
+    Mutant(
+        "values-sent-twice-believed",
+        "audit/delivery/check.py",
+        "        if key[0] not in story.deleted and (mistake := ",
+        "        if False and (mistake := ",
+        masked=_READS_ONLY,
+        tests=_CLAIMS,
+    ),
+    Mutant(
+        "one-place-for-two",
+        "audit/delivery/judge.py",
+        "    yield from _check_claims(case)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_CLAIMS,
+    ),
+    Mutant(
+        "values-sent-twice-believed-on-spark",
+        "audit/delivery/distributed.py",
+        "        if mistake := sent_twice(queue, story):\n",
+        '        if mistake := "":\n',
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_delivery_job.py",),
     ),
 )
