@@ -7,7 +7,8 @@ is that each task reads everything. There are as many shares as tasks run at onc
 share would pass `SHARE_BYTES`. On Spark everything is read once (`audit.delivery.distributed`).
 
 The tail of the log decides what may be called lost: a copy that was put aside at noon can't tell
-what became of a message acknowledged at one. Only nodes that run say how far they are committed.
+what became of a message acknowledged at one. Nodes that run say how far they are committed; `tail`
+says whether one of them knows.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from audit.delivery.judged import (
     value_of,
 )
 from audit.delivery.starts import starts_of
+from audit.delivery.tail import open_tail
 from audit.engines.engine import Engine, Progress, no_progress
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
@@ -113,14 +115,13 @@ def audit_delivery(
     replica, log = _furthest(replicas)
     log, left_out = readable(log, includes_deleted=True)
     starts = starts_of(log)
-    answered = sum(each.position is not None for each in replicas)
-    tail_is_known = replica.position is not None and 2 * answered > len(replicas)
+    tail = open_tail(replicas, log.settled)
     shares = max(engine.parallelism, -(-size // share_bytes))
     whole = DeliveryTask(
         tuple(histories),
         _whole_log(log),
         starts,
-        tail_is_known,
+        not tail,
         0,
         1,
         size + log.settled - log.retained_from,
@@ -141,7 +142,7 @@ def audit_delivery(
         engine.name,
         replica.id,
         log.settled,
-        tail_is_known,
+        not tail,
         not starts.unknown,
         judged[0].operations,
         tuple(queues),
@@ -149,7 +150,7 @@ def audit_delivery(
         tuple(sorted((a for each in judged for a in each.anomalies), key=_place)),
         (
             *_notes(judged, queues),
-            *_notes_of_ends(queues, starts, len(replicas), answered, tail_is_known=tail_is_known),
+            *_notes_of_ends(queues, starts, tail),
         ),
         round(time.monotonic() - started, 4),
     )
@@ -283,14 +284,7 @@ def _notes(judged: Sequence[Judged], queues: Sequence[QueueCount]) -> list[str]:
     return notes
 
 
-def _notes_of_ends(
-    queues: Sequence[QueueCount],
-    starts: QueueStarts,
-    replicas: int,
-    answered: int,
-    *,
-    tail_is_known: bool,
-) -> list[str]:
+def _notes_of_ends(queues: Sequence[QueueCount], starts: QueueStarts, tail: str) -> list[str]:
     """What isn't judged because the log doesn't reach there."""
     notes = []
     expired = sum(queue.expired for queue in queues)
@@ -301,9 +295,6 @@ def _notes_of_ends(
         )
     elif expired:
         notes.append(f"{expired} acknowledged messages were taken away by retention: not judged")
-    if not tail_is_known:
-        notes.append(
-            f"{answered} of {replicas} replicas said how far they are committed: what is "
-            "acknowledged behind the log's end is undecided, not lost"
-        )
+    if tail:
+        notes.append(f"{tail}: what is acknowledged behind the log's end is undecided, not lost")
     return notes

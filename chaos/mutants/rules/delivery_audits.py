@@ -6,6 +6,7 @@ from chaos.mutants.mutant import Mutant
 
 _READS_ONLY = "nothing audits while a group is simulated"
 _CLAIMS = ("tests/audit/test_delivery_claims.py",)
+_TAIL = ("tests/audit/test_delivery_tail.py",)
 _POLLS = ("tests/audit/test_delivery_polls.py",)
 
 DELIVERY_AUDITS = (
@@ -88,5 +89,53 @@ DELIVERY_AUDITS = (
         '        if mistake := "":\n',
         masked=_READS_ONLY,
         tests=("tests/audit/test_delivery_job.py",),
+    ),
+    Mutant(
+        "majority-knows-what-is-committed",
+        "audit/delivery/tail.py",
+        "not leader.seat.serves or leader",
+        "leader",
+        masked=_READS_ONLY,
+        tests=_TAIL,
+    ),
+    Mutant(
+        "deposed-leader-knows-the-end",
+        "audit/delivery/tail.py",
+        " or leader.seat.term < newest:\n",
+        ":\n",
+        masked=_READS_ONLY,
+        tests=_TAIL,
+    ),
+    Mutant(
+        "leader-alone-knows-the-end",
+        "audit/delivery/tail.py",
+        "        if all(2 * len(",
+        "        if True or all(2 * len(",
+        masked=_READS_ONLY,
+        tests=_TAIL,
+    ),
+    Mutant(
+        "observers-know-the-end",
+        "audit/delivery/tail.py",
+        "2 * len(voters & terms.keys())",
+        "2 * len(terms)",
+        masked=_READS_ONLY,
+        tests=_TAIL,
+    ),
+    Mutant(
+        "log-behind-the-leaders-is-whole",
+        "audit/delivery/tail.py",
+        "    if end < leader.position.committed:\n",
+        "    if False:\n",
+        masked=_READS_ONLY,
+        tests=_TAIL,
+    ),
+    Mutant(
+        "joint-voters-are-those-to-come",
+        "audit/reading/live.py",
+        "        frozenset(each.node_id for each in members if each.votes_until_left),\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_TAIL,
     ),
 )
