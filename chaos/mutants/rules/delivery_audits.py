@@ -1,4 +1,4 @@
-"""Holes in what a delivery audit calls delivered, and what it would call lost that isn't."""
+"""Holes in what an audit of deliveries calls delivered, or lost, and in a run's second look."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from chaos.mutants.mutant import Mutant
 _READS_ONLY = "nothing audits while a group is simulated"
 _CLAIMS = ("tests/audit/test_delivery_claims.py",)
 _TAIL = ("tests/audit/test_delivery_tail.py",)
+_BOOKS = ("tests/chaos_real/test_books.py",)
+_CHECKS_ONLY = "it is the checker that is broken"
 _POLLS = ("tests/audit/test_delivery_polls.py",)
 
 DELIVERY_AUDITS = (
@@ -55,7 +57,7 @@ DELIVERY_AUDITS = (
         "chaos/checkers/anomalies.py",
         "        if isinstance(poll.action, Poll) and poll.action.seek:\n",
         "        if isinstance(poll.action, Poll) and poll.action.seek and polled_by(poll):\n",
-        masked="it is the checker that is broken",
+        masked=_CHECKS_ONLY,
         tests=("tests/chaos/test_anomalies.py",),
     ),
     Mutant(
@@ -137,5 +139,21 @@ DELIVERY_AUDITS = (
         "",
         masked=_READS_ONLY,
         tests=_TAIL,
+    ),
+    Mutant(
+        "run-without-books-holds",
+        "chaos/real/cli.py",
+        "    if found is None and had_any:\n",
+        "    if False:\n",
+        masked=_CHECKS_ONLY,
+        tests=_BOOKS,
+    ),
+    Mutant(
+        "cut-books-are-whole",
+        "chaos/real/crew.py",
+        "    if (found := len(_lines(book))) != lines:\n",
+        "    if (found := len(_lines(book))) < 0:\n",
+        masked=_CHECKS_ONLY,
+        tests=_BOOKS,
     ),
 )
