@@ -10,7 +10,8 @@ unknown. Operation numbers and processes belong to their file.
 
     action    fields beside topic                  result of an ok
     send      queue_id, sequence, values           queue offset of the first value
-    poll      queue_id, offset, seek, final        [[offset, value], ...]
+    poll      queue_id, offset, seek, final,       [[offset, value], ...]
+              filtered
     commit    group, queue_id, offset              the committed offset as it stands
     fetch     group, queue_id                      the committed offset, null without one
     end       queue_id                             the maximum offset
@@ -19,8 +20,10 @@ unknown. Operation numbers and processes belong to their file.
     exists    -                                    true or false
 
 `values` are the producer's next messages to that queue, in order. `seek` says that the consumer
-asked for this offset on purpose, so that going back or forth is no anomaly; `final` marks the
-reading of everything at the end.
+asked for this offset on purpose, so that going back or forth is no anomaly, which holds until a
+poll brings something; `final` marks the reading of everything at the end; `filtered` says that the
+consumer wanted some of the messages only (tags), so that passing over others is none. It may be
+missing, and is false then.
 
 Chaos runs write histories, any application can, and audits read either's; so the format stands
 below all of them. Here a line becomes an event. Which fields a reader needs beyond that is its own

@@ -7,20 +7,20 @@ is that each task reads everything. There are as many shares as tasks run at onc
 share would pass `SHARE_BYTES`. On Spark everything is read once (`audit.delivery.distributed`).
 
 The tail of the log decides what may be called lost: a copy that was put aside at noon can't tell
-what became of a message acknowledged at one. Only nodes that run say how far they are committed.
+what became of a message acknowledged at one. Nodes that run say how far they are committed; `tail`
+says whether one of them knows.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from audit.delivery.history import QueueKey, QueueStory, Story, read_histories
-from audit.delivery.judge import Anomaly, Kind, LoggedQueue
+from audit.delivery.history import QueueKey, QueueStory, Story, read_histories, size_of
+from audit.delivery.judge import Anomaly, Kind, LoggedQueue, sent_twice
 from audit.delivery.judged import (
     DeliveryTask,
     Judged,
@@ -30,6 +30,7 @@ from audit.delivery.judged import (
     value_of,
 )
 from audit.delivery.starts import starts_of
+from audit.delivery.tail import open_tail
 from audit.engines.engine import Engine, Progress, no_progress
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
@@ -110,18 +111,17 @@ def audit_delivery(
         LogDamaged: the log lacks a segment, or can't be read to its end.
     """
     started = time.monotonic()
-    size = sum(_size_of(path) for path in histories)
+    size = size_of(histories)
     replica, log = _furthest(replicas)
     log, left_out = readable(log, includes_deleted=True)
     starts = starts_of(log)
-    answered = sum(each.position is not None for each in replicas)
-    tail_is_known = replica.position is not None and 2 * answered > len(replicas)
+    tail = open_tail(replicas, log.settled)
     shares = max(engine.parallelism, -(-size // share_bytes))
     whole = DeliveryTask(
         tuple(histories),
         _whole_log(log),
         starts,
-        tail_is_known,
+        not tail,
         0,
         1,
         size + log.settled - log.retained_from,
@@ -129,7 +129,7 @@ def audit_delivery(
         left_out,
     )
     judged = _judge(whole, shares, engine, progress)
-    if mistake := next((each.mistake for each in judged if each.mistake), ""):
+    if mistake := min((each.mistake for each in judged if each.mistake), default=""):
         raise UsageMistake(mistake)
     if damage := next((each.damage for each in judged if each.damage), ""):
         raise LogDamaged(damage)
@@ -142,7 +142,7 @@ def audit_delivery(
         engine.name,
         replica.id,
         log.settled,
-        tail_is_known,
+        not tail,
         not starts.unknown,
         judged[0].operations,
         tuple(queues),
@@ -150,7 +150,7 @@ def audit_delivery(
         tuple(sorted((a for each in judged for a in each.anomalies), key=_place)),
         (
             *_notes(judged, queues),
-            *_notes_of_ends(queues, starts, len(replicas), answered, tail_is_known=tail_is_known),
+            *_notes_of_ends(queues, starts, tail),
         ),
         round(time.monotonic() - started, 4),
     )
@@ -174,6 +174,12 @@ def judge_share(task: DeliveryTask) -> Judged:
         story = read_histories(task.histories, task.keeps)
     except (HistoryCorrupt, OSError) as error:
         return Judged(mistake=str(error))
+    told = Judged()
+    for key in story.queues:
+        if key[0] not in story.deleted and (mistake := sent_twice(key, story.queues[key])):
+            told.complain(mistake)
+    if told.mistake:
+        return told
     try:
         logged = _read_log(task, story)
     except (ReadingError, FormatError, OSError) as error:
@@ -257,13 +263,6 @@ def _whole_log(log: Survey) -> tuple[LogRange, ...]:
     return tuple(parts)
 
 
-def _size_of(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError as error:
-        raise UsageMistake(f"{path}: {error.strerror}") from error
-
-
 def _place(anomaly: Anomaly) -> tuple[str, int, int, str]:
     offset = -1 if anomaly.offset is None else anomaly.offset
     return anomaly.topic, anomaly.queue_id, offset, anomaly.kind.value
@@ -275,20 +274,17 @@ def _notes(judged: Sequence[Judged], queues: Sequence[QueueCount]) -> list[str]:
     ]
     if not any(queue.compared for queue in queues):
         notes.append("no message that was acknowledged or delivered was held against the log")
+    if filtered := sum(each.filtered for each in judged):
+        notes.append(
+            f"{filtered} polls wanted some of the messages only: what they passed over isn't judged"
+        )
     told = sum(len(each.anomalies) for each in judged)
     if (all_of_them := sum(sum(queue.anomalies.values()) for queue in queues)) > told:
         notes.append(f"{told} of {all_of_them} anomalies are told in full")
     return notes
 
 
-def _notes_of_ends(
-    queues: Sequence[QueueCount],
-    starts: QueueStarts,
-    replicas: int,
-    answered: int,
-    *,
-    tail_is_known: bool,
-) -> list[str]:
+def _notes_of_ends(queues: Sequence[QueueCount], starts: QueueStarts, tail: str) -> list[str]:
     """What isn't judged because the log doesn't reach there."""
     notes = []
     expired = sum(queue.expired for queue in queues)
@@ -299,9 +295,6 @@ def _notes_of_ends(
         )
     elif expired:
         notes.append(f"{expired} acknowledged messages were taken away by retention: not judged")
-    if not tail_is_known:
-        notes.append(
-            f"{answered} of {replicas} replicas said how far they are committed: what is "
-            "acknowledged behind the log's end is undecided, not lost"
-        )
+    if tail:
+        notes.append(f"{tail}: what is acknowledged behind the log's end is undecided, not lost")
     return notes

@@ -30,7 +30,7 @@ from audit.delivery.history import (
     Sent,
     Story,
 )
-from audit.delivery.judge import LoggedQueue
+from audit.delivery.judge import LoggedQueue, sent_twice
 from audit.delivery.judged import DeliveryTask, Judged, QueueStarts, payload_of, value_of
 from audit.engines.engine import Progress
 from dledger.history import event_of
@@ -287,8 +287,11 @@ class QueueJudge:
         if key is None:
             return
         queue = _queue_of(key)
-        if queue[0] in self.topics:
-            judged.judge(queue, log, story)
+        if queue[0] not in self.topics:
+            return
+        if mistake := sent_twice(queue, story):
+            judged.complain(mistake)
+        judged.judge(queue, log, story)
 
 
 def key_of(queue: QueueKey) -> str:

@@ -8,9 +8,12 @@ operation's events together. Two files may use the same operation numbers and pr
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from audit.errors import UsageMistake
 from dledger.history import Event, Outcome, read_events
 from dledger.records.errors import BadEvent
 
@@ -32,10 +35,13 @@ class Sent:
 @dataclass(slots=True)
 class Polled:
     """Messages that a consumer got at once, each with its queue offset. `is_seek`: it asked for
-    this place on purpose."""
+    this place on purpose; `asked`: the queue offset that it asked for, None if the history doesn't
+    say; `is_filtered`: it wanted some of the messages only."""
 
     process: Process
     is_seek: bool
+    asked: int | None = None
+    is_filtered: bool = False
     messages: tuple[tuple[int, str], ...] = ()
 
 
@@ -72,6 +78,35 @@ def read_histories(files: Sequence[str], keeps: Callable[[QueueKey], bool]) -> S
             read_events(file, path, operations.take)
         operations.end()
     return story
+
+
+def size_of(files: Sequence[str]) -> int:
+    """How many bytes they are together. One that is given twice, or is a copy of another one, would
+    tell everything twice, and what was sent once could lie in the log at two places.
+
+    Raises:
+        UsageMistake: a file can't be read, or is one of the others.
+    """
+    path = ""
+    try:
+        sizes = [os.stat(path := each).st_size for each in files]
+        seen: dict[bytes, str] = {}
+        for path, size in zip(files, sizes, strict=True):
+            if size and sizes.count(size) > 1:  # An empty one tells nothing, however often.
+                digest = _digest_of(path)
+                if digest in seen:
+                    raise UsageMistake(
+                        f"{path} is {seen[digest]} once more: give each history once"
+                    )
+                seen[digest] = path
+    except OSError as error:
+        raise UsageMistake(f"{path}: {error.strerror}") from error
+    return sum(sizes)
+
+
+def _digest_of(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "blake2b").digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +157,12 @@ class Operations:
         key = (topic, event.whole("queue_id"))
         process = (self._number, event.text("process"))
         if action == "poll":
-            poll = Polled(process, event.fields.get("seek") is True)
+            poll = Polled(
+                process,
+                event.fields.get("seek") is True,
+                None if event.fields.get("offset") is None else event.whole("offset"),
+                event.fields.get("filtered") is True,
+            )
             if self._keeps(key):
                 self._story.queues.setdefault(key, QueueStory()).polls.append(poll)
             return poll

@@ -7,6 +7,10 @@
     moved       acknowledged at another offset than the one it has
     undecided   this replica isn't known to be committed that far: another one may tell
 
+A consumer is owed what lies behind what it was given last, and behind the offset that it asked for:
+without the latter, whoever is given too late a first message seems to have begun there. One that
+wants some of the messages only (`filtered`) passes over others rightly.
+
 What retention took away can't be judged and is counted. An operation whose outcome is unknown may
 have happened or not, and either is right.
 
@@ -127,9 +131,30 @@ def judge_queue(key: QueueKey, log: LoggedQueue, story: QueueStory) -> Iterator[
     for sent in story.sends:
         if sent.outcome is Outcome.OK:
             yield from _check_acknowledged(case, sent)
+    yield from _check_claims(case)
     yield from _check_stored(case)
     yield from _check_producers(case)
     yield from _check_consumers(case)
+
+
+def sent_twice(key: QueueKey, story: QueueStory) -> str:
+    """Which value two sends have that may both have happened, in words; empty: none. Who is asked
+    for it in the log can't tell them apart, so that one of them could be lost unseen."""
+    by: dict[str, Process] = {}
+    for sent in story.sends:
+        if sent.outcome is Outcome.FAIL:
+            continue  # It may be sent again.
+        for value in sent.values:
+            if value in by:
+                first, second = (
+                    f"{name} of history {n + 1}" for n, name in (by[value], sent.process)
+                )
+                return (
+                    f"{key[0]}/{key[1]}: {value[:80]!r} was sent by {first} and again by {second}: "
+                    "a queue's values have to be unique, and each history is given once"
+                )
+            by[value] = sent.process
+    return ""
 
 
 def expired_messages(log: LoggedQueue, story: QueueStory) -> int:
@@ -181,6 +206,20 @@ def _check_acknowledged(case: _Case, sent: Sent) -> Iterator[Anomaly]:
             yield case.anomaly(Kind.LOST, offset, value, sent.process, detail)
 
 
+def _check_claims(case: _Case) -> Iterator[Anomaly]:
+    """lost: one of two that were acknowledged at one offset, whatever the log has there. Where that
+    is known, the other one has been told already."""
+    told: dict[int, str] = {}
+    for sent in case.story.sends:
+        if sent.outcome is not Outcome.OK or sent.offset is None:
+            continue
+        for offset, value in enumerate(sent.values, sent.offset):
+            is_open = offset < case.start or (offset >= case.end and not case.log.tail_is_known)
+            if told.setdefault(offset, value) != value and is_open:
+                detail = f"acknowledged at {offset}, as {told[offset]} was"
+                yield case.anomaly(Kind.LOST, offset, value, sent.process, detail)
+
+
 def _check_stored(case: _Case) -> Iterator[Anomaly]:
     """duplicated, phantom: what the log has that it shouldn't."""
     allowed: Counter[str] = Counter()
@@ -218,22 +257,78 @@ def _check_producers(case: _Case) -> Iterator[Anomaly]:
                 yield case.anomaly(Kind.REORDERED, place, value, sent.process, detail)
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a consumer is by what it was given: `last` is the last offset. `is_left`: it has asked
+    for another place since, on purpose; `is_filtered`: what it passed over since is no loss."""
+
+    last: int
+    is_left: bool = False
+    is_filtered: bool = False
+
+    def followed_by(self, poll: Polled) -> _Place:
+        """As it is once this poll was asked."""
+        return _Place(self.last, self.is_left or poll.is_seek, self.is_filtered or poll.is_filtered)
+
+
 def _check_consumers(case: _Case) -> Iterator[Anomaly]:
     """phantom, lost, duplicated, reordered: what consumers got against what the log has."""
-    last: dict[Process, int] = {}
+    places: dict[Process, _Place] = {}
     for poll in case.story.polls:
+        place = places.get(poll.process)
+        if place is not None:  # Also a poll that brought nothing has gone to another place.
+            place = place.followed_by(poll)
+            places[poll.process] = place
         if not poll.messages:
             continue
         for offset, value in poll.messages:
             yield from _check_delivered(case, poll, offset, value)
-        before = last.get(poll.process)
-        if before is not None and not poll.is_seek:
-            step = (before, poll.messages[0][0])
-            yield from _check_step(case, poll, step, Kind.DUPLICATED, "delivered again")
+        yield from _check_first(case, poll, place)
         for (earlier, _), (later, _) in pairwise(poll.messages):
-            step = (earlier, later)
-            yield from _check_step(case, poll, step, Kind.REORDERED, "delivered out of order")
-        last[poll.process] = poll.messages[-1][0]
+            if later <= earlier:
+                detail = f"delivered out of order: offset {later} after {earlier}"
+                yield _returned(case, poll, Kind.REORDERED, later, detail)
+            elif not poll.is_filtered:
+                yield from _check_passed(case, poll, earlier + 1, later, f"after {earlier}")
+        places[poll.process] = _Place(poll.messages[-1][0], is_filtered=poll.is_filtered)
+
+
+def _check_first(case: _Case, poll: Polled, place: _Place | None) -> Iterator[Anomaly]:
+    """duplicated, lost: what a poll begins with, after what its consumer was given before, and
+    after what it asked for."""
+    first = poll.messages[0][0]
+    before = None if place is None or place.is_left else place
+    if before is not None and first <= before.last:
+        detail = f"delivered again: offset {first} after {before.last}"
+        yield _returned(case, poll, Kind.DUPLICATED, first, detail)
+        return
+    if before is None and poll.asked is not None and first < poll.asked:
+        detail = f"delivered unasked: offset {first}, {poll.asked} was asked for"
+        yield _returned(case, poll, Kind.DUPLICATED, first, detail)
+        return
+    if poll.is_filtered:
+        return
+    wanted = [] if poll.asked is None else [(poll.asked, f"{poll.asked} was asked for")]
+    if before is not None and not before.is_filtered:
+        wanted.insert(0, (before.last + 1, f"after {before.last}"))
+    if wanted:
+        start, said = min(wanted, key=lambda each: each[0])
+        yield from _check_passed(case, poll, start, first, said)
+
+
+def _returned(case: _Case, poll: Polled, kind: Kind, offset: int, detail: str) -> Anomaly:
+    return case.anomaly(kind, offset, case.log.values.get(offset, ""), poll.process, detail)
+
+
+def _check_passed(case: _Case, poll: Polled, wanted: int, got: int, said: str) -> Iterator[Anomaly]:
+    """lost: from `wanted` on the next message is the one at `got`, by the log."""
+    between = range(max(wanted, case.start), min(got, case.end))
+    missing = [offset for offset in between if offset in case.log.values]  # others are void
+    if missing:
+        first = missing[0]
+        value = case.log.values[first]
+        detail = f"not delivered: offset {got}, {said}, the log has {len(missing)} more"
+        yield case.anomaly(Kind.LOST, first, value, poll.process, detail)
 
 
 def _check_delivered(case: _Case, poll: Polled, offset: int, value: str) -> Iterator[Anomaly]:
@@ -245,24 +340,6 @@ def _check_delivered(case: _Case, poll: Polled, offset: int, value: str) -> Iter
     else:
         detail = f"delivered at {offset}, where the log has {_found(case, offset)}"
         yield case.anomaly(Kind.PHANTOM, offset, value, poll.process, detail)
-
-
-def _check_step(
-    case: _Case, poll: Polled, step: tuple[int, int], back: Kind, said: str
-) -> Iterator[Anomaly]:
-    before, after = step
-    if after <= before:
-        value = case.log.values.get(after, "")
-        detail = f"{said}: offset {after} after {before}"
-        yield case.anomaly(back, after, value, poll.process, detail)
-        return
-    between = range(max(before + 1, case.start), min(after, case.end))
-    missing = [offset for offset in between if offset in case.log.values]  # others are void
-    if missing:
-        first = missing[0]
-        value = case.log.values[first]
-        detail = f"not delivered: offset {after} after {before}, the log has {len(missing)} more"
-        yield case.anomaly(Kind.LOST, first, value, poll.process, detail)
 
 
 def _found(case: _Case, offset: int) -> str:

@@ -85,15 +85,21 @@ class QueueCount:
 
 @dataclass(slots=True)
 class Judged:
-    """What a task found. `mistake` and `damage` say why it couldn't: values, because an error
-    that is raised on a cluster comes back as the cluster's."""
+    """What a task found. `filtered`: polls that wanted some of the messages only. `mistake` and
+    `damage` say why it couldn't: values, because an error that is raised on a cluster comes back as
+    the cluster's."""
 
     queues: list[QueueCount] = field(default_factory=list)
     anomalies: list[Anomaly] = field(default_factory=list)
     deleted: tuple[str, ...] = ()
     operations: int = 0
+    filtered: int = 0
     mistake: str = ""
     damage: str = ""
+
+    def complain(self, mistake: str) -> None:
+        """What is wrong with the histories; of several, the same one whoever found which."""
+        self.mistake = min(self.mistake or mistake, mistake)
 
     def judge(self, key: QueueKey, log: LoggedQueue, story: QueueStory) -> None:
         """The queue's counts and anomalies are here too."""
@@ -102,6 +108,7 @@ class Judged:
             counts[anomaly.kind.value] += 1
             if len(self.anomalies) < MAX_ANOMALIES:
                 self.anomalies.append(anomaly)
+        self.filtered += sum(poll.is_filtered for poll in story.polls)
         outcomes: Counter[Outcome] = Counter()
         for sent in story.sends:
             outcomes[sent.outcome] += len(sent.values)

@@ -24,7 +24,7 @@ import grpc
 
 from audit.errors import Unreachable, UsageMistake
 from audit.reading.membership import Answer, Membership
-from audit.reading.replica import Replica
+from audit.reading.replica import Replica, Seat
 from dledger.credentials.tls import open_blocking_channel
 from dledger.reading.files import is_same_directory, opened, read_at
 from dledger.reading.survey import Position
@@ -92,6 +92,7 @@ def _of_directory(node: tuple[str, str, str], answer: NodeStatus | None, over: O
         position=_position(answer),
         address=address if over is Over.GRPC and answer is not None else None,
         standing=_standing(answer),
+        seat=_seat(answer),
     )
 
 
@@ -161,6 +162,7 @@ def _answered(node: Answer, *, on_hosts: bool, over: Over) -> Replica:
         position=_position(answer),
         address=asked_at,
         standing=_standing(answer),
+        seat=_seat(answer),
     )
 
 
@@ -267,3 +269,14 @@ def _position(answer: NodeStatus | None) -> Position | None:
         index=answer.commit_index,
         first_index=answer.first_index,
     )
+
+
+def _seat(answer: NodeStatus | None) -> Seat | None:
+    if answer is None:
+        return None
+    members = answer.health.members
+    ways = (
+        frozenset(each.node_id for each in members if each.votes),
+        frozenset(each.node_id for each in members if each.votes_until_left),
+    )
+    return Seat(answer.term, answer.serving, tuple(each for each in ways if each))

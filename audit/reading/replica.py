@@ -19,13 +19,25 @@ _SPECIFICATION = re.compile(r"(?P<id>[A-Za-z0-9_.-]{1,64})=(?P<path>.+?)(?:@(?P<
 
 
 @dataclass(frozen=True, slots=True)
+class Seat:
+    """What a node that runs said of its place in the group. `serves`: it leads and is ready, and
+    knows to be committed whatever any leader before it has acknowledged; `voters`: who votes by its
+    log, of each configuration that is in force; none where it doesn't say."""
+
+    term: int
+    serves: bool = False
+    voters: tuple[frozenset[str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Replica:
     """One copy of the log. `path` is a data directory or its `commitlog`; `host`: where it lies,
     for engines that run beside the nodes; `position`: None for a copy nobody was asked about;
     `address`: its node is asked for its log there, over gRPC, instead of its files; `silence`: why
     nothing of it can be read, empty for all but members that don't answer; `standing`: what is
     wrong with it by its node's word, or with whoever answers in its place; empty for all others;
-    `is_member`: nothing says that its group's log doesn't name it."""
+    `is_member`: nothing says that its group's log doesn't name it; `seat`: as its node said, with
+    the position."""
 
     id: str
     path: str
@@ -35,6 +47,7 @@ class Replica:
     silence: str = ""
     standing: str = ""
     is_member: bool = True
+    seat: Seat | None = None
 
 
 def parse_replica(text: str) -> Replica:

@@ -192,18 +192,18 @@ def check_phantoms(queue: QueueHistory) -> Iterator[Anomaly]:
 
 def check_polls(queue: QueueHistory) -> Iterator[Anomaly]:
     """nonmonotonic-poll, poll-skip, and both within one poll."""
-    by_process: defaultdict[str, list[Operation]] = defaultdict(list)
+    last: dict[str, Operation] = {}  # By process, the last poll that gave something.
     for poll in queue.polls:
-        if polled_by(poll):
-            by_process[poll.process].append(poll)
-    for polls in by_process.values():
-        for poll in polls:
-            steps = pairwise(offset for offset, _ in polled_by(poll))
-            yield from _check_steps("int-", queue.name, steps, (poll.op,))
-        for before, poll in pairwise(polls):
-            if isinstance(poll.action, Poll) and not poll.action.seek:
-                step = (polled_by(before)[-1][0], polled_by(poll)[0][0])
-                yield from _check_steps("", queue.name, [step], (before.op, poll.op))
+        if isinstance(poll.action, Poll) and poll.action.seek:
+            last.pop(poll.process, None)  # It has gone elsewhere, whether or not it got something.
+        if not (polled := polled_by(poll)):
+            continue
+        steps = pairwise(offset for offset, _ in polled)
+        yield from _check_steps("int-", queue.name, steps, (poll.op,))
+        if (before := last.get(poll.process)) is not None:
+            step = (polled_by(before)[-1][0], polled[0][0])
+            yield from _check_steps("", queue.name, [step], (before.op, poll.op))
+        last[poll.process] = poll
 
 
 def _check_steps(

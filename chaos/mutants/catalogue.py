@@ -19,6 +19,7 @@ from chaos.mutants.rules.consumers import CONSUMERS
 from chaos.mutants.rules.copies import COPIES
 from chaos.mutants.rules.core import CORE
 from chaos.mutants.rules.deliveries import DELIVERIES
+from chaos.mutants.rules.delivery_audits import DELIVERY_AUDITS
 from chaos.mutants.rules.disks import DISKS
 from chaos.mutants.rules.divergence import DIVERGENCE
 from chaos.mutants.rules.doors import DOORS
@@ -61,6 +62,7 @@ from chaos.mutants.rules.verdicts import VERDICTS
 _RULES = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
+    *DELIVERY_AUDITS,
     *MEMBERS,
     *PREFERENCE,
     *SNAPSHOTS,

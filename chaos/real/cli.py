@@ -3,8 +3,8 @@
 `run` puts what it found into a fresh folder: `report.json`, `report.html`, `history.jsonl`, the
 books of consumer groups' members, and the nodes' logs; their data only with --keep, or when
 something was found. Exit codes: 0 nothing was found; 1 an anomaly or a problem; 2 used wrongly (an
-unknown scenario, node or nemesis, a history cut short, a port in use); 3 the group never came to a
-leader; 130 interrupted.
+unknown scenario, node or nemesis, a history or a book cut short, a port in use); 3 the group never
+came to a leader; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from broker.local_group import LocalGroup, PortInUse
 from chaos.checkers.history import History, read_history
 from chaos.errors import OutputInTheWay, RunBroken
 from chaos.real.audited import GROUP_FOLDER, HISTORY_FILE, audited, audits
-from chaos.real.crew import BOOKS_FOLDER, read_deliveries
+from chaos.real.crew import BOOKS_FOLDER, CREW_FILE, Deliveries, read_deliveries
 from chaos.real.deliveries import check_deliveries
 from chaos.real.finished import Finished, RunOptions
 from chaos.real.measure import FORMAT, anomaly_facts, event_count, power_cuts, report_facts
@@ -216,7 +216,7 @@ def report(
         cuts = power_cuts(facts)
         verdict = judge(history, cuts)
         anomalies, undecided = verdict.anomalies, verdict.undecided
-        deliveries = read_deliveries(directory / BOOKS_FOLDER)
+        deliveries = _read_books(directory / BOOKS_FOLDER, had_any=bool(facts.get("deliveries")))
         if deliveries is not None:
             queues = facts["load"]["queues"]
             delivered = check_deliveries(deliveries, history, queues, may_lose=bool(cuts))
@@ -339,6 +339,15 @@ def _read_whole(path: Path, events: int) -> History:
     if (found := event_count(history)) != events:
         raise RunBroken(path, f"cut short: it has {found:,} events, the run wrote {events:,}")
     return history
+
+
+def _read_books(folder: Path, *, had_any: bool) -> Deliveries | None:
+    """What members did. Where the run had any, nothing but their books shows it: without them, what
+    was found in them would be forgotten, and the run might hold."""
+    found = read_deliveries(folder)
+    if found is None and had_any:
+        raise RunBroken(folder / CREW_FILE, "there is no such file, and the run had members")
+    return found
 
 
 def _tidy(directory: Path, *, keep: bool) -> bool:

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -274,7 +274,12 @@ class Crew:
                     "in_order": in_order,
                     "told": self._told[name],
                     "processes": [
-                        {"name": each.name, "book": each.book.name, "pauses": each.pauses}
+                        {
+                            "name": each.name,
+                            "book": each.book.name,
+                            "lines": len(_lines(each.book)),
+                            "pauses": each.pauses,
+                        }
                         for each in self._processes
                         if each.group == name
                     ],
@@ -318,7 +323,7 @@ def read_deliveries(folder: Path) -> Deliveries | None:
     end.
 
     Raises:
-        RunBroken: what lies there can't be read.
+        RunBroken: what lies there can't be read, or isn't all that the run had left.
     """
     file = folder / CREW_FILE
     if not file.exists():
@@ -333,6 +338,8 @@ def read_deliveries(folder: Path) -> Deliveries | None:
 
 def _group(folder: Path, facts: dict[str, Any]) -> Group:
     processes = facts["processes"]
+    for one in processes:
+        _check_book(folder / one["book"], one["lines"])
     return Group(
         facts["name"],
         facts["in_order"],
@@ -340,6 +347,13 @@ def _group(folder: Path, facts: dict[str, Any]) -> Group:
         [Told(*each) for each in facts["told"]],
         {one["name"]: [(a, b) for a, b in one["pauses"]] for one in processes},
     )
+
+
+def _check_book(book: Path, lines: int) -> None:
+    """Raises: RunBroken: it isn't as long as when its run ended. One that stops between two lines
+    would show less than was found, and the run might hold."""
+    if (found := len(_lines(book))) != lines:
+        raise RunBroken(book, f"cut short: it has {found:,} lines, the run wrote {lines:,}")
 
 
 def _handlings(process: str, book: Path) -> list[Handling]:
@@ -350,7 +364,7 @@ def _handlings(process: str, book: Path) -> list[Handling]:
     def close(value: str, ended_us: int, how: How) -> None:
         found.append(Handling(process, value, begun.pop(value), ended_us, how))
 
-    for line in _lines(book):
+    for line in map(json.loads, _lines(book)):
         us, what, value = int(line["us"]), str(line["what"]), str(line["value"])
         if what == "begin":
             if value in begun:
@@ -363,11 +377,9 @@ def _handlings(process: str, book: Path) -> list[Handling]:
     return found
 
 
-def _lines(book: Path) -> Iterable[dict[str, Any]]:
-    if not book.exists():
-        return  # it was killed before it had begun
-    for line in book.read_bytes().split(b"\n")[:-1]:
-        yield json.loads(line)
+def _lines(book: Path) -> list[bytes]:
+    """The lines that are whole; none of a process that was killed before it had begun."""
+    return book.read_bytes().split(b"\n")[:-1] if book.exists() else []
 
 
 def _now_us() -> int:

@@ -14,7 +14,10 @@ from tests.audit.replicas import LogBuilder, ReplicaSet, build, usual_entries
 # An engine carries tasks and their results; what is judged is the same code on each, and
 # `test_engines_agree` compares whole reports. So Spark runs some of what these files have, and all
 # of it in the long form, make spark-kills.
-JUDGED_ALIKE = ("test_faults.py", "test_scope.py", "test_delivery.py", "test_delivery_starts.py")
+JUDGED_ALIKE = (
+    *("test_faults.py", "test_scope.py", "test_delivery.py", "test_delivery_starts.py"),
+    "test_delivery_claims.py",
+)
 ON_SPARK_TOO = {
     "test_equal_replicas_are_identical",
     "test_faults_of_two_replicas_in_one_block_are_both_found",

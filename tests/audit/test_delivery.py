@@ -19,7 +19,7 @@ from audit.delivery.check import DeliveryReport, audit_delivery, delivery_as_jso
 from audit.delivery.judge import Kind
 from audit.engines.engine import Engine, LocalEngine
 from audit.errors import UsageMistake
-from audit.reading.replica import Replica
+from audit.reading.replica import Replica, Seat
 from chaos.checkers.history import Commit, Delete, Fetch, Poll, Send
 from dledger.history import Outcome
 from dledger.outcome import ExitCode
@@ -35,14 +35,16 @@ Tell = Callable[[Story], None]
 
 def log_of(path: Path, *values: str, queues: int = 1, running: bool = True) -> Replica:
     """A replica whose topic `t` holds the values, dealt over its queues in turn; as of a node that
-    runs, or a copy that nobody was asked about."""
+    runs and leads, or a copy that nobody was asked about."""
     entries = [
         Entry(1, topic="t", queue_id=at % queues, count=1, bodies=(value.encode().ljust(64),))
         for at, value in enumerate(values)
     ]
     builder = build(path / "n1", [Entry(1, EntryKind.NOOP), *entries])
     position = Position(builder.log.end_offset, 0, len(entries) + 1, 1)
-    return Replica("n1", str(path / "n1"), position=position if running else None)
+    if not running:
+        return Replica("n1", str(path / "n1"))
+    return Replica("n1", str(path / "n1"), position=position, seat=Seat(1, serves=True))
 
 
 def written(path: Path, story: Story) -> str:
@@ -214,21 +216,6 @@ def test_a_message_in_another_queue_is_lost_and_a_phantom(tmp_path: Path) -> Non
     replica = log_of(tmp_path, "a", "b", queues=2)
     found = told(audit_delivery([replica], [written(tmp_path, story)], LocalEngine()))
     assert found == [("lost", 1, "b"), ("phantom", 0, "b")]
-
-
-@pytest.mark.parametrize("asked", [1, 2])
-def test_the_tail_is_judged_only_where_a_majority_was_asked(tmp_path: Path, asked: int) -> None:
-    """One node of three may be behind; two of three aren't both."""
-    story = Story()
-    lose_the_tail(story)
-    first = log_of(tmp_path, "a")
-    others = [replace(first, id="n2"), replace(first, id="n3", position=None)]
-    if asked == 1:
-        others[0] = replace(others[0], position=None)
-    report = audit_delivery([first, *others], [written(tmp_path, story)], LocalEngine())
-    kind, code = (("undecided", 3), ("lost", 1))[asked - 1]
-    assert (told(report), int(report.exit_code)) == ([(kind, 1, "b")], code)
-    assert any("undecided" in note for note in report.notes) == (asked == 1)
 
 
 def test_what_retention_took_is_counted_and_not_judged(tmp_path: Path) -> None:

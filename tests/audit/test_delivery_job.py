@@ -69,18 +69,18 @@ def run_job(task: DeliveryTask, range_bytes: int, partitions: int) -> list[Judge
     return [total, *(pickle.loads(row.payload) for row in judged)]
 
 
-def random_story(random: Random) -> Story:
+def random_story(random: Random, name: str) -> Story:
     """Sends of every outcome, polls, and now and then a deletion; in time's order, so that
-    operations' events lie between each other's."""
+    operations' events lie between each other's. Values are of that name."""
     story = Story()
     for number in range(60):
         queue = random.randrange(5)
         if random.random() < 0.6:
             outcome = random.choice((Outcome.OK, Outcome.OK, Outcome.FAIL, Outcome.UNKNOWN))
             result = random.randrange(12) if outcome is Outcome.OK else None
-            story.do(f"p{queue}", Send("t", queue, number, (f"v{number}",)), result, outcome)
+            story.do(f"p{queue}", Send("t", queue, number, (f"{name}{number}",)), result, outcome)
         elif random.random() < 0.95:
-            story.do("c", Poll("t", queue, 0), ((random.randrange(12), f"v{number // 2}"),))
+            story.do("c", Poll("t", queue, 0), ((random.randrange(12), f"{name}{number // 2}"),))
         else:
             story.do("k", Delete("u"), outcome=Outcome.UNKNOWN)
     return story
@@ -90,11 +90,13 @@ def random_story(random: Random) -> Story:
 def test_cuts_and_partitions_change_nothing(tmp_path: Path, seed: int) -> None:
     """The same counts and the same anomalies as of one task that reads everything."""
     random = Random(seed)
-    replica = log_of(tmp_path, *(f"v{random.randrange(60)}" for _ in range(50)), queues=5)
-    lines = Path(written(tmp_path, random_story(random))).read_bytes().splitlines(keepends=True)
+    values = [f"{random.choice('vvw')}{random.randrange(60)}" for _ in range(50)]
+    replica = log_of(tmp_path, *values, queues=5)
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    first.write_bytes(b"".join(lines))
-    second.write_bytes(b"".join(lines[: len(lines) // 3]))  # The same numbers in another file.
+    for file, name, part in ((first, "v", 1), (second, "w", 3)):  # The same numbers in both.
+        lines = list(random_story(random, name).history.lines())
+        told = "".join(line + "\n" for line in lines[: len(lines) // part])
+        file.write_text(told, encoding="utf-8")
     log = committed_log(replica)
     task = DeliveryTask((str(first), str(second)), _whole_log(log), QueueStarts(), True, 0, 1, 0)
     (alone,) = [judge_share(task)]
@@ -107,6 +109,25 @@ def test_cuts_and_partitions_change_nothing(tmp_path: Path, seed: int) -> None:
         assert sorted(map(repr, (a for each in job for a in each.anomalies))) == sorted(
             map(repr, alone.anomalies)
         )
+
+
+def test_a_value_that_is_sent_twice_is_the_same_mistake(tmp_path: Path) -> None:
+    """Whichever task comes upon which; a log that is rotten, too, changes nothing."""
+    replica = log_of(tmp_path, "a")
+    story = Story()
+    for queue in range(4):
+        for process in ("p", "q"):
+            story.do(process, Send("t", queue, 0, ("a",)), 0)
+    log = committed_log(replica)
+    file = written(tmp_path, story)
+    task = DeliveryTask((file,), _whole_log(log), QueueStarts(), True, 0, 1, 0)
+    alone = judge_share(task).mistake
+    assert "t/0: 'a' was sent by p of history 1 and again by q of history 1" in alone
+    for partitions in (1, 3):
+        job = run_job(task, 1 << 20, partitions)
+        assert min(each.mistake for each in job if each.mistake) == alone
+    broken = replace(task, parts=(replace(task.parts[0], commitlog=str(tmp_path)),))
+    assert judge_share(broken) == Judged(mistake=alone)
 
 
 def test_each_line_belongs_to_the_range_it_begins_in(tmp_path: Path) -> None:

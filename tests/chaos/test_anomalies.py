@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from chaos.checkers.anomalies import find_anomalies
-from chaos.checkers.history import Delete, Send
+from chaos.checkers.history import Delete, Poll, Send
 from dledger.history import Outcome
 from tests.chaos.histories import Story
 
@@ -130,6 +130,19 @@ def test_a_clean_history_has_no_anomaly() -> None:
     story.read_end(2)
     story.read_all((0, "a"), (1, "b"))
     assert names(story) == []
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_seek_that_brought_nothing_is_one_still(outcome: Outcome) -> None:
+    """The next poll goes on from there; nobody goes back without having sought."""
+    story = Story()
+    story.send("a", "b", at=0)
+    story.poll((0, "a"), (1, "b"), seek=True)
+    story.do("c", Poll("t", 0, 0, seek=True), () if outcome is Outcome.OK else None, outcome)
+    story.poll((0, "a"))
+    assert names(story) == []
+    story.poll((0, "a"))
+    assert names(story) == ["nonmonotonic-poll"]
 
 
 def test_an_end_read_before_the_acknowledgement_may_miss_it() -> None:
