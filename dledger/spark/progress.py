@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from dledger.records.marks import MARKS, mark_of
 from dledger.records.record import decode_records
 from dledger.spark.brokers import Brokers, Topic
 from dledger.spark.errors import WriteRefused
@@ -20,8 +21,6 @@ QUEUE: Final = 0
 VERSION: Final = 2
 _BEFORE: Final = 1  # without the number of queues
 _PAGE: Final = 256  # records that one look back asks for
-# Batches that are numbered by days, hours or seconds don't meet in one with the last.
-_MARKS: Final = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,16 +213,11 @@ def _backwards(brokers: Brokers, topic: Topic, floor: int) -> Iterator[tuple[int
 # --- where retention doesn't reach ----------------------------------------------------------------
 
 
-def mark_of(topic: str, batch: int) -> str:
-    """The consumer group whose offset in the topic says how far intents are of `batch` or earlier
-    ones. Offsets outlive records. There are `_MARKS` of them, taken in turn, so that a batch that
-    is written again is told from the next one."""
-    return f"{topic}-{batch % _MARKS}"
-
-
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """How far the topic is over, by its marks.
+    """How far the topic is over, by its marks: consumer groups, whose offsets outlive records, and
+    which brokers don't forget. There are `MARKS` of them, taken in turn, so that a batch that is
+    written again is told from the next one.
 
     Attributes:
         own: the mark of the batch, or of one that has the same.
@@ -237,7 +231,7 @@ class Marks:
 
     @classmethod
     def read(cls, brokers: Brokers, topic: str, batch: int) -> Self:
-        groups = [mark_of(topic, batch + each) for each in range(_MARKS)]
+        groups = [mark_of(topic, batch + each) for each in range(MARKS)]
         own, *others = [brokers.committed(group, topic, QUEUE) for group in groups]
         return cls(topic, batch, own, max(others))
 

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 
 from dledger.client.epochs import TOKEN_SIZE
 from dledger.client.errors import QueuesChanged, TopicNotFound
+from dledger.records.marks import mark_of, progress_topic
 from dledger.spark import options as opt
 from dledger.spark import progress
 from dledger.spark.brokers import Access, Brokers, Topic
@@ -95,7 +96,7 @@ class Writing:
 
     @property
     def progress_topic(self) -> str:
-        return f"{self.producer}-progress"
+        return progress_topic(self.producer)
 
 
 class Written(WriterCommitMessage):
@@ -196,7 +197,7 @@ def commit_batch(messages: Sequence[WriterCommitMessage | None]) -> None:
             looked = progress.look_back(brokers, topic.name, writing.batch, (), behind=end)
             progress.check_all_told(looked, writing.batch, partitions)
             end = looked.bounds[1]
-        mark = progress.mark_of(topic.name, writing.batch)
+        mark = mark_of(topic.name, writing.batch)
         brokers.commit(mark, topic, progress.QUEUE, end)
 
 

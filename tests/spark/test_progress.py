@@ -10,10 +10,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
 
+from dledger.records.marks import mark_of
 from dledger.spark import BadOption, sending
 from dledger.spark.brokers import Access, Brokers
 from dledger.spark.errors import WriteRefused
-from dledger.spark.progress import QUEUE, Intent, Over, TopicIntent, decode, mark_of
+from dledger.spark.progress import QUEUE, Intent, Over, TopicIntent, decode
 from dledger.spark.sink import Writing, commit_batch
 from dledger.testing import BlockingFakeGroup
 from dledger.wire import broker_pb2 as pb

@@ -19,11 +19,12 @@ from dledger.client import ProducerOptions
 from dledger.client.blocking import BlockingClient
 from dledger.client.errors import ProducerFenced, TopicNotFound
 from dledger.client.routing import queue_of_key
+from dledger.records.marks import mark_of
 from dledger.spark import BadOption, sending, sink
 from dledger.spark.brokers import Access, Brokers
 from dledger.spark.errors import RowRefused, WriteRefused
 from dledger.spark.network import TopicsSource
-from dledger.spark.progress import Intent, mark_of
+from dledger.spark.progress import Intent
 from dledger.spark.sink import Writing, Written, commit_batch, write_task
 from dledger.testing import BrokerGroup
 from dledger.wire import broker_pb2 as pb

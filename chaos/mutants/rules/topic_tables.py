@@ -178,9 +178,9 @@ TOPIC_TABLES = (
     ),
     Mutant(
         "two-marks-for-all-batches",
-        "dledger/spark/progress.py",
-        "_MARKS: Final = 11\n",
-        "_MARKS: Final = 2\n",
+        "dledger/records/marks.py",
+        "MARKS: Final = 11\n",
+        "MARKS: Final = 2\n",
         masked=_NO_SPARK,
         tests=(_PROGRESS + "test_query_that_rested_goes_on",),
     ),
