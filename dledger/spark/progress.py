@@ -139,7 +139,8 @@ class Looked:
         over: the latest batch that is said to be over; -1: none is.
         bounds: the first offset that is kept, and where the look began.
         is_whole: whether nothing of the batch can lie before what is kept, by what was seen.
-        has_earlier: whether an intent of an earlier batch was seen, whoever wrote it.
+        has_earlier: whether an intent of an earlier batch was seen that the release before wrote,
+            whichever task's.
         incarnation: of the topic.
     """
 
@@ -183,7 +184,7 @@ def look_back(
         elif each.batch >= batch:
             found.append(each)
         else:
-            has_earlier = True
+            has_earlier = has_earlier or each.is_of_before
             if each.partition in own:
                 is_whole = True
                 if each.is_of_before and over < 0:
@@ -222,18 +223,23 @@ class Marks:
     Attributes:
         own: the mark of the batch, or of one that has the same.
         others: the greatest of all others.
+        are_set: whether there is any, be it at 0: whoever finds the topic empty sets one there
+            before the first intent, so that marks that have gone are told from those of a query
+            that hasn't committed anything.
     """
 
     topic: str
     batch: int
     own: int
     others: int
+    are_set: bool
 
     @classmethod
     def read(cls, brokers: Brokers, topic: str, batch: int) -> Self:
         groups = [mark_of(topic, batch + each) for each in range(MARKS)]
-        own, *others = [brokers.committed(group, topic, QUEUE) for group in groups]
-        return cls(topic, batch, own, max(others))
+        found = [brokers.committed(group, topic, QUEUE) for group in groups]
+        own, *others = [mark or 0 for mark in found]
+        return cls(topic, batch, own, max(others), any(mark is not None for mark in found))
 
     def check_not_committed(self) -> None:
         """The batch isn't over, where batches are numbered one after the other: then its mark is
@@ -245,6 +251,22 @@ class Marks:
         if self.own > self.others:
             raise committed(self.batch)
 
+    def check_there(self, looked: Looked) -> None:
+        """Marks were set, and are there; a query of the release before has none, and its intents no
+        late ones to speak of.
+
+        Raises:
+            WriteRefused: they have gone.
+        """
+        if self.are_set or looked.has_earlier:
+            return
+        raise WriteRefused(
+            f"{self.topic} begins at {looked.bounds[0]}, and its consumer groups {self.topic}-0 to "
+            f"-{MARKS - 1}, which say what batches are over, are gone: nobody knows whether batch "
+            f"{self.batch} is stored, in part or as a whole; failOnLostMarks=false goes on as if "
+            "it wasn't, and stores those rows twice that are"
+        )
+
     def check_kept(self, looked: Looked) -> None:
         """No intent of the batch can have been let go of by retention.
 
@@ -253,9 +275,6 @@ class Marks:
         """
         first = looked.bounds[0]
         if self.others >= first:
-            return
-        # A query of the release before has no marks yet, and its intents no late ones to speak of.
-        if not self.others and looked.has_earlier:
             return
         raise WriteRefused(
             f"{self.topic} begins at {first}, and what was written down of batch {self.batch} may "

@@ -209,11 +209,8 @@ def test_partitions_that_a_repeated_batch_lacks_are_told_of(
     topic = writing.progress_topic
     with Brokers(writing.access) as brokers:
         marks = [brokers.committed(mark_of(topic, batch), topic, 0) for batch in range(3)]
-    assert marks == [
-        0,
-        4,
-        0,
-    ]  # The failed batch has none; behind its intents, one more, and a word.
+    # The failed batch's is where it began; behind its intents, one more, and a word.
+    assert marks == [0, 4, None]
 
 
 def test_topic_made_anew_between_attempts_gets_the_whole_batch(
