@@ -88,6 +88,8 @@ class OtherLog(ReadingError):
     """What was read before `offset` was another log's. Of which of them the rest is wanted nobody
     can tell: whoever reads begins anew, or names the log that it was."""
 
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
     def __init__(self, commitlog: str, offset: int, reason: str) -> None:
         super().__init__(
             f"{commitlog} isn't the log that was read up to byte {offset}: {reason}. Begin anew, "
