@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from dledger.reading.decode import (
     read_records,
 )
 from dledger.reading.lifetimes import readable
+from dledger.reading.places import Place, check_same_range, first_place, place_behind
 from dledger.reading.ranges import log_ranges
 from dledger.reading.survey import Survey
 
@@ -57,12 +58,32 @@ _DAY_MS: Final = 86_400_000
 @dataclass(frozen=True, slots=True)
 class ExportState:
     """Messages below `done` of `topics` (None: of all) are exported; those in `[done, pending)` may
-    be in part."""
+    be in part. The digests are those of the log at both; None: the release before kept none."""
 
     broker_group: str
     done: int
     pending: int
     topics: frozenset[str] | None = None
+    done_digest: int | None = None
+    pending_digest: int | None = None
+
+    @property
+    def done_place(self) -> Place:
+        return Place(self.done, self.broker_group, self.done_digest)
+
+    @property
+    def pending_place(self) -> Place:
+        return Place(self.pending, self.broker_group, self.pending_digest)
+
+    def between(self, done: Place, pending: Place) -> ExportState:
+        """The same export, so far."""
+        return replace(
+            self,
+            done=done.offset,
+            pending=pending.offset,
+            done_digest=done.digest,
+            pending_digest=pending.digest,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +134,7 @@ def export_messages(
         ExportUnderWay: another run is at work there.
         EngineUnavailable: pyarrow isn't installed.
         LogDamaged: the replica's log is damaged; nothing of this run counts as done.
+        OtherLog: what is exported is another log's.
     """
     _require_pyarrow()
     log, left_out = readable(committed_log(replica), includes_deleted=includes_deleted)
@@ -121,28 +143,30 @@ def export_messages(
     with _held(target):
         state = _state_of(target, log, topics)
         check_reaches(log, str(target), state.done, accept_retention=accept_retention)
-        begin = at = max(state.done, log.retained_from)
-        ends = [max(log.settled, begin)]
-        if state.pending > begin:  # A run broke off: the same ranges again, so the same files.
+        begin = at = state.done_place if state.done >= log.retained_from else first_place(log)
+        ends = [max(log.settled, begin.offset)]
+        if state.pending > begin.offset:  # A run broke off: the same ranges, so the same files.
             ends.insert(0, state.pending)
             _remove_unfinished(target)
         if log.settled < ends[0]:
             raise UsageMistake(
                 f"{replica.id} is committed to {log.settled}; {ends[0]} was begun before"
             )
+        check_same_range(log, begin, state.pending_place)
         counts: list[tuple[int, int, int]] = []
         for end in ends:
-            write_state(target, replace(state, done=at, pending=end))
+            until = place_behind(log, at, end)
+            write_state(target, state.between(at, until))
             tasks = [
                 ExportTask(part, str(target), topics, replica.host, left_out)
-                for part in log_ranges(log, at, end)
+                for part in log_ranges(log, at.offset, end)
                 if part.start < part.end
             ]
             counts += engine.run(export_range, tasks, progress)
-            write_state(target, replace(state, done=end, pending=end))
-            at = end
+            write_state(target, state.between(until, until))
+            at = until
     messages, files, size = (sum(each) for each in zip((0, 0, 0), *counts, strict=True))
-    return Exported(begin, at, messages, files, size)
+    return Exported(begin.offset, at.offset, messages, files, size)
 
 
 @contextlib.contextmanager
@@ -182,7 +206,9 @@ def _state_of(target: Path, log: Survey, topics: frozenset[str] | None) -> Expor
         raise UsageMistake(f"{target} can't be made a folder: {error.strerror}") from error
     state = read_state(target)
     if state is None:
-        return ExportState(broker_group, log.retained_from, log.retained_from, topics)
+        first = first_place(log)
+        new = ExportState(broker_group, first.offset, first.offset, topics)
+        return new.between(first, first)
     if state.broker_group != broker_group:
         ours, theirs = broker_group, state.broker_group
         raise UsageMistake(f"{target} holds messages of broker group {theirs!r}, not of {ours!r}")
@@ -274,6 +300,8 @@ def read_state(target: Path) -> ExportState | None:
             done=int(stored["done"]),
             pending=int(stored["pending"]),
             topics=None if topics is None else frozenset(map(str, topics)),
+            done_digest=_digest(stored, "done_digest"),
+            pending_digest=_digest(stored, "pending_digest"),
         )
     except FileNotFoundError:
         if any(each.name != LOCK_FILE for each in target.iterdir()):
@@ -283,6 +311,11 @@ def read_state(target: Path) -> ExportState | None:
         raise UsageMistake(f"{file} doesn't describe an export: {error}") from error
 
 
+def _digest(stored: dict[str, Any], name: str) -> int | None:
+    digest = stored.get(name)
+    return None if digest is None else int(digest)
+
+
 def write_state(target: Path, state: ExportState) -> None:
     """The state is on disk, under its name, before what follows begins."""
     fields = {
@@ -290,6 +323,8 @@ def write_state(target: Path, state: ExportState) -> None:
         "group": state.broker_group,
         "done": state.done,
         "pending": state.pending,
+        "done_digest": state.done_digest,
+        "pending_digest": state.pending_digest,
         "topics": None if state.topics is None else sorted(state.topics),
     }
     fresh = target / f"{STATE_FILE}.new"

@@ -25,7 +25,7 @@ A state without groups has no section in its snapshots, which so are those of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
@@ -228,11 +228,18 @@ class Groups:
         """Sessions of all groups."""
         return len(self._sessions)
 
-    def forgettable(self, lived_ms: int, unused_ms: int, limit: int) -> tuple[str, ...]:
-        """Some groups that may be forgotten; looks at all of them."""
+    def forgettable(
+        self,
+        lived_ms: int,
+        unused_ms: int,
+        limit: int,
+        spares: Callable[[Group], bool] = lambda _: False,
+    ) -> tuple[str, ...]:
+        """Some groups that may be forgotten, of those that `spares` doesn't hold; looks at all."""
         found: list[str] = []
         for group in self._groups.values():
-            if not group.members and lived_ms - group.used_ms >= unused_ms:
+            is_unused = not group.members and lived_ms - group.used_ms >= unused_ms
+            if is_unused and not spares(group):
                 found.append(group.name)
                 if len(found) == limit:
                     break

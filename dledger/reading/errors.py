@@ -6,6 +6,7 @@
     ├── CredentialsShown    an object store's address with credentials in it
     ├── StoreUnknown        an object store for which nothing is installed
     ├── ObjectsUnreadable   an object store doesn't answer, or not properly (retriable)
+    ├── OtherLog            the log isn't the one that was read before
     └── LogDamaged          the log can't be read to its end; the text says where it ends
         └── EntryDamaged    bytes that should be an intact entry are not: file, offset, facts
 
@@ -81,6 +82,26 @@ class ObjectsUnreadable(ReadingError, OSError):
     def __reduce__(self) -> tuple[type[ObjectsUnreadable], tuple[str, str]]:
         """Engines bring it back from other processes, by all its facts."""
         return ObjectsUnreadable, (self.path, self.reason)
+
+
+class OtherLog(ReadingError):
+    """What was read before `offset` was another log's. Of which of them the rest is wanted nobody
+    can tell: whoever reads begins anew, or names the log that it was."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+    def __init__(self, commitlog: str, offset: int, reason: str) -> None:
+        super().__init__(
+            f"{commitlog} isn't the log that was read up to byte {offset}: {reason}. Begin anew, "
+            "or name that log"
+        )
+        self.commitlog = commitlog
+        self.offset = offset
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[OtherLog], tuple[str, int, str]]:
+        """Engines bring it back from other processes, by all its facts."""
+        return OtherLog, (self.commitlog, self.offset, self.reason)
 
 
 class LogDamaged(ReadingError):

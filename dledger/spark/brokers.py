@@ -286,11 +286,12 @@ class Brokers:
         if end <= request.offset:
             raise OffsetOutOfRange(f"{place} ends at {end}")
 
-    def committed(self, group: str, topic: str, queue_id: int) -> int:
-        """The group's offset in the queue; 0 if it has none."""
+    def committed(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The group's offset in the queue; None if it has none."""
         request = pb.FetchOffsetsRequest(group=group, topic=topic)
         answer = self._call(FETCH_OFFSETS, request, Effect.NONE)
-        return max((each.offset for each in answer.offsets if each.queue_id == queue_id), default=0)
+        found = (each.offset for each in answer.offsets if each.queue_id == queue_id)
+        return max(found, default=None)
 
     # --- what is written ----------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from dledger.records.marks import MARKS, mark_of
 from dledger.records.record import decode_records
 from dledger.spark.brokers import Brokers, Topic
 from dledger.spark.errors import WriteRefused
@@ -20,8 +21,6 @@ QUEUE: Final = 0
 VERSION: Final = 2
 _BEFORE: Final = 1  # without the number of queues
 _PAGE: Final = 256  # records that one look back asks for
-# Batches that are numbered by days, hours or seconds don't meet in one with the last.
-_MARKS: Final = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,8 @@ class Looked:
         over: the latest batch that is said to be over; -1: none is.
         bounds: the first offset that is kept, and where the look began.
         is_whole: whether nothing of the batch can lie before what is kept, by what was seen.
-        has_earlier: whether an intent of an earlier batch was seen, whoever wrote it.
+        has_earlier: whether an intent of an earlier batch was seen that the release before wrote,
+            whichever task's.
         incarnation: of the topic.
     """
 
@@ -184,7 +184,7 @@ def look_back(
         elif each.batch >= batch:
             found.append(each)
         else:
-            has_earlier = True
+            has_earlier = has_earlier or each.is_of_before
             if each.partition in own:
                 is_whole = True
                 if each.is_of_before and over < 0:
@@ -214,32 +214,32 @@ def _backwards(brokers: Brokers, topic: Topic, floor: int) -> Iterator[tuple[int
 # --- where retention doesn't reach ----------------------------------------------------------------
 
 
-def mark_of(topic: str, batch: int) -> str:
-    """The consumer group whose offset in the topic says how far intents are of `batch` or earlier
-    ones. Offsets outlive records. There are `_MARKS` of them, taken in turn, so that a batch that
-    is written again is told from the next one."""
-    return f"{topic}-{batch % _MARKS}"
-
-
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """How far the topic is over, by its marks.
+    """How far the topic is over, by its marks: consumer groups, whose offsets outlive records, and
+    which brokers don't forget. There are `MARKS` of them, taken in turn, so that a batch that is
+    written again is told from the next one.
 
     Attributes:
         own: the mark of the batch, or of one that has the same.
         others: the greatest of all others.
+        are_set: whether there is any, be it at 0: whoever finds the topic empty sets one there
+            before the first intent, so that marks that have gone are told from those of a query
+            that hasn't committed anything.
     """
 
     topic: str
     batch: int
     own: int
     others: int
+    are_set: bool
 
     @classmethod
     def read(cls, brokers: Brokers, topic: str, batch: int) -> Self:
-        groups = [mark_of(topic, batch + each) for each in range(_MARKS)]
-        own, *others = [brokers.committed(group, topic, QUEUE) for group in groups]
-        return cls(topic, batch, own, max(others))
+        groups = [mark_of(topic, batch + each) for each in range(MARKS)]
+        found = [brokers.committed(group, topic, QUEUE) for group in groups]
+        own, *others = [mark or 0 for mark in found]
+        return cls(topic, batch, own, max(others), any(mark is not None for mark in found))
 
     def check_not_committed(self) -> None:
         """The batch isn't over, where batches are numbered one after the other: then its mark is
@@ -251,6 +251,22 @@ class Marks:
         if self.own > self.others:
             raise committed(self.batch)
 
+    def check_there(self, looked: Looked) -> None:
+        """Marks were set, and are there; a query of the release before has none, and its intents no
+        late ones to speak of.
+
+        Raises:
+            WriteRefused: they have gone.
+        """
+        if self.are_set or looked.has_earlier:
+            return
+        raise WriteRefused(
+            f"{self.topic} begins at {looked.bounds[0]}, and its consumer groups {self.topic}-0 to "
+            f"-{MARKS - 1}, which say what batches are over, are gone: nobody knows whether batch "
+            f"{self.batch} is stored, in part or as a whole; failOnLostMarks=false goes on as if "
+            "it wasn't, and stores those rows twice that are"
+        )
+
     def check_kept(self, looked: Looked) -> None:
         """No intent of the batch can have been let go of by retention.
 
@@ -259,9 +275,6 @@ class Marks:
         """
         first = looked.bounds[0]
         if self.others >= first:
-            return
-        # A query of the release before has no marks yet, and its intents no late ones to speak of.
-        if not self.others and looked.has_earlier:
             return
         raise WriteRefused(
             f"{self.topic} begins at {first}, and what was written down of batch {self.batch} may "

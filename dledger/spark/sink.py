@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 
 from dledger.client.epochs import TOKEN_SIZE
 from dledger.client.errors import QueuesChanged, TopicNotFound
+from dledger.records.marks import mark_of, progress_topic
 from dledger.spark import options as opt
 from dledger.spark import progress
 from dledger.spark.brokers import Access, Brokers, Topic
@@ -36,7 +37,10 @@ from dledger.spark.steps import Rows, Step, next_step, steps_of
 if TYPE_CHECKING:
     import pyarrow
 
-WRITE_OPTIONS: Final = ("topic", "producer", "batchId", "order", "failOnLostIntents")
+WRITE_OPTIONS: Final = (
+    *("topic", "producer", "batchId", "order"),
+    *("failOnLostIntents", "failOnLostMarks"),
+)
 ORDERS: Final = ("rows", "content")
 _NAME: Final = re.compile(r"[A-Za-z0-9_%-]{1,100}")  # With what is put behind it, a topic's still.
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -57,6 +61,7 @@ class Writing:
         has_intents: whether tasks write them: not for a producer that will never come back.
         as_of: without intents, an entry of before the first attempt of any task.
         fails_on_lost: whether a task ends where retention may have taken its intents.
+        fails_on_lost_marks: and where nothing is left that says what batches are over.
         is_stream: whether batches are numbered one after the other.
     """
 
@@ -68,6 +73,7 @@ class Writing:
     has_intents: bool = True
     as_of: int = 0
     fails_on_lost: bool = True
+    fails_on_lost_marks: bool = True
     is_stream: bool = False
 
     @classmethod
@@ -88,14 +94,15 @@ class Writing:
         order = options.get("order", ORDERS[0])
         if order not in ORDERS:
             raise BadOption(f"order is {order!r}: {' or '.join(ORDERS)} is wanted")
-        strict = opt.is_true(options, "failOnLostIntents")
-        topic = options.get("topic", "")
-        access = Access.of(options)
-        return cls(access, topic, producer, int(text), order, fails_on_lost=strict)
+        return cls(
+            *(Access.of(options), options.get("topic", ""), producer, int(text), order),
+            fails_on_lost=opt.is_true(options, "failOnLostIntents"),
+            fails_on_lost_marks=opt.is_true(options, "failOnLostMarks"),
+        )
 
     @property
     def progress_topic(self) -> str:
-        return f"{self.producer}-progress"
+        return progress_topic(self.producer)
 
 
 class Written(WriterCommitMessage):
@@ -196,7 +203,7 @@ def commit_batch(messages: Sequence[WriterCommitMessage | None]) -> None:
             looked = progress.look_back(brokers, topic.name, writing.batch, (), behind=end)
             progress.check_all_told(looked, writing.batch, partitions)
             end = looked.bounds[1]
-        mark = progress.mark_of(topic.name, writing.batch)
+        mark = mark_of(topic.name, writing.batch)
         brokers.commit(mark, topic, progress.QUEUE, end)
 
 
@@ -340,6 +347,8 @@ class _Task:
         writing = self._writing
         topic, batch = writing.progress_topic, writing.batch
         looked = progress.look_back(self._brokers, topic, batch, (self._partition,))
+        if looked.bounds == (0, 0):
+            self._set_first_mark()
         own = progress.own_intents(looked, batch, self._partition)
         if not own and not looked.is_whole:
             self._check_kept(looked)
@@ -351,6 +360,13 @@ class _Task:
             progress.check_topics(task, first, self._spool.topics)
         return own
 
+    def _set_first_mark(self) -> None:
+        """Before the first intent: from now on marks that aren't there were lost."""
+        topic = self._brokers.topic(self._writing.progress_topic)
+        if topic is not None:
+            mark = mark_of(topic.name, self._writing.batch)
+            self._brokers.commit(mark, topic, progress.QUEUE, 0)
+
     def _check_kept(self, looked: Looked) -> None:
         """Retention has taken nothing of this task's; or whoever wrote the options takes the risk.
 
@@ -361,6 +377,10 @@ class _Task:
         marks = progress.Marks.read(self._brokers, writing.progress_topic, writing.batch)
         if writing.is_stream:
             marks.check_not_committed()
+        if not marks.are_set:
+            if writing.fails_on_lost_marks:
+                marks.check_there(looked)
+            return
         # Whose next number there is 0 has never written an intent, in this batch or before; or is
         # forgotten, or a partition that a batch is given which was committed without it.
         numbers = self._numbers.get((writing.progress_topic, looked.incarnation), {})

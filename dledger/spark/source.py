@@ -7,7 +7,9 @@ topics that were deleted since are left out. Equality on `topic` and comparisons
 `store_time` are pushed down where the session has `spark.sql.python.filterPushdown.enabled`.
 
 A stream's offset is one byte position between entries, so a restart at any moment goes on exactly
-where the last committed batch ended. Spark decides how much a batch may be: the source's own limit
+where the last committed batch ended. With it come the broker group's name and the running digest
+there, by which a log is told from another one (`dledger.reading.places`); the release before said
+the position alone, and is believed. Spark decides how much a batch may be: the source's own limit
 as a rule, everything there is for `Trigger.Once`, and what there was at the start, a limited batch
 at a time, for `Trigger.AvailableNow`. A limited batch ends within one segment.
 """
@@ -42,6 +44,13 @@ from dledger.reading.arrow import to_arrow
 from dledger.reading.chunks import LogRange
 from dledger.reading.decode import LeftOut, Wanted, read_records
 from dledger.reading.errors import LogDamaged
+from dledger.reading.places import (
+    Place,
+    check_same_log,
+    check_same_range,
+    first_place,
+    place_behind,
+)
 from dledger.reading.ranges import entry_end_after, log_ranges, readable_log
 from dledger.reading.survey import Survey, survey_folder
 from dledger.spark import options as opt
@@ -53,6 +62,7 @@ if TYPE_CHECKING:
 
     from dledger.reading.lifetimes import Lifetimes
 
+Offset = dict[str, Any]  # what a `Place` says
 DEFAULT_BATCH_BYTES: Final = 64 << 20
 _SPLIT_BYTES: Final = 256 << 20
 
@@ -150,8 +160,8 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """It travels to executors with its `read`; ranges say what is left out there."""
         return self.__dict__ | {"_lifetimes": None}
 
-    def initialOffset(self) -> dict[str, int]:
-        return {"offset": self._log().retained_from}
+    def initialOffset(self) -> Offset:
+        return first_place(self._log()).told()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return self._limit
@@ -160,19 +170,23 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What commits from now on is another run's."""
         self._target = self._readable().settled
 
-    def reportLatestOffset(self) -> dict[str, int]:
+    def reportLatestOffset(self) -> Offset:
         return {"offset": self._readable().settled}
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """As far as `limit` lets a batch go, and one entry at least, if there is one.
 
         Raises:
-            LogDamaged: retention has taken what comes next.
+            LogDamaged: retention has taken what comes next, or the log ends before it.
+            OtherLog: it is another log than the one that was read.
         """
-        log = self._readable()
+        whole, place = self._log(), Place.of(start)
+        check_same_log(whole, place)
+        self._check_reaches(whole, place.offset)
+        log = self._followed(whole).cut(whole)
         if self._target is not None:
             log = replace(log, settled=min(log.settled, self._target))
-        at = self._next(log, start["offset"])
+        at = self._next(log, place.offset)
         match limit:
             case ReadMaxBytes(max_bytes):
                 end = entry_end_after(log, at, max_bytes)
@@ -180,20 +194,53 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = entry_end_after(log, at, log.settled, max_rows)
             case _:
                 end = log.settled
-        return {"offset": max(end, at)}
+        if max(end, at) <= place.offset:
+            return start  # Word for word, so that nothing is new.
+        return place_behind(log, self._begin(log, place, at), max(end, at)).told()
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+    def _begin(self, log: Survey, place: Place, at: int) -> Place:
+        """Where a batch begins that was to begin at the place."""
+        return place if at == place.offset else first_place(log)
+
+    def _check_reaches(self, log: Survey, offset: int) -> None:
+        """The log is durable up to the offset, as far as the user wants to know. It may be known
+        committed to less for a moment: how far is derived anew where a replica lost its queues.
+
+        Raises:
+            LogDamaged: it isn't.
+        """
+        if self._fails_on_loss and max(log.end, log.settled) < offset:
+            raise LogDamaged(
+                f"the log at {self._path} ends at byte {log.end}, and this stream has read to "
+                f"{offset}: it is another log, or has lost its end, or is a replica that isn't as "
+                "far; failOnDataLoss=false waits until it is"
+            )
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """A task a segment. The end was known committed when it was named, and still is.
 
         Raises:
-            LogDamaged: retention has taken some of it since then, or a segment is missing.
+            LogDamaged: retention has taken some of it since then, or a segment is missing, or the
+                log ends before.
+            OtherLog: it is another log than the one that this was planned of.
         """
-        if start["offset"] >= end["offset"]:
+        begin, until = Place.of(start), Place.of(end)
+        if begin.offset >= until.offset:
             return []
         log = self._log()
-        parts = log_ranges(log, self._next(log, start["offset"]), end["offset"])
+        self._check_planned(log, begin, until)
+        parts = log_ranges(log, self._next(log, begin.offset), until.offset)
         left_out = self._followed(log).left_out(includes_deleted=not self._leaves_out_deleted)
         return [InputPartition(([part], left_out)) for part in parts]
+
+    def _check_planned(self, log: Survey, begin: Place, until: Place) -> None:
+        """The log is the one that the batch was planned of, from its begin to its end."""
+        if max(log.end, log.settled) < until.offset:
+            raise LogDamaged(
+                f"the log at {self._path} ends at byte {log.end}, and a batch of this stream was "
+                f"planned up to {until.offset}: it is another log, or has lost its end"
+            )
+        check_same_range(log, begin, until)
 
     def _followed(self, log: Survey) -> Lifetimes:
         """What is no message, as far as the log is settled now."""
@@ -222,7 +269,7 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         return _read(partition.value, self._wanted)
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: Offset) -> None:
         """Nothing is kept here: the log stays as it is."""
 
     def stop(self) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +25,18 @@ from audit.contents.stats import bucket_of, counted_percentile, stats_as_json, s
 from audit.engines.engine import Engine, LocalEngine
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
-from dledger.reading.errors import EntryDamaged
+from dledger.reading.errors import EntryDamaged, OtherLog
+from dledger.reading.places import Place
 from dledger.reading.survey import survey_folder
-from tests.audit.replicas import SEGMENT, LogBuilder, ReplicaSet, dropping, start_of, usual_entries
+from tests.audit.replicas import (
+    SEGMENT,
+    LogBuilder,
+    ReplicaSet,
+    build,
+    dropping,
+    start_of,
+    usual_entries,
+)
 from tests.audit.test_table import expected_rows
 
 pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
@@ -68,6 +79,49 @@ def test_export_goes_on_where_it_ended(tmp_path: Path) -> None:
     offsets = exported_offsets(tmp_path / "out")
     assert len(offsets) == len(set(offsets)) == sum(sizes)
     assert all(sizes)
+
+
+def test_export_goes_on_with_its_own_log_only(tmp_path: Path) -> None:
+    """A directory with another one that is longer, be it alike up to some place; a run that broke
+    off is taken up in its own log only, too. What the release before left is believed."""
+    path, target, entries = tmp_path / "n1", tmp_path / "out", list(usual_entries(20))
+    replica = Replica("n1", str(path))
+    other = replace(entries[-1], producer=bytes(15) + b"x")
+    build(path, entries[:10])
+    first = export_messages(replica, target, LocalEngine())
+    before, files = read_state(target), exported_offsets(target)
+    for changed in ([other, *entries], [*entries[:9], other, *entries]):
+        shutil.rmtree(path)
+        build(path, changed)
+        with pytest.raises(OtherLog, match=f"read up to byte {first.end}"):
+            export_messages(replica, target, LocalEngine())
+        assert (read_state(target), exported_offsets(target)) == (before, files)
+    assert before is not None
+    shutil.rmtree(path)
+    builder = build(path, [*entries[:10], other, *entries])
+    end = builder.headers[14].physical_offset
+    write_state(target, replace(before, pending=end, pending_digest=1))
+    with pytest.raises(OtherLog, match=f"read up to byte {end}"):
+        export_messages(replica, target, LocalEngine())
+    write_state(target, replace(before, pending=end, pending_digest=builder.headers[13].digest))
+    assert export_messages(replica, target, LocalEngine()).end == builder.log.end_offset
+
+
+def test_export_of_the_release_before_goes_on(tmp_path: Path) -> None:
+    """It kept no digests, and is believed; from the next run on it has them."""
+    path, target, entries = tmp_path / "n1", tmp_path / "out", list(usual_entries(20))
+    replica = Replica("n1", str(path))
+    build(path, entries[:10])
+    first = export_messages(replica, target, LocalEngine())
+    state = json.loads((target / STATE_FILE).read_text())
+    del state["done_digest"], state["pending_digest"]
+    (target / STATE_FILE).write_text(json.dumps(state))
+    shutil.rmtree(path)
+    builder = build(path, [replace(each, producer=bytes(15) + b"x") for each in entries])
+    assert export_messages(replica, target, LocalEngine()).start == first.end
+    again = read_state(target)
+    assert again is not None
+    assert again.done_place == Place(builder.log.end_offset, "g", builder.headers[-1].digest)
 
 
 def test_export_is_of_the_topics_it_was_begun_with(three: ReplicaSet, tmp_path: Path) -> None:

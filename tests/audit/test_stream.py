@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,11 +23,12 @@ from audit.reading.replica import Replica
 from audit.reading.survey import committed_log
 from dledger.reading.decode import Wanted
 from dledger.reading.entry import EntryHeader
-from dledger.reading.errors import LogDamaged
+from dledger.reading.errors import LogDamaged, OtherLog
+from dledger.reading.places import Place, place_behind
 from dledger.spark import BadOption, SparkUnavailable
 from dledger.spark.java import find_java
 from dledger.spark.source import CommitLogSource, CommitLogStream
-from tests.audit.replicas import LogBuilder, ReplicaSet, usual_entries
+from tests.audit.replicas import Entry, LogBuilder, ReplicaSet, build, usual_entries
 from tests.audit.test_table import expected_rows
 
 ROOT = Path(__file__).parent.parent.parent
@@ -70,7 +74,8 @@ def test_trigger_that_takes_everything_gets_everything(three: ReplicaSet) -> Non
     """The source's own limit isn't Spark's then; a task for each segment."""
     stream = stream_of(three)
     end = stream.latestOffset({"offset": 0}, ReadAllAvailable())
-    assert end == {"offset": three.end} == stream.reportLatestOffset()
+    assert end["offset"] == three.end
+    assert stream.reportLatestOffset() == {"offset": three.end}
     starts = [each.value[0][0].start for each in stream.partitions({"offset": 0}, end)]
     assert starts == three.bases()[: len(starts)]
     assert len(starts) > 1
@@ -118,6 +123,99 @@ def test_missing_segment_is_no_gap_to_step_over(three: ReplicaSet) -> None:
     stream = stream_of(three)
     with pytest.raises(LogDamaged, match="lacks bytes 16384 to 32768"):
         stream.partitions({"offset": 0}, {"offset": three.end})
+
+
+# --- whose log it is ------------------------------------------------------------------------------
+
+
+def replaced(path: Path, entries: list[Entry]) -> int:
+    """Another log is in the directory, of these entries; where it ends."""
+    shutil.rmtree(path, ignore_errors=True)
+    return build(path, entries).log.end_offset
+
+
+def read_to(path: Path, end: int) -> dict[str, Any]:
+    """The offset of a stream that has read so far, a batch at a time."""
+    stream = CommitLogStream(str(path), Wanted(), ReadMaxBytes(1))
+    at = stream.initialOffset()
+    while at["offset"] < end:
+        at = stream.latestOffset(at, ReadMaxBytes(1))
+    return at
+
+
+def test_places_of_a_log_are_the_same_however_they_are_reached(three: ReplicaSet) -> None:
+    """An entry at a time, or all at once; each is told, and each is of this log."""
+    log, stream = committed_log(Replica("n1", str(three.paths["n1"]))), stream_of(three)
+    first = at = stream.initialOffset()
+    while (after := stream.latestOffset(at, ReadMaxBytes(1))) != at:
+        assert after["digest"] == between(three.headers, at["offset"], after["offset"])[-1].digest
+        assert place_behind(log, Place.of(first), after["offset"]).told() == after
+        assert len(stream.partitions(first, after)) >= len(stream.partitions(at, after)) == 1
+        at = after
+    assert at == stream.latestOffset(first, ReadAllAvailable())
+    assert at["offset"] == three.end
+
+
+@pytest.mark.parametrize("count", [1, 19])
+def test_log_that_ends_before_what_was_read_ends_a_stream(tmp_path: Path, count: int) -> None:
+    """A restore to an earlier moment, a power cut, a replica that isn't as far: nothing was said,
+    and nothing read. Who may lose messages waits."""
+    path, entries = tmp_path / "n1", list(usual_entries(20))
+    at = read_to(path, replaced(path, entries))
+    replaced(path, entries[:count])
+    stream = CommitLogStream(str(path), Wanted(), ReadMaxBytes(5000))
+    with pytest.raises(LogDamaged, match=f"and this stream has read to {at['offset']}"):
+        stream.latestOffset(at, ReadMaxBytes(5000))
+    with pytest.raises(LogDamaged, match=f"was planned up to {at['offset']}"):
+        stream.partitions(stream.initialOffset(), at)
+    lenient = CommitLogStream(str(path), Wanted(), ReadMaxBytes(5000), fails_on_loss=False)
+    assert lenient.latestOffset(at, ReadMaxBytes(5000)) == at
+    replaced(path, [*entries, *entries])
+    assert lenient.latestOffset(at, ReadAllAvailable())["offset"] > at["offset"]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("at_entry", [True, False])
+def test_log_that_isnt_the_one_that_was_read_ends_a_stream(
+    tmp_path: Path, at_entry: bool, strict: bool
+) -> None:
+    """Longer than what was read, so that its end says nothing: what lay before would never be read,
+    or an entry would be said to be damaged where none begins."""
+    path, entries = tmp_path / "n1", list(usual_entries(20))
+    at, first = read_to(path, replaced(path, entries)), read_to(path, 0)
+    others = [replace(each, producer=bytes(15) + b"x") for each in entries]
+    if not at_entry:
+        others = [entries[3], *others]
+    replaced(path, [*others, *others])
+    stream = CommitLogStream(str(path), Wanted(), ReadMaxBytes(5000), fails_on_loss=strict)
+    with pytest.raises(OtherLog, match=f"read up to byte {at['offset']}: what lies there doesn't"):
+        stream.latestOffset(at, ReadMaxBytes(5000))
+    with pytest.raises(OtherLog):
+        stream.partitions(first, at)
+    before = {"offset": at["offset"]}  # Of the release before, which is believed.
+    if at_entry:
+        assert stream.latestOffset(before, ReadMaxBytes(5000))["offset"] > at["offset"]
+
+
+def test_batch_of_a_log_that_was_other_within_it_isnt_planned(tmp_path: Path) -> None:
+    """Up to its begin the log is the same, and it ends where it did."""
+    path, entries = tmp_path / "n1", list(usual_entries(20))
+    end = replaced(path, entries)
+    begin, until = read_to(path, 1), read_to(path, end)
+    assert replaced(path, [*entries[:-1], replace(entries[-1], producer=bytes(15) + b"x")]) == end
+    stream = CommitLogStream(str(path), Wanted(), ReadMaxBytes(5000))
+    assert stream.latestOffset(begin, ReadAllAvailable())["offset"] == end
+    with pytest.raises(OtherLog, match="what lies before isn't what was read"):
+        stream.partitions(begin, until)
+
+
+def test_log_of_another_broker_group_is_told_by_its_name(three: ReplicaSet) -> None:
+    """However alike they are."""
+    stream = stream_of(three)
+    at = stream.latestOffset(stream.initialOffset(), ReadMaxBytes(1)) | {"broker_group": "other"}
+    with pytest.raises(OtherLog, match="and that was of 'other'") as caught:
+        stream.latestOffset(at, ReadMaxBytes(1))
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 import pytest
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.groups import keeper, strategies
+from broker.leader.groups import strategies
 from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.groups.pace import USUAL_PACE
 from broker.leader.units import ProposedUnit
@@ -508,41 +508,3 @@ def test_grants_that_are_refused_again_and_again_do_not_fill_the_log() -> None:
     machine.offsets.max_progress = 10
     room.pass_ms(15_000, seat)
     assert len(member.held) == QUEUES
-
-
-def test_unused_groups_are_forgotten_through_the_log() -> None:
-    """By lived time, which their offsets don't outlive; groups with members stay."""
-    room = Room()
-    seat = room.seat()
-    seat.join("a")
-    gone = seat.join("b", group="gone")
-    room.pass_ms(SOON_MS, seat)
-    assert gone.held
-    seat.leave(1)
-    room.pass_ms(SOON_MS, seat)
-    machine = room.machine
-    machine.lived_time.lived_ms += PACE.unused_ms
-    room.pass_ms(PACE.forget_ms + 100, seat)
-    assert machine.groups.get("gone") is None
-    assert not machine.offsets.has("gone")
-    assert machine.groups.get("g") is not None
-
-
-def test_a_group_whose_failed_messages_may_wait_is_not_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """However short the time is that it may be unused."""
-    monkeypatch.setattr(keeper, "LONGEST_WAIT_MS", 2 * PACE.unused_ms)
-    room = Room()
-    room.own_topic("%RETRY%waits")
-    seat = room.seat()
-    for slot, group in enumerate(("waits", "gone")):
-        seat.join("a", group=group)
-        room.pass_ms(SOON_MS, seat)
-        seat.leave(slot)
-    room.pass_ms(SOON_MS, seat)
-    machine = room.machine
-    for expected in ({"waits"}, set()):
-        machine.lived_time.lived_ms += PACE.unused_ms
-        room.pass_ms(PACE.forget_ms + 100, seat)
-        assert {group.name for group in machine.groups} == expected

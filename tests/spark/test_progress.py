@@ -10,10 +10,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
 
+from dledger.records.marks import mark_of
 from dledger.spark import BadOption, sending
 from dledger.spark.brokers import Access, Brokers
 from dledger.spark.errors import WriteRefused
-from dledger.spark.progress import QUEUE, Intent, Over, TopicIntent, decode, mark_of
+from dledger.spark.progress import QUEUE, Intent, Over, TopicIntent, decode
 from dledger.spark.sink import Writing, commit_batch
 from dledger.testing import BlockingFakeGroup
 from dledger.wire import broker_pb2 as pb
@@ -39,6 +40,12 @@ def let_go(group: BlockingFakeGroup, writing: Writing, kept: int = 0) -> None:
     """Retention takes all intents but the last `kept`."""
     (queue,) = group._group.model.topics[writing.progress_topic]
     queue.min_offset = len(queue.records) - kept
+
+
+def forget_groups(group: BlockingFakeGroup) -> None:
+    """The brokers know no consumer group any more, as nobody has used one for long: those of the
+    release before forgot marks, too."""
+    group._group.model.offsets.clear()
 
 
 def woken(partition: int, version: int = 2) -> bytes:
@@ -276,9 +283,66 @@ def test_query_of_the_release_before_goes_on(group: BlockingFakeGroup, writing: 
     """Nothing says that its batches are over, and its oldest intents have gone."""
     for batch in range(3):
         write(writing, BODIES[:3], batch=batch)
+    fill(group.addresses, writing.progress_topic, QUEUE, [woken(0, version=1)])
     let_go(group, writing, kept=1)
+    forget_groups(group)
     write(writing, BODIES[:3], partition=1, batch=3)
     assert group.bodies(writing.topic, 0) == BODIES[:3] * 4
+
+
+@pytest.mark.parametrize("are_forgotten", [False, True])
+@pytest.mark.parametrize("strict", [False, True])
+def test_stream_whose_marks_have_gone_takes_no_batch_for_new(
+    group: BlockingFakeGroup, writing: Writing, *, strict: bool, are_forgotten: bool
+) -> None:
+    """Its driver died before Spark knew that the batch was committed, and was away for so long that
+    intents, groups and perhaps producers have gone: nothing says anything of the batch."""
+    stream = replace(writing, is_stream=True, fails_on_lost=strict)
+    for batch in range(3):
+        commit_batch([write(stream, BODIES[batch : batch + 1], batch=batch)])
+    let_go(group, writing)
+    forget_groups(group)
+    if are_forgotten:
+        group._group.model.forget()
+    with pytest.raises(WriteRefused, match="which say what batches are over, are gone"):
+        write(stream, BODIES[2:3], batch=2)
+    assert group.bodies(writing.topic, 0) == BODIES[:3]
+    knows = replace(stream, fails_on_lost_marks=False)
+    for batch in (3, 4):  # That the third one was committed, Spark has noted by now.
+        commit_batch([write(knows, BODIES[batch : batch + 1], batch=batch)])
+        knows = stream
+        let_go(group, writing)
+    assert group.bodies(writing.topic, 0) == BODIES[:5]
+
+
+def test_late_intent_is_no_mark(group: BlockingFakeGroup, writing: Writing) -> None:
+    """An attempt that outlived its batch says nothing of what groups said that are gone."""
+    commit_batch([write(writing, BODIES[:3])])
+    commit_batch([write(writing, BODIES[3:], batch=1)])
+    fill(group.addresses, writing.progress_topic, QUEUE, [woken(7)])
+    let_go(group, writing, kept=1)
+    forget_groups(group)
+    with pytest.raises(WriteRefused, match="nobody knows whether batch 1 is stored"):
+        write(writing, BODIES[3:], batch=1)
+    assert group.bodies(writing.topic, 0) == BODIES
+
+
+def test_mark_is_set_before_the_first_intent(
+    group: BlockingFakeGroup, writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a first batch that is long looked like one whose marks have gone."""
+    seen: list[bool] = []
+    send = Brokers.send
+
+    def sent(self: Brokers, producer: bytes, parts: list[pb.SendBatch]) -> list[pb.SendResult]:
+        mark = mark_of(writing.progress_topic, 0)
+        seen.append((mark, writing.progress_topic) in group._group.model.offsets)
+        return send(self, producer, parts)
+
+    monkeypatch.setattr(Brokers, "send", sent)
+    write(writing, BODIES[:3])
+    assert seen
+    assert all(seen)
 
 
 def test_look_back_ends_at_the_batch_before(
@@ -317,5 +381,7 @@ def test_option_is_true_or_false() -> None:
     options = {"bootstrap": "127.0.0.1:1", "topic": "a"}
     assert Writing.of(options).fails_on_lost
     assert not Writing.of(options | {"failOnLostIntents": "false"}).fails_on_lost
+    assert Writing.of(options).fails_on_lost_marks
+    assert not Writing.of(options | {"failOnLostMarks": "false"}).fails_on_lost_marks
     with pytest.raises(BadOption, match="failOnLostIntents is 'maybe'"):
         Writing.of(options | {"failOnLostIntents": "maybe"})

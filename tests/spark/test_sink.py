@@ -19,11 +19,12 @@ from dledger.client import ProducerOptions
 from dledger.client.blocking import BlockingClient
 from dledger.client.errors import ProducerFenced, TopicNotFound
 from dledger.client.routing import queue_of_key
+from dledger.records.marks import mark_of
 from dledger.spark import BadOption, sending, sink
 from dledger.spark.brokers import Access, Brokers
 from dledger.spark.errors import RowRefused, WriteRefused
 from dledger.spark.network import TopicsSource
-from dledger.spark.progress import Intent, mark_of
+from dledger.spark.progress import Intent
 from dledger.spark.sink import Writing, Written, commit_batch, write_task
 from dledger.testing import BrokerGroup
 from dledger.wire import broker_pb2 as pb
@@ -208,11 +209,8 @@ def test_partitions_that_a_repeated_batch_lacks_are_told_of(
     topic = writing.progress_topic
     with Brokers(writing.access) as brokers:
         marks = [brokers.committed(mark_of(topic, batch), topic, 0) for batch in range(3)]
-    assert marks == [
-        0,
-        4,
-        0,
-    ]  # The failed batch has none; behind its intents, one more, and a word.
+    # The failed batch's is where it began; behind its intents, one more, and a word.
+    assert marks == [0, 4, None]
 
 
 def test_topic_made_anew_between_attempts_gets_the_whole_batch(

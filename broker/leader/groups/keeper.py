@@ -24,24 +24,20 @@ from broker.errors import BrokerError, ErrorCode
 from broker.leader.commands import Commands
 from broker.leader.groups.assigning import Assigning, Counts
 from broker.leader.groups.ending import Ends
+from broker.leader.groups.forgetting import Forgetting
 from broker.leader.groups.pace import USUAL_PACE, Pace
 from broker.leader.groups.planning import State, all_topics
 from broker.leader.groups.presence import Presence
 from broker.leader.groups.starting import Queues
 from broker.leader.groups.strategies import StrategyUnknown, strategy_of
-from broker.leader.groups.unread import left_unread
 from broker.state.leases import Place
 from broker.state.level import Level
 from broker.state.lived_time import LivedTime
 from broker.state.offsets import Offsets
-from broker.state.refusals import Refusal
 from dledger.ports import Turns
-from dledger.records.reserved import LEVEL_DELAYS_MS, retry_topic
 
 GROUPS_A_TICK: Final = 8
 MAX_STREAMS: Final = 2_048
-FORGOTTEN_AT_ONCE: Final = 16
-LONGEST_WAIT_MS: Final = LEVEL_DELAYS_MS[-1]
 RETURNS_A_SECOND: Final = 2_000  # members that come back to a new leader
 
 log = structlog.get_logger(__name__)
@@ -136,7 +132,7 @@ class GroupKeeper:
         self._broker_group = broker_group
         self._turns = turns
         self.pace = pace
-        self._is_waited_for = is_waited_for
+        self._forgetting = Forgetting(state, commands, reader, pace.unused_ms, is_waited_for)
         self._forget_ticks, self._retry_ticks = map(pace.ticks, (pace.forget_ms, pace.retry_ms))
         self._term = 0
         self._kept: dict[str, _Kept] = {}
@@ -151,7 +147,7 @@ class GroupKeeper:
         self._ends = self._no_ends()
         self._counts = Counts()
         self._assigning = self._nothing_assigned()
-        self._ended = self._forgotten = 0
+        self._ended = 0
 
     def _silent(self) -> Presence:
         pace = self.pace
@@ -374,7 +370,7 @@ class GroupKeeper:
         self._presence.on_tick(is_late=is_late)
         self._ends.on_tick()
         if self.now % self._forget_ticks == 0:
-            self._forget_groups()
+            self._forgetting.forget_groups()
         if self.now % self._retry_ticks == 0:
             self._end_silent_streams()
         if self._wakes:
@@ -444,38 +440,6 @@ class GroupKeeper:
         for session in self._kept[name].attached if name in self._kept else ():
             self.tell(session)
 
-    # --- what is over ---------------------------------------------------------------------------
-
-    def _forget_groups(self) -> None:
-        """Groups that nobody has used for long; every replica looks again."""
-        pace, lived_ms = self.pace, self._state.lived_time.lived_ms
-        found = self._state.groups.forgettable(lived_ms, pace.unused_ms, FORGOTTEN_AT_ONCE)
-        names = [each for each in found if not self._may_wait(each, lived_ms)]
-        if not names:
-            return
-        try:
-            answer = self._commands.forget_groups(names, pace.unused_ms)
-        except BrokerError:
-            return  # there is time
-        self._forgotten += len(names)
-        asyncio.ensure_future(answer).add_done_callback(_look_away)
-        log.info("groups_forgotten", groups=names, unread=self._unread(names))
-
-    def _unread(self, names: Sequence[str]) -> dict[str, int]:
-        """By group, how many messages it leaves behind; those that leave none aren't there."""
-        groups = [group for name in names if (group := self._state.groups.get(name)) is not None]
-        counts = left_unread(self._state, self._reader, groups)
-        return {name: count for name, count in counts.items() if count}
-
-    def _may_wait(self, name: str, lived_ms: int) -> bool:
-        """Whether workers wait for the group's messages, or its messages may wait to be tried
-        again: it was used when they failed, and none waits for longer."""
-        if self._is_waited_for(name):
-            return True
-        group = self._state.groups.get(name)
-        is_recent = group is not None and lived_ms - group.used_ms < LONGEST_WAIT_MS
-        return is_recent and retry_topic(name) in self._state.topics
-
     def statistics(self) -> KeeperStatistics:
         """A frozen picture, as of now."""
         return KeeperStatistics(
@@ -485,13 +449,7 @@ class GroupKeeper:
             self._counts.granted,
             self._counts.taken,
             self._ended + self._ends.silent,
-            self._forgotten,
+            self._forgetting.count,
             self._counts.failed,
             self._counts.dropped,
         )
-
-
-def _look_away(future: asyncio.Future[Refusal | None]) -> None:
-    """Who led may not lead any more; whether it took effect shows in the state."""
-    if not future.cancelled():
-        future.exception()

@@ -217,10 +217,10 @@ ATTEMPTS = (
     ),
     Mutant(
         "forgotten-with-what-waits",
-        "broker/leader/groups/keeper.py",
-        "        return is_recent and retry_topic(name) in self._state.topics\n",
+        "broker/leader/groups/forgetting.py",
+        "        return is_recent and retry_topic(group.name) in self._state.topics\n",
         "        return False\n",
         masked="nothing in a run waits as long as a group is kept",
-        tests=_KEEPER,
+        tests=("tests/broker/test_forgetting.py",),
     ),
 )

@@ -362,6 +362,22 @@ AUDITS = (
         tests=("tests/audit/test_delivery.py",),
     ),
     Mutant(
+        "export-goes-on-in-another-log",
+        "audit/contents/export.py",
+        "        check_same_range(log, begin, state.pending_place)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
+        "export-keeps-no-digest",
+        "audit/contents/export.py",
+        '        "done_digest": state.done_digest,\n',
+        "",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
         "exports-share-a-folder",
         "audit/contents/export.py",
         "            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",

@@ -248,8 +248,8 @@ DELIVERIES = (
     ),
     Mutant(
         "forgotten-under-who-waits",
-        "broker/leader/groups/keeper.py",
-        "        if self._is_waited_for(name):\n",
+        "broker/leader/groups/forgetting.py",
+        "        if self._is_waited_for(group.name):\n",
         "        if False:\n",
         masked="no simulated group is unused for so long that it is forgotten",
         tests=_DESK,

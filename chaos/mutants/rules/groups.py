@@ -8,6 +8,7 @@ from chaos.mutants.mutant import Mutant
 _STATE = ("tests/broker/test_consuming.py",)
 _ATTENDANCE = ("tests/broker/test_attendance.py",)
 _KEEPER = ("tests/broker/test_keeper.py",)
+_FORGETTING = ("tests/broker/test_forgetting.py",)
 _PRESENCE = ("tests/broker/test_presence.py",)
 _PARTS = ("tests/broker/test_strategies.py",)
 _LOOKS = ("tests/broker/test_looks.py",)
@@ -165,6 +166,35 @@ GROUPS = (
         "            if group is not None and lived_ms - group.used_ms >= unused_ms:\n",
         masked=_BOUNDED,
         tests=_STATE,
+    ),
+    Mutant(
+        "marks-of-sinks-forgotten",
+        "broker/leader/groups/forgetting.py",
+        "        return is_set and not group.created and offsets.topic_count(group.name) == 1\n",
+        "        return False\n",
+        masked=_BOUNDED,
+        tests=_FORGETTING,
+    ),
+    Mutant(
+        "marks-of-anywhere-spared",
+        "broker/leader/groups/forgetting.py",
+        "        return is_set and not group.created and offsets.topic_count(group.name) == 1\n",
+        "        return bool(topic)\n",
+        masked=_BOUNDED,
+        tests=_FORGETTING,
+    ),
+    Mutant(
+        "spared-groups-take-others-turns",
+        "broker/state/groups.py",
+        "            if is_unused and not spares(group):\n"
+        "                found.append(group.name)\n"
+        "                if len(found) == limit:\n",
+        "            if is_unused:\n"
+        "                found += [] if spares(group) else [group.name]\n"
+        "                limit -= spares(group)\n"
+        "                if len(found) >= limit:\n",
+        masked=_BOUNDED,
+        tests=_FORGETTING,
     ),
     Mutant(
         "used-groups-forgotten",

@@ -7,6 +7,7 @@ from chaos.mutants.mutant import Mutant
 
 _READS_ONLY = "nothing is exported while a group is simulated"
 _TABLES = ("tests/audit/test_tables.py",)
+_STREAM = ("tests/audit/test_stream.py",)
 _OBJECTS = ("tests/audit/test_objects.py",)
 
 TABLES = (
@@ -33,6 +34,38 @@ TABLES = (
         "    if is_here:\n",
         masked=_READS_ONLY,
         tests=_TABLES,
+    ),
+    Mutant(
+        "stream-goes-on-in-another-log",
+        "dledger/reading/places.py",
+        "        return digest_of(frame, 0, len(frame), digest) == header.digest\n",
+        "        return True\n",
+        masked=_READS_ONLY,
+        tests=_STREAM,
+    ),
+    Mutant(
+        "no-entry-there-is-damage",
+        "dledger/reading/places.py",
+        "            except InvalidFrame:\n                return False\n",
+        "            except InvalidFrame:\n                return True\n",
+        masked=_READS_ONLY,
+        tests=_STREAM,
+    ),
+    Mutant(
+        "stream-waits-at-a-log-that-ended-earlier",
+        "dledger/spark/source.py",
+        "        if self._fails_on_loss and max(log.end, log.settled) < offset:\n",
+        "        if False:\n",
+        masked=_READS_ONLY,
+        tests=_STREAM,
+    ),
+    Mutant(
+        "batch-is-planned-of-what-is-there-now",
+        "dledger/reading/places.py",
+        "    if None not in (end.digest, found.digest) and end.digest != found.digest:\n",
+        "    if False:\n",
+        masked=_READS_ONLY,
+        tests=_STREAM,
     ),
     Mutant(
         "hole-in-a-table-is-not-told",

@@ -11,6 +11,7 @@ _SINK: Final = "tests/spark/test_sink.py::"
 _STEPS: Final = "tests/spark/test_steps.py"
 _PROGRESS: Final = "tests/spark/test_progress.py::"
 _OTHER_SIDE: Final = "tests/spark/test_other_side.py::"
+_MARKS_GONE: Final = "test_stream_whose_marks_have_gone_takes_no_batch_for_new"
 _FOLLOWING: Final = "tests/spark/test_following.py::"
 _GOES_ON: Final = "test_stream_goes_on_when_its_topic_has_fewer_queues_and_more_again"
 _IS_COMMITTED: Final = "test_stream_hears_that_its_batch_was_committed_whose_intents_have_gone"
@@ -178,17 +179,17 @@ TOPIC_TABLES = (
     ),
     Mutant(
         "two-marks-for-all-batches",
-        "dledger/spark/progress.py",
-        "_MARKS: Final = 11\n",
-        "_MARKS: Final = 2\n",
+        "dledger/records/marks.py",
+        "MARKS: Final = 11\n",
+        "MARKS: Final = 2\n",
         masked=_NO_SPARK,
         tests=(_PROGRESS + "test_query_that_rested_goes_on",),
     ),
     Mutant(
         "batch-written-again-is-told-by-its-own-mark",
         "dledger/spark/progress.py",
-        "return cls(topic, batch, own, max(others))\n",
-        "return cls(topic, batch, own, max(own, *others))\n",
+        "return cls(topic, batch, own, max(others), ",
+        "return cls(topic, batch, own, max(own, *others), ",
         masked=_NO_SPARK,
         tests=(
             _PROGRESS + "test_batch_that_is_written_again_after_its_intents_have_gone_is_refused",
@@ -236,6 +237,38 @@ TOPIC_TABLES = (
             _PROGRESS
             + "test_batch_that_was_committed_is_given_no_new_partition_when_its_intents_have_gone",
         ),
+    ),
+    Mutant(
+        "marks-that-have-gone-never-were",
+        "dledger/spark/sink.py",
+        "            if writing.fails_on_lost_marks:\n",
+        "            if writing.fails_on_lost_marks and writing.fails_on_lost:\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + _MARKS_GONE,),
+    ),
+    Mutant(
+        "who-has-no-marks-is-new",
+        "dledger/spark/sink.py",
+        "        if not marks.are_set:\n",
+        "        if False:\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + _MARKS_GONE,),
+    ),
+    Mutant(
+        "late-intent-stands-for-marks",
+        "dledger/spark/progress.py",
+        "            has_earlier = has_earlier or each.is_of_before\n",
+        "            has_earlier = True\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_late_intent_is_no_mark",),
+    ),
+    Mutant(
+        "first-mark-behind-the-first-intent",
+        "dledger/spark/sink.py",
+        "            self._set_first_mark()\n",
+        "            pass\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_mark_is_set_before_the_first_intent",),
     ),
     Mutant(
         "batch-that-is-over-ends-no-look",

@@ -1,0 +1,149 @@
+"""Places in a log that a reader goes on from, and whether a log is the one that they were taken of.
+
+A byte position says nothing of whose it is: a directory may hold another log by now, or one that
+ended earlier and was written on since. Each entry carries the running digest of all before it
+(ADR 6), so the digest in front of a place tells that a log is the same up to there. It is compared
+with what follows the place, which is one entry to read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+from dledger.reading.entry import (
+    FILLER_HEADER,
+    FILLER_HEADER_SIZE,
+    FILLER_MAGIC,
+    HEADER_SIZE,
+    digest_of,
+    parse_header,
+)
+from dledger.reading.errors import OtherLog
+from dledger.reading.files import opened, read_at
+from dledger.reading.headers import walk_headers
+from dledger.reading.survey import Survey
+from dledger.records.errors import InvalidFrame
+from dledger.records.layout import file_name
+
+_OFFSET: Final = "offset"
+_GROUP: Final = "broker_group"
+_DIGEST: Final = "digest"
+_OR: Final = "or it is damaged there (`dledger audit replicas` tells)"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A physical offset between entries.
+
+    Attributes:
+        broker_group: whose log it is in; empty: nobody said.
+        digest: of the entry that ends there; None: nobody said.
+    """
+
+    offset: int
+    broker_group: str = ""
+    digest: int | None = None
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """The place that `told` says; the release before said its offset alone."""
+        digest = told.get(_DIGEST)
+        group = str(told.get(_GROUP) or "")
+        return cls(int(told[_OFFSET]), group, None if digest is None else int(digest))
+
+    def told(self) -> dict[str, Any]:
+        """Plain values that stand for it, always the same."""
+        found: dict[str, Any] = {_OFFSET: self.offset}
+        if self.broker_group:
+            found[_GROUP] = self.broker_group
+        if self.digest is not None:
+            found[_DIGEST] = self.digest
+        return found
+
+
+def first_place(log: Survey) -> Place:
+    """Where the log begins."""
+    digest = log.start.digest if log.start is not None else None
+    return Place(log.retained_from, log.broker_group or "", digest)
+
+
+def place_behind(log: Survey, start: Place, end: int) -> Place:
+    """The place at `end`, which lies behind `start` in the same log. Without a digest where the
+    segment is missing, or is damaged: whoever reads there is told so.
+
+    Raises:
+        OSError: the segment can't be read.
+    """
+    size = log.segment_size or 0
+    if end <= start.offset or not size:
+        return start
+    place, base = Place(end, log.broker_group or start.broker_group), (end - 1) - (end - 1) % size
+    if all(each.base != base for each in log.segments):
+        return place
+    with opened(os.path.join(log.commitlog, file_name(base))) as descriptor:
+        first = max(start.offset - base, 0)
+        at, last, reason = walk_headers(descriptor, base, end - base, start=first)
+    if base + at != end and (reason != "filler" or end % size):
+        return place
+    return replace(place, digest=start.digest if last is None else last.digest)
+
+
+def check_same_log(log: Survey, place: Place) -> None:
+    """The log is the one that the place was taken of, as far as that can be told by now.
+
+    Raises:
+        OtherLog: it isn't, or is damaged there.
+        OSError: a segment can't be read.
+    """
+    ours, theirs = log.broker_group or "", place.broker_group
+    if ours and theirs and ours != theirs:
+        reason = f"it is of broker group {ours!r}, and that was of {theirs!r}"
+        raise OtherLog(log.commitlog, place.offset, reason)
+    if place.digest is None or not log.retained_from <= place.offset < log.settled:
+        return
+    if not _continues(log, place.offset, place.digest):
+        raise OtherLog(log.commitlog, place.offset, f"what lies there doesn't follow it; {_OR}")
+
+
+def check_same_range(log: Survey, start: Place, end: Place) -> None:
+    """As `check_same_log`, of both places, and the log has at the second what it had when that was
+    taken."""
+    check_same_log(log, start)
+    check_same_log(log, end)
+    found = place_behind(log, start, end.offset)
+    if None not in (end.digest, found.digest) and end.digest != found.digest:
+        raise OtherLog(log.commitlog, end.offset, f"what lies before isn't what was read; {_OR}")
+
+
+def _continues(log: Survey, at: int, digest: int) -> bool:
+    """Whether the entry at `at`, or behind what fills its segment up, follows `digest`. Where there
+    is no segment it does: whoever reads there is told so."""
+    size = log.segment_size or 0
+    while at < log.settled:
+        base = at - at % size
+        if all(each.base != base for each in log.segments):
+            return True
+        with opened(os.path.join(log.commitlog, file_name(base))) as descriptor:
+            head = read_at(descriptor, HEADER_SIZE, at - base)
+            if _is_filler(head):
+                at = base + size
+                continue
+            try:
+                header = parse_header(head, 0)
+            except InvalidFrame:
+                return False
+            frame = read_at(descriptor, min(header.total_size, size), at - base)
+        if len(frame) != header.total_size or header.physical_offset != at:
+            return False
+        return digest_of(frame, 0, len(frame), digest) == header.digest
+    return True
+
+
+def _is_filler(head: bytes) -> bool:
+    if len(head) < FILLER_HEADER_SIZE:
+        return False
+    _, magic = FILLER_HEADER.unpack_from(head, 0)
+    return bool(magic == FILLER_MAGIC)

@@ -1,0 +1,138 @@
+"""Which consumer groups a leader forgets, and which it spares however long nobody uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+import pytest
+
+from broker.leader.groups import forgetting
+from broker.leader.groups.pace import USUAL_PACE
+from dledger.records.marks import MARKS, mark_of, marked_topic, progress_topic
+from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, CommittedOffset
+from tests.broker.attended import Room
+
+PACE = USUAL_PACE
+SOON_MS = 300  # a look at the group, its grant, and the look behind it
+
+
+def commit(room: Room, group: str, topic: str) -> None:
+    """The group, which nobody has joined, has committed in the topic."""
+    node, made = room.leader, room.machine.topics[topic].incarnation
+    offset = CommittedOffset(queue_id=0, offset=0)
+    command = CommitOffsetsCommand(
+        group=group, topic=topic, offsets=[offset], topic_incarnation=made
+    )
+    with node.running():
+        answer = node.replica.appender.submit(Command(commit_offsets=command))
+    assert room.world.run(node, _awaited(answer)) is None
+
+
+async def _awaited(answer: Awaitable[object]) -> object:
+    return await answer
+
+
+def rest(room: Room) -> set[str]:
+    """Nobody uses anything for as long as groups are kept; those that are left."""
+    room.machine.lived_time.lived_ms += PACE.unused_ms
+    room.pass_ms(PACE.forget_ms + 100)
+    return {group.name for group in room.machine.groups}
+
+
+def test_unused_groups_are_forgotten_through_the_log() -> None:
+    """By lived time, which their offsets don't outlive; groups with members stay."""
+    room = Room()
+    seat = room.seat()
+    seat.join("a")
+    gone = seat.join("b", group="gone")
+    room.pass_ms(SOON_MS, seat)
+    assert gone.held
+    seat.leave(1)
+    room.pass_ms(SOON_MS, seat)
+    machine = room.machine
+    machine.lived_time.lived_ms += PACE.unused_ms
+    room.pass_ms(PACE.forget_ms + 100, seat)
+    assert machine.groups.get("gone") is None
+    assert not machine.offsets.has("gone")
+    assert machine.groups.get("g") is not None
+
+
+def test_a_group_whose_failed_messages_may_wait_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However short the time is that it may be unused."""
+    monkeypatch.setattr(forgetting, "LONGEST_WAIT_MS", 2 * PACE.unused_ms)
+    room = Room()
+    room.own_topic("%RETRY%waits")
+    seat = room.seat()
+    for slot, group in enumerate(("waits", "gone")):
+        seat.join("a", group=group)
+        room.pass_ms(SOON_MS, seat)
+        seat.leave(slot)
+    room.pass_ms(SOON_MS, seat)
+    machine = room.machine
+    for expected in ({"waits"}, set()):
+        machine.lived_time.lived_ms += PACE.unused_ms
+        room.pass_ms(PACE.forget_ms + 100, seat)
+        assert {group.name for group in machine.groups} == expected
+
+
+def test_marks_of_a_sink_are_kept_for_as_long_as_their_topic_is() -> None:
+    """A query that rests for long commits nothing; who forgot its marks took a committed batch for
+    one that never was (ADR 33). Names that are only like it are groups like any other."""
+    room = Room()
+    topic = progress_topic("q")
+    for name in (topic, "-progress"):
+        room.topic(name, queues=1)
+    marks = {mark_of(topic, batch) for batch in range(MARKS)}
+    for group in (*marks, f"{topic}-11", f"{topic}-01", topic, "-progress-1", "plain"):
+        commit(room, group, "-progress" if group.startswith("-") else topic)
+    assert rest(room) == marks
+    assert rest(room) == marks, "however long it rests"
+    room.delete(topic)
+    assert rest(room) == set()
+
+
+def test_a_mark_is_one_only_in_its_own_topic() -> None:
+    """Who commits elsewhere, or has members, bears the name and isn't one."""
+    room = Room()
+    topic = progress_topic("q")
+    room.topic(topic, queues=1)
+    both, elsewhere, joined = (mark_of(topic, each) for each in range(3))
+    for group in (both, elsewhere):
+        commit(room, group, "t")
+    commit(room, both, topic)
+    commit(room, joined, topic)
+    seat = room.seat()
+    seat.join(group=joined)
+    room.pass_ms(SOON_MS, seat)
+    seat.leave()
+    room.pass_ms(SOON_MS, seat)
+    assert rest(room) == set()
+
+
+def test_those_that_are_spared_take_nobody_elses_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many marks there are, each look finds some that may be forgotten."""
+    monkeypatch.setattr(forgetting, "FORGOTTEN_AT_ONCE", 2)
+    room = Room()
+    topic = progress_topic("q")
+    room.topic(topic, queues=1)
+    marks = {mark_of(topic, batch) for batch in range(MARKS)}
+    for group in (*sorted(marks), "plain"):
+        commit(room, group, topic)
+    assert rest(room) == marks
+
+
+@pytest.mark.parametrize(
+    ("group", "topic"),
+    [
+        ("q-progress-0", "q-progress"),
+        ("q-progress-10", "q-progress"),
+        ("a-progress-1-progress-2", "a-progress-1-progress"),
+        *((name, "") for name in ("q-progress-11", "q-progress-x", "q-progress-\u0663", "q-7")),
+        *((name, "") for name in ("-progress-1", "q-progress", "q-progress-", "")),
+    ],
+)
+def test_a_mark_is_known_by_its_name(group: str, topic: str) -> None:
+    """Numbers as the sink writes them, and no others."""
+    assert marked_topic(group) == topic
