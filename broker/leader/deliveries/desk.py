@@ -154,7 +154,9 @@ class Desk:
                 self.withdraw(other)
                 other.fail(BrokerError(ErrorCode.BUSY, "this attempt has asked again"))
         loop = asyncio.get_running_loop()
-        receiver = Receiver(wanted, loop.create_future(), loop.create_future())
+        receiver = Receiver(
+            *(wanted, loop.create_future(), loop.create_future()), looks_back=wanted.is_again
+        )
         self._receivers[receiver] = None
         self._ring()
         return receiver
@@ -312,13 +314,15 @@ class Desk:
         one there is nothing for those behind, but what they had before."""
         queues = len(choice.topic.next_offsets)
         is_dry = False
-        for receiver in list(self._receivers):
+        receivers = list(self._receivers)
+        await choice.look_back(receivers)
+        for receiver in receivers:
             if receiver.done.done():
                 self._receivers.pop(receiver, None)  # whoever asked is gone
                 continue
             if len(choice.parts) >= MAX_CHOSEN or choice.is_full:
                 return  # the others' turn is the next command's
-            if not is_dry or receiver.wanted.is_again:
+            if not is_dry or receiver.looks_back:
                 receiver.is_under_way = True
                 first = self._turn % queues
                 self._turn += 1
