@@ -261,6 +261,14 @@ DELIVERIES = (
         tests=_DESK,
     ),
     Mutant(
+        "rot-that-a-desk-meets-is-told-to-nobody",
+        "broker/services/deliveries.py",
+        "            desk.fail_all(self._soundness.on_rot(error))\n",
+        "            desk.fail_all(BrokerError(ErrorCode.INTERNAL, str(error)))\n",
+        masked="no simulated leader has rot that only a desk reads",
+        tests=_DESK,
+    ),
+    Mutant(
         "desk-of-who-was-refused",
         "broker/services/deliveries.py",
         "        await self._check_readable(topic, wish)\n"
