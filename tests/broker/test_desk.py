@@ -132,6 +132,34 @@ def test_a_message_that_cannot_be_buried_holds_up_no_other_one(
     assert len(again) == 3, "and what wasn't buried is given again"
 
 
+def test_what_is_over_is_buried_after_the_attempts_that_it_had() -> None:
+    """Whoever asks meanwhile may wish for more of them: the others then would be refused."""
+    shop = Shop()
+    told: list[int] = []
+    made: list[Desk] = []
+
+    async def bury(place: Place, queue_id: int, hand: Handout, found: Found, times: int) -> None:
+        told.append(times)
+        made[-1].max_attempts = 5
+        raise BrokerError(ErrorCode.MESSAGE_NOT_FOUND, "not this one")
+
+    new_desk = desks(shop, bury)
+
+    async def receive(number: int) -> None:
+        made.append(new_desk())
+        receiver = made[-1].receive(wanted(number, 10))
+        await made[-1].work()
+        await receiver.done
+
+    for queue_id in range(3):
+        shop.send(queue_id, b"its last attempt")
+    shop.room.world.run(shop.room.leader, receive(1))
+    shop.room.pass_ms(1_000)
+    shop.send(3, b"new")
+    shop.room.world.run(shop.room.leader, receive(2))
+    assert told == [1, 1, 1]
+
+
 def test_who_may_not_read_decides_nothing() -> None:
     """Neither how the group receives nor anything else: nobody waits, and nothing stays."""
     shop = Shop()

@@ -259,7 +259,7 @@ class Desk:
         other one."""
         for queue_id, handout in choice.over:
             try:
-                await self._bury_one(queue_id, handout)
+                await self._bury_one(queue_id, handout, choice.max_attempts)
             except BrokerError as error:
                 if error.code is ErrorCode.NOT_LEADER:
                     raise
@@ -288,14 +288,15 @@ class Desk:
             log.warning("group_not_used", group=self.place.group, reason=str(why))
         return why is None
 
-    async def _bury_one(self, queue_id: int, handout: Handout) -> None:
-        """All of the handout's messages that follow each other, as many as a unit takes."""
+    async def _bury_one(self, queue_id: int, handout: Handout, attempts: int) -> None:
+        """All of the handout's messages that follow each other, as many as a unit takes, after as
+        many attempts as they were chosen for: who asks meanwhile may wish for others."""
         most = self._around.buried_bytes
         for base, length in runs(handout):
             at = base
             while at < base + length:
                 found = await self._read(queue_id, at, base + length - at, most)
-                await self._around.bury(self.place, queue_id, handout, found, self.max_attempts)
+                await self._around.bury(self.place, queue_id, handout, found, attempts)
                 at += found.count
 
     async def _chosen(self, settlers: Sequence[Settler]) -> Choice:

@@ -269,6 +269,15 @@ DELIVERIES = (
         tests=_DESK,
     ),
     Mutant(
+        "buried-after-attempts-that-somebody-else-wishes-for",
+        "broker/leader/deliveries/desk.py",
+        "                await self._around.bury(self.place, queue_id, handout, found, attempts)\n",
+        "                await self._around.bury(self.place, queue_id, handout, found, "
+        "self.max_attempts)\n",
+        masked="all receivers of a simulated group wish for the same",
+        tests=_DESK,
+    ),
+    Mutant(
         "desk-of-who-was-refused",
         "broker/services/deliveries.py",
         "        await self._check_readable(topic, wish)\n"
