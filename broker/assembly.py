@@ -142,7 +142,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
             commands,
             surrounds.turns,
         ),
-        deliveries=deliveries_of(config, parts, gate, pulls, surrounds.turns),
+        deliveries=deliveries_of(config, parts, gate, pulls, surrounds.turns, soundness),
         retries=Retries(
             gate, reader, soundness, parts.appender.units, parts.own_topics, parts.machine
         ),
@@ -161,7 +161,12 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
 
 
 def deliveries_of(
-    config: NodeConfig, parts: Parts, gate: Gate, pulls: Pulls, turns: Turns
+    config: NodeConfig,
+    parts: Parts,
+    gate: Gate,
+    pulls: Pulls,
+    turns: Turns,
+    soundness: Soundness,
 ) -> Deliveries:
     """What hands out single messages."""
     return Deliveries(
@@ -177,6 +182,7 @@ def deliveries_of(
         config.store.segment_size_bytes,
         parts.groups.pace.unused_ms,
         turns,
+        soundness,
     )
 
 

@@ -13,6 +13,7 @@ units is proposed here as well, as a unit like any other.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -44,6 +45,9 @@ from store.stamping import stamp_records
 
 MAX_WAITING: Final = 16_384  # units; more are told to come again
 MAX_WAITING_BYTES: Final = 16 << 20
+MAX_OF_KEY: Final = (
+    64  # units: one of them goes with an entry, and the others are looked at in vain
+)
 SHARED_BYTES: Final = 256 << 10  # an entry is given units up to here, and one at least
 SHARED_PART: Final = 4  # of a segment at most: an entry has to fit in one
 SHARED_UNITS: Final = 256  # of an entry: it is applied in one turn
@@ -112,6 +116,11 @@ class _Unit:
     is_internal: bool
     placed: list[Placed] = field(default_factory=list)
 
+    @property
+    def own_keys(self) -> list[Key]:
+        """Those that no other unit of its entry has."""
+        return [key for key in self.keys if key.what != RECORDS]
+
     def fail(self, error: BrokerError) -> None:
         if not self.done.done():
             self.done.set_exception(error)
@@ -154,6 +163,7 @@ class Units:
         self._is_leading = False
         self._waiting: list[_Unit] = []
         self._waiting_bytes = 0
+        self._waiting_of: Counter[Key] = Counter()
         self._under_way: tuple[int, list[_Unit]] | None = None  # index, units
         self._settling: asyncio.Future[UnitResult] | None = None
         self._refused: Settlement | None = None  # of this term, by the state
@@ -162,7 +172,7 @@ class Units:
 
     def begin(self) -> None:
         """This node leads and has applied everything in its log."""
-        self._waiting, self._waiting_bytes, self._under_way = [], 0, None
+        self._forget_all()
         self._settling = self._refused = None
         self._is_leading = True
         self.go_on()
@@ -171,12 +181,16 @@ class Units:
         """Leadership is lost: who waits for an entry is told `error`; the others, that nothing of
         theirs has happened."""
         waiting, under_way = self._waiting, self._under_way
-        self._waiting, self._waiting_bytes, self._under_way = [], 0, None
+        self._forget_all()
         self._is_leading = False
         for unit in under_way[1] if under_way else ():
             unit.fail(error)
         for unit in waiting:
             unit.fail(BrokerError(ErrorCode.NOT_LEADER, "this node leads no more"))
+
+    def _forget_all(self) -> None:
+        self._waiting, self._waiting_bytes, self._under_way = [], 0, None
+        self._waiting_of.clear()
 
     def futures(self) -> list[asyncio.Future[UnitResult]]:
         """Of those that somebody waits for."""
@@ -208,8 +222,14 @@ class Units:
         is_full = self._waiting_bytes + unit.body.size > MAX_WAITING_BYTES
         if len(self._waiting) >= MAX_WAITING or is_full:
             raise BrokerError(ErrorCode.BUSY, f"{len(self._waiting)} units wait for their turn")
+        for key in unit.own_keys:
+            if self._waiting_of[key] >= MAX_OF_KEY:
+                about = f"{key.what or 'all'} of topic {key.topic!r}"
+                text = f"{MAX_OF_KEY} units about {about} wait already"
+                raise BrokerError(ErrorCode.BUSY, text)
         self._waiting.append(unit)
         self._waiting_bytes += unit.body.size
+        self._waiting_of.update(unit.own_keys)
         self._propose_next()
         return unit.done
 
@@ -276,18 +296,26 @@ class Units:
                 and records + unit.body.record_count <= MAX_RECORD_COUNT
             )
             if is_free and fits and self._is_answered(unit):
-                self._waiting_bytes -= unit.body.size
+                self._has_left(unit)
                 continue
             claims.hold(unit.keys)  # also of one that waits: what is behind it doesn't overtake it
             if is_free and fits:
                 chosen.append(unit)
+                self._has_left(unit)
                 size += unit.body.size
                 records += unit.body.record_count
             else:
                 left.append(unit)
         self._waiting = left + self._waiting[LOOKED_AT:]
-        self._waiting_bytes -= size
         return chosen
+
+    def _has_left(self, unit: _Unit) -> None:
+        """The unit waits no more."""
+        self._waiting_bytes -= unit.body.size
+        for key in unit.own_keys:
+            self._waiting_of[key] -= 1
+            if not self._waiting_of[key]:
+                del self._waiting_of[key]
 
     def _is_answered(self, unit: _Unit) -> bool:
         """Whether the unit is over without an entry: nobody waits for it, or it can't be."""

@@ -44,6 +44,7 @@ from broker.services.updates import (
     QueueOf,
     Update,
 )
+from broker.state.filters import too_long
 from broker.state.groups import JoinWish, Session, malformed
 from broker.state.leases import Place, Ranges, runs_of
 from broker.state.machine import StateMachine
@@ -248,7 +249,7 @@ class Attendance:
             # Applied now it would be left out, and refused as another setting from then on.
             text = f"level {level} is in use: not every member knows max_attempts yet"
             raise BrokerError(ErrorCode.NOT_READY, text)
-        why = malformed(wish)
+        why = malformed(wish) or too_long(wish.settings.tags)
         if not why and not TOPIC_PATTERN.fullmatch(wish.group):
             why = f"consumer group name {wish.group!r}: A-Z a-z 0-9 _ % - are allowed"
         for topic in wish.settings.topics:

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -28,6 +29,7 @@ from broker.reading.queues import DEFAULT_BYTES, DEFAULT_MESSAGES, MAX_BYTES, Fo
 from broker.services.gate import Gate
 from broker.services.messages import Call, PullRequest, Pulls
 from broker.services.refused import refused, unit_refused
+from broker.services.soundness import Soundness
 from broker.state.delivering import KINDS, MAX_HIDDEN_MS
 from broker.state.groups import Start
 from broker.state.handouts import ATTEMPT_ID_SIZE, NO_ATTEMPT, SPAN
@@ -37,6 +39,7 @@ from dledger.level import DELIVERY_LEVEL, TOPIC_RULES_LEVEL
 from dledger.ports import Turns
 from dledger.records.reserved import DEFAULT_ATTEMPTS, MOST_ATTEMPTS
 from dledger.sparing import Sparing
+from store.errors import CorruptionFound
 
 MAX_RECEIVED: Final = 1_024  # messages of one receive
 MAX_SETTLEMENTS: Final = 1_024  # of one call
@@ -92,6 +95,7 @@ class Deliveries:
         segment_bytes: int,
         unused_ms: int,
         turns: Turns,
+        soundness: Soundness,
     ) -> None:
         """Args:
         now_ms: the log's time.
@@ -99,8 +103,10 @@ class Deliveries:
         segment_bytes: of the log: no entry is longer.
         unused_ms: of lived time, after which an unused group is forgotten.
         turns: how long work shares the event loop.
+        soundness: is told where the log has rotted.
         """
         self._gate = gate
+        self._soundness = soundness
         self._pulls = pulls
         self._reader = reader
         self._state = state
@@ -261,6 +267,8 @@ class Deliveries:
         """The desk's work, to its end; what goes wrong is told to those who wait, and logged."""
         try:
             await desk.work()
+        except CorruptionFound as error:
+            desk.fail_all(self._soundness.on_rot(error))
         except Exception as error:
             if (unreported := self._sparing.due(type(error).__name__)) is not None:
                 log.exception("handing_out_failed", group=desk.place.group, unreported=unreported)
@@ -283,7 +291,9 @@ class Deliveries:
                 case Start.LAST:
                     found.append(high)
                 case Start.TIME:
-                    found.append(self._reader.offset_by_time(ref, queue_id, wish.start_time_ms))
+                    time_ms = wish.start_time_ms
+                    look = partial(self._reader.offset_by_time, ref, queue_id, time_ms)
+                    found.append(self._soundness.read(look))
         return found
 
 

@@ -37,11 +37,13 @@ class Soundness:
         try:
             return step()
         except CorruptionFound as error:
-            outcome = "it is being repaired"
-            if not self._is_mended(error):
-                self._fail(error)
-                outcome = "it stops"
-            text = (
-                f"this replica's log is corrupt in {error.file} at byte {error.offset}; {outcome}"
-            )
-            raise BrokerError(ErrorCode.NOT_READY, text) from error
+            raise self.on_rot(error) from error
+
+    def on_rot(self, error: CorruptionFound) -> BrokerError:
+        """What was found is being repaired, or the replica ends; what callers are told."""
+        outcome = "it is being repaired"
+        if not self._is_mended(error):
+            self._fail(error)
+            outcome = "it stops"
+        text = f"this replica's log is corrupt in {error.file} at byte {error.offset}; {outcome}"
+        return BrokerError(ErrorCode.NOT_READY, text)

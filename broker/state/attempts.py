@@ -49,9 +49,11 @@ class Failed(NamedTuple):
 
 @dataclass(slots=True)
 class Attempts:
-    """As of the last applied entry. Its field is replicated state."""
+    """As of the last applied entry. What is compared is replicated state; `_topics` has the same
+    places by incarnation: one entry may delete hundreds of topics, in one turn."""
 
     _failed: dict[Place, Failed] = field(default_factory=dict, init=False)
+    _topics: dict[int, set[Place]] = field(default_factory=dict, init=False, compare=False)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -76,17 +78,21 @@ class Attempts:
     def fail(self, place: Place, offset: int) -> None:
         """The message there, which is at the frontier, has failed once more."""
         failures = min(self.of(place, offset) + 1, MAX_FAILURES)
-        self._failed[place] = Failed(offset, failures)
+        self._put(place, Failed(offset, failures))
+
+    def _put(self, place: Place, failed: Failed) -> None:
+        self._failed[place] = failed
+        self._topics.setdefault(place.incarnation, set()).add(place)
 
     def on_frontier(self, place: Place, frontier: int) -> None:
         """The group's frontier in the queue is that now."""
         found = self._failed.get(place)
         if found is not None and found.offset != frontier:
-            del self._failed[place]
+            self._drop([place])
 
     def on_topic_deleted(self, incarnation: int) -> None:
-        """Nothing is known of the topic."""
-        self._drop([each for each in self._failed if each.incarnation == incarnation])
+        """Nothing is known of the topic. Others aren't looked at."""
+        self._drop(tuple(self._topics.get(incarnation, ())))
 
     def on_group_forgotten(self, group: str) -> None:
         """Nothing is known of the group."""
@@ -95,6 +101,10 @@ class Attempts:
     def _drop(self, places: Iterable[Place]) -> None:
         for place in places:
             del self._failed[place]
+            topic = self._topics[place.incarnation]
+            topic.remove(place)
+            if not topic:
+                del self._topics[place.incarnation]
 
     # --- snapshot -----------------------------------------------------------------------------
 
@@ -120,7 +130,7 @@ class Attempts:
                 place = Place(group, incarnation, queue_id)
                 if place in self._failed or not failures:
                     raise SnapshotDamaged(section, "failures of each queue once", place)
-                self._failed[place] = Failed(offset, failures)
+                self._put(place, Failed(offset, failures))
 
     # --- invariants ---------------------------------------------------------------------------
 
@@ -131,6 +141,10 @@ class Attempts:
         for place, failed in self._failed.items():
             if not 0 < failed.failures <= MAX_FAILURES or failed.offset < 0:
                 raise InvariantViolation(f"{place}: {failed}")
+        by_topic = [(each.incarnation, each) for each in self._failed]
+        kept = [(incarnation, each) for incarnation, of in self._topics.items() for each in of]
+        if sorted(kept) != sorted(by_topic) or not all(self._topics.values()):
+            raise InvariantViolation(f"{len(by_topic)} failures, {len(kept)} by topic")
 
 
 def _records(failed: Mapping[Place, Failed]) -> Iterator[bytes]:

@@ -15,13 +15,14 @@ from typing import Final
 
 from broker.state.errors import SnapshotDamaged
 from broker.state.layout import FILTERED_TOPIC, GROUP_FILTERS_SECTION
-from broker.state.snapshot import PayloadReader, pack_text
+from broker.state.snapshot import MAX_TEXT_BYTES, PayloadReader, pack_text
 from dledger.wire.commands_pb2 import GroupSettings, TagFilter, TagFilters
 
 SECTION: Final = "group-filters"
 VERSION: Final = 1
 MAX_TAGS: Final = 1_024  # of one group's settings
-MAX_TAGS_BYTES: Final = 8 << 10  # of them all
+MAX_TAGS_BYTES: Final = 8 << 10  # of them all, and so of one
+MAX_TAG_BYTES: Final = MAX_TEXT_BYTES  # of one that a leader lets a group name: see `too_long`
 _HEAD: Final = GROUP_FILTERS_SECTION.run("version", "topic_count")
 _COUNT: Final = FILTERED_TOPIC.run("tag_count")
 
@@ -58,6 +59,14 @@ def malformed_tags(tags: list[str]) -> str:
     return "" if all(tags) else "a tag has one letter at least"
 
 
+def too_long(filters: Filters | None) -> str:
+    """Why a leader lets no group want them; empty if it does. It is asked before they are in the
+    log, and never of what is in there: that holds. But a member that is older than this bound has
+    none to write such a tag by, and would end at its next snapshot."""
+    longest = max((len(tag.encode()) for _, tags in filters or () for tag in tags), default=0)
+    return f"a group's tag has {MAX_TAG_BYTES:,} bytes at most" if longest > MAX_TAG_BYTES else ""
+
+
 def _disordered(tags: Tags) -> str:
     if not tags or list(tags) != sorted(set(tags)):
         return "a filter has one tag or more, in ascending order, each once"
@@ -87,10 +96,15 @@ def wire_filters(filters: Filters | None) -> TagFilters | None:
 def filters_record(group: str, version: int, filters: Filters) -> bytes:
     """The record of one version of a group's settings."""
     topics = [
-        b"".join((pack_text(topic), _COUNT.pack(len(tags)), *map(pack_text, tags)))
+        b"".join((pack_text(topic), _COUNT.pack(len(tags)), *map(_packed_tag, tags)))
         for topic, tags in filters
     ]
     return b"".join((pack_text(group), _HEAD.pack(version, len(topics)), *topics))
+
+
+def _packed_tag(tag: str) -> bytes:
+    """By the bound on tags: whatever was accepted has to be written."""
+    return pack_text(tag, MAX_TAGS_BYTES)
 
 
 def take_filters(reader: PayloadReader) -> Iterator[tuple[str, int, Filters]]:

@@ -10,7 +10,7 @@ queue's record while a command changes it; nothing of it shows before `done`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -24,6 +24,7 @@ MERGED_ROWS: Final = 32  # neighbours that are no more together become one page
 MAX_ATTEMPT: Final = (1 << 16) - 1
 MAX_MASK: Final = (1 << SPAN) - 1
 ATTEMPT_ID_SIZE: Final = 8
+_ATTEMPT_AT: Final = HANDOUT.at("attempt_id")
 NO_ATTEMPT: Final = bytes(ATTEMPT_ID_SIZE)
 
 
@@ -91,6 +92,16 @@ class Page:
             min(self.due_ms, handout.hidden_until_ms),
         )
 
+    def given_to(self, attempts: Collection[bytes]) -> list[Handout]:
+        """Those that one of these attempts was given; who looks at many pages makes no objects of
+        the others."""
+        rows = self.rows
+        return [
+            Handout._make(ROW.unpack_from(rows, at - _ATTEMPT_AT))
+            for at in range(_ATTEMPT_AT, len(rows), ROW.size)
+            if rows[at : at + ATTEMPT_ID_SIZE] in attempts
+        ]
+
     def __len__(self) -> int:
         return len(self.rows) // ROW.size
 
@@ -122,28 +133,6 @@ class Record:
         for page in self.pages:
             yield from page
 
-    def due(self, now_ms: int) -> Iterator[Handout]:
-        """Those that may be handed out again at that time, as they were given."""
-        for page in self.pages:
-            if page.due_ms <= now_ms:
-                yield from (each for each in page if each.hidden_until_ms <= now_ms)
-
-    def of_entry(self, index: int) -> list[Handout]:
-        """Those that the entry gave or returned."""
-        first = max(0, bisect_left(self.pages, index, key=_first) - 1)
-        last = bisect_right(self.pages, index, key=_first)
-        return [each for page in self.pages[first:last] for each in page if each.index == index]
-
-    def of_attempt(self, attempt_id: bytes) -> list[Handout]:
-        """Those that were given to the attempt. Looks at all bytes."""
-        return [
-            each
-            for page in self.pages
-            if attempt_id in page.rows
-            for each in page
-            if each.attempt_id == attempt_id
-        ]
-
     def unfinished_in(self, base: int, mask: int) -> int:
         """Which of these offsets are in any handout, as bits."""
         found = 0
@@ -169,6 +158,28 @@ class Draft:
     def __iter__(self) -> Iterator[Handout]:
         for page in self._pages:
             yield from page
+
+    @property
+    def pages(self) -> tuple[Page, ...]:
+        """As they are now, whatever changes afterwards."""
+        return tuple(self._pages)
+
+    def due(self, now_ms: int) -> Iterator[Handout]:
+        """Those that, when this is called, may be handed out again at that time. Pages in which
+        there are none are passed over."""
+        return (
+            each
+            for page in self.pages
+            if page.due_ms <= now_ms
+            for each in page
+            if each.hidden_until_ms <= now_ms
+        )
+
+    def of_entry(self, index: int) -> list[Handout]:
+        """Those that the entry gave or returned."""
+        first = max(0, bisect_left(self._pages, index, key=_first) - 1)
+        last = bisect_right(self._pages, index, key=_first)
+        return [each for page in self._pages[first:last] for each in page if each.index == index]
 
     def take(self, index: int, base: int, mask: int) -> list[Handout] | None:
         """These messages are in no handout any more; the handouts that they were, with nothing

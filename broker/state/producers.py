@@ -79,6 +79,7 @@ _BATCH: Final = STORED_BATCH.struct()
 _QUEUES_IN_RECORD: Final = 64
 
 Place = tuple[int, int]  # incarnation of a topic, queue id
+Key = str | bytes  # a producer's: its name or, without one, its id
 
 
 @dataclass(slots=True)
@@ -107,13 +108,17 @@ class Producer:
 @dataclass(slots=True)
 class Producers:
     """All producers, as of the last applied entry. Every field that is compared is replicated
-    state or its bound, so that two of them are equal if and only if the states are."""
+    state or its bound, so that two of them are equal if and only if the states are. `_senders` says
+    the same as the producers do, by topic: one entry may delete hundreds of topics, in one turn."""
 
     bounds: ProducerBounds = STANDARD
     _tokens: dict[bytes, Producer] = field(default_factory=dict, init=False)  # former ones too
     _unnamed: OrderedDict[bytes, Producer] = field(default_factory=OrderedDict, init=False)
     _named: OrderedDict[str, Producer] = field(default_factory=OrderedDict, init=False)
     _pairs: int = field(default=0, init=False)
+    _senders: dict[int, dict[Key, list[int]]] = field(  # by incarnation: who sent to which queues
+        default_factory=dict, init=False, compare=False
+    )
     _snapshots: int = field(default=0, init=False, compare=False)  # taken so far
 
     # --- reading ------------------------------------------------------------------------------
@@ -252,6 +257,10 @@ class Producers:
             del self._named[producer.name]
         else:
             del self._unnamed[producer.producer_id]
+        for incarnation in {place[0] for place in producer.queues}:
+            del self._senders[incarnation][_key(producer)]
+            if not self._senders[incarnation]:
+                del self._senders[incarnation]
         self._pairs -= len(producer.queues)
 
     # --- batches ------------------------------------------------------------------------------
@@ -284,18 +293,25 @@ class Producers:
         """The batch is the producer's newest there; `refusal_of` was asked before."""
         producer = self._own(self._tokens[identity[EPOCH_SIZE:]])
         recent = producer.queues.get(place)
-        self._pairs += recent is None
+        if recent is None:
+            self._count(producer, place)
         producer.queues[place] = with_batch(recent, batch)
         self._use(producer, now_ms)
 
     def on_topic_deleted(self, incarnation: int) -> None:
-        """Nothing is remembered of the topic's queues."""
-        for producer in tuple(self):
-            gone = [place for place in producer.queues if place[0] == incarnation]
-            queues = self._own(producer).queues if gone else {}
-            for place in gone:
-                del queues[place]
-            self._pairs -= len(gone)
+        """Nothing is remembered of the topic's queues. Who never sent to them isn't looked at."""
+        for key, queue_ids in self._senders.pop(incarnation, {}).items():
+            found = self._named[key] if isinstance(key, str) else self._unnamed[key]
+            queues = self._own(found).queues
+            for queue_id in queue_ids:
+                del queues[incarnation, queue_id]
+            self._pairs -= len(queue_ids)
+
+    def _count(self, producer: Producer, place: Place) -> None:
+        """The producer has a queue more."""
+        senders = self._senders.setdefault(place[0], {})
+        senders.setdefault(_key(producer), []).append(place[1])
+        self._pairs += 1
 
     # --- snapshot -----------------------------------------------------------------------------
 
@@ -343,7 +359,7 @@ class Producers:
             if any(each.store_time_ms < 0 for each in taken):
                 raise SnapshotDamaged(SECTION, "batches since 1970", taken)
             last.queues[incarnation, queue_id] = recent_of(taken)
-            self._pairs += 1
+            self._count(last, (incarnation, queue_id))
         return last
 
     def _check_new(self, producer: Producer) -> None:
@@ -374,6 +390,8 @@ class Producers:
             raise InvariantViolation(
                 f"{pairs} pairs and {tokens} ids, {self._pairs} and {len(self._tokens)} are counted"
             )
+        if self._senders != _senders_of(self):
+            raise InvariantViolation("the senders of topics are others than the producers")
         if pairs > self.bounds.pairs or len(self) > self.bounds.producers:
             raise InvariantViolation(f"{len(self)} producers, {pairs} pairs: {self.bounds}")
 
@@ -387,6 +405,19 @@ class Producers:
         for recent in producer.queues.values():
             check_recent(recent)
         return len(identities)
+
+
+def _key(producer: Producer) -> Key:
+    return producer.name or producer.producer_id
+
+
+def _senders_of(producers: Iterable[Producer]) -> dict[int, dict[Key, list[int]]]:
+    """By the queues that each of them has."""
+    found: dict[int, dict[Key, list[int]]] = {}
+    for producer in producers:
+        for incarnation, queue_id in producer.queues:
+            found.setdefault(incarnation, {}).setdefault(_key(producer), []).append(queue_id)
+    return found
 
 
 def _head(producer: Producer) -> tuple[bytes, bytes, str, int, tuple[bytes, ...]]:

@@ -64,12 +64,14 @@ class Fired:
 
 @dataclass(slots=True)
 class Retries:
-    """As of the last applied entry. Every field is replicated state or its bound."""
+    """As of the last applied entry. What is compared is replicated state or its bound; `_topics`
+    has the queues of `_resent` by incarnation: one entry may delete hundreds of topics."""
 
     max_resent: int = MAX_RESENT
     _levels: dict[Queue, int] = field(default_factory=dict, init=False)
     _resent: dict[Queue, Ranges] = field(default_factory=dict, init=False)
     _ranges: int = field(default=0, init=False)
+    _topics: dict[int, set[Queue]] = field(default_factory=dict, init=False, compare=False)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -124,12 +126,14 @@ class Retries:
     def _put(self, queue: Queue, ranges: Ranges) -> None:
         self._ranges += len(ranges) - len(self.resent(queue))
         self._resent[queue] = ranges
+        self._topics.setdefault(queue.incarnation, set()).add(queue)
 
     def on_topic_deleted(self, incarnation: int) -> None:
-        """Nothing is known of the topic."""
+        """Nothing is known of the topic. Of levels there are few; of dead letters only its own are
+        looked at."""
         for queue in [each for each in self._levels if each.incarnation == incarnation]:
             del self._levels[queue]
-        for queue in [each for each in self._resent if each.incarnation == incarnation]:
+        for queue in self._topics.pop(incarnation, ()):
             self._ranges -= len(self._resent.pop(queue))
 
     # --- snapshot -----------------------------------------------------------------------------
@@ -180,6 +184,9 @@ class Retries:
             ends = [offset for each in ranges for offset in each]
             if not ends or any(one >= other for one, other in pairwise(ends)):
                 raise InvariantViolation(f"dead letters of {queue} were sent again: {ranges}")
+        by_topic = {queue for queues in self._topics.values() for queue in queues}
+        if by_topic != self._resent.keys() or not all(self._topics.values()):
+            raise InvariantViolation(f"{len(self._resent)} queues, {len(by_topic)} by topic")
         counted = sum(len(ranges) for ranges in self._resent.values())
         if counted != self._ranges or counted > self.max_resent:
             raise InvariantViolation(f"{counted} ranges of dead letters, {self._ranges} counted")

@@ -103,11 +103,11 @@ def pack(records: Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(gathered)
 
 
-def pack_text(text: str) -> bytes:
+def pack_text(text: str, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
     """A length of 2 bytes, and the text in UTF-8."""
     encoded = text.encode("utf-8")
-    if len(encoded) > MAX_TEXT_BYTES:
-        raise InvariantViolation(f"a name of {len(encoded)} bytes is in the state")
+    if len(encoded) > max_bytes:
+        raise InvariantViolation(f"a text of {len(encoded)} bytes is in the state")
     return _TEXT_LENGTH.pack(len(encoded)) + encoded
 
 

@@ -20,6 +20,7 @@ from dledger.client.errors import InvalidArgument, Subject
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_TAGS: Final = 1_024  # that one reader wants
 MAX_TAGS_BYTES: Final = 8 << 10  # of them all
+MAX_TAG_BYTES: Final = 4 << 10  # of one that a consumer group wants
 
 Labels = tuple[str, bytes, str | None, str | None, int | None]
 
@@ -163,6 +164,21 @@ def check_bounds_of_tags(tags: Collection[str]) -> None:
     if len(tags) > MAX_TAGS or sum(len(tag.encode()) for tag in tags) > MAX_TAGS_BYTES:
         raise InvalidArgument(
             f"{len(tags):,} tags wanted; at most {MAX_TAGS:,}, {MAX_TAGS_BYTES:,} bytes in all"
+        )
+
+
+def check_tags_of_group(tags: Collection[str]) -> None:
+    """Raises when they are more than the brokers look for at once, or one is longer than they let a
+    consumer group want.
+
+    Raises:
+        InvalidArgument: they are.
+    """
+    check_bounds_of_tags(tags)
+    longest = max((len(tag.encode()) for tag in tags), default=0)
+    if longest > MAX_TAG_BYTES:
+        raise InvalidArgument(
+            f"a tag of {longest:,} bytes wanted; a group's has {MAX_TAG_BYTES:,} at most"
         )
 
 

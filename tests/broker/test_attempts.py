@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import settings as running
 from hypothesis import strategies as st
@@ -135,6 +137,30 @@ def test_before_its_level_nothing_is_counted() -> None:
     log.end_session(vanished=True)
     assert log.known is None
     assert not log.machine.attempts.snapshot()
+
+
+class Sealed(dict[Any, Any]):
+    """Nobody looks at all that is in it."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("all of it is looked at")
+
+
+def test_a_topic_that_is_deleted_costs_what_was_counted_in_it() -> None:
+    """Hundreds may be deleted by one entry, in one turn."""
+    attempts, restored = Attempts(), Attempts()
+    places = [Place(group, incarnation, 0) for group in "gh" for incarnation in range(1, 9)]
+    for place in places:
+        attempts.fail(place, 0)
+    (section,) = attempts.snapshot()
+    restored.restore(section.name, section.version, section.payloads)
+    for each in (attempts, restored):
+        each._failed = Sealed(each._failed)
+        each.on_topic_deleted(3)
+        each.on_topic_deleted(9)
+        each._failed = dict(each._failed.items())
+        assert set(each.places()) == {place for place in places if place.incarnation != 3}
+        each.check_invariants()
 
 
 def test_what_fails_for_ever_is_counted_to_a_bound() -> None:

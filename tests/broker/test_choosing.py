@@ -4,19 +4,20 @@ settled before; in order nothing is given past what was not finished."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import pytest
 
-from broker.errors import ErrorCode, out_of_range
+from broker.errors import BrokerError, ErrorCode, out_of_range
 from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Wanted
 from broker.leader.deliveries.choosing import MAX_GIVEN, Choice, at_provisional, runs
 from broker.reading.queues import Found
 from broker.state.deliveries import Deliveries
 from broker.state.delivering import Planning
-from broker.state.handouts import SPAN, Draft, Handout
+from broker.state.handouts import SPAN, Draft, Handout, Page
 from broker.turns import LoopTurns
 from dledger.level import KNOWN_LEVEL
 from dledger.ports import Turns
@@ -269,6 +270,13 @@ def receiver(count: int) -> Receiver:
     return Receiver(wanted, loop.create_future(), loop.create_future())
 
 
+def again(number: int) -> Receiver:
+    """Who has asked before as the shop's receiver of that number."""
+    loop = asyncio.get_running_loop()
+    wanted = Wanted(number.to_bytes(8, "big"), 1, 8 << 20, 1_000, is_again=True)
+    return Receiver(wanted, loop.create_future(), loop.create_future(), looks_back=True)
+
+
 def stale(planning: Planning, wish: Settlement) -> int:
     """What of it isn't so, by looking at all that is in hand."""
     draft = planning.draft(wish.queue_id)
@@ -332,6 +340,123 @@ def test_all_hands_are_looked_at_once_for_all_that_is_told_late(
 
     assert asyncio.run(scenario()) >= 100
     assert looked == 1
+
+
+@dataclass
+class Counted:
+    """Pages that were looked through, and those of which objects were made."""
+
+    for_attempts: int = 0
+    unpacked: int = 0
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    looks, given_to, rows = Counted(), Page.given_to, Page.__iter__
+
+    def looking(page: Page, attempts: Collection[bytes]) -> list[Handout]:
+        looks.for_attempts += 1
+        return given_to(page, attempts)
+
+    def unpacking(page: Page) -> Iterator[Handout]:
+        looks.unpacked += 1
+        return rows(page)
+
+    monkeypatch.setattr(Page, "given_to", looking)
+    monkeypatch.setattr(Page, "__iter__", unpacking)
+    return looks
+
+
+def test_all_who_ask_again_are_looked_for_once(counted: Counted) -> None:
+    """In turns, whoever many there are and whatever is in hand; who had nothing isn't looked for
+    in the next command. So it is after a failover: all ask again."""
+
+    async def scenario() -> None:
+        turns = Short()
+        shop = Shop(is_fifo=False, max_attempts=0, turns=turns, end=400)
+        await shop.serve([1] * 150, [])
+        before = told(await shop.serve([1] * 150, []))
+        pages = sum(len(shop.owners.record(queue_id).pages) for queue_id in range(QUEUES))
+        counted.for_attempts = turns.pauses = 0
+        waiting = [again(number) for number in range(281, 321)]
+        choice = shop.choice()
+        await choice.look_back(waiting)
+        assert counted.for_attempts == pages > 2
+        assert turns.pauses == pages
+        for each in waiting[:20]:
+            await choice.give(each, range(QUEUES))
+        assert told(choice) == before[-20:]
+        assert not choice.command.given
+        assert counted.for_attempts == pages
+        assert [each.looks_back for each in waiting] == [True] * 20 + [False] * 20
+        await shop.choice().look_back(waiting[20:])
+        assert counted.for_attempts == pages
+
+    asyncio.run(scenario())
+
+
+def test_who_asks_again_without_anything_is_given_what_is_new() -> None:
+    """As anybody else, in the same command."""
+
+    async def scenario() -> None:
+        shop = Shop(is_fifo=False, max_attempts=0)
+        await shop.serve([2], [])
+        choice, asked = shop.choice(), again(99)
+        await choice.look_back([asked])
+        await choice.give(asked, [1])
+        assert told(choice) == [2]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_hidden_is_passed_over_by_pages(counted: Counted) -> None:
+    """Each command looks for what is due; most of what is in hand isn't."""
+
+    async def scenario() -> None:
+        shop = Shop(is_fifo=False, max_attempts=0, end=400)
+        await shop.serve([1] * 300, [])
+        choice = shop.choice()
+        counted.unpacked = 0
+        await choice.give(receiver(1), range(QUEUES))
+        assert len(told(choice)) == 1
+        assert counted.unpacked == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_again", [True, False])
+def test_a_queue_that_cannot_be_read_holds_up_no_other_receiver(
+    monkeypatch: pytest.MonkeyPatch, is_again: bool
+) -> None:
+    """Nor what is settled: while one is mended its messages wait, and whoever asks for those that
+    it had, given others in their place, would have both the next time."""
+
+    async def scenario() -> None:
+        shop = Shop(is_fifo=False, max_attempts=0)
+        await shop.serve([1], [])
+        ((rotten, handout),) = shop.in_hand()
+        read = Shop.read
+
+        async def reading(*asked: Any) -> Found:
+            if asked[1] == rotten:
+                raise BrokerError(ErrorCode.NOT_READY, "it is being mended")
+            return await read(*asked)
+
+        monkeypatch.setattr(Shop, "read", reading)
+        choice, first, second = shop.choice(), again(1), receiver(1)
+        done = settler(settlement(rotten, handout, 0, SETTLING_RETURNED, 400))
+        if not is_again:
+            await choice.settle(done)
+        await choice.look_back([first, second])
+        for each in (first, second):
+            await choice.give(each, [rotten, 1 - rotten])
+        assert choice.failure is not None
+        assert choice.failure.code is ErrorCode.NOT_READY
+        assert (first in choice.parts, second in choice.parts) == (not is_again, True)
+        assert first.looks_back == is_again
+        assert shop.owners.do(choice.command) is None
+
+    asyncio.run(scenario())
 
 
 def test_one_command_gives_back_pieces_up_to_its_bound_and_pauses_between_them() -> None:

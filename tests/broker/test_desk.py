@@ -14,14 +14,16 @@ from broker.leader.deliveries.asking import Handed, Settlement, Wanted
 from broker.leader.deliveries.desk import MOST_BURIED, Bury, Desk, Place, Surroundings
 from broker.leader.groups.pace import USUAL_PACE
 from broker.reading.held_back import HeldBack
-from broker.reading.queues import Found
+from broker.reading.queues import Found, QueueReader
 from broker.services.deliveries import Receive, Received
 from broker.services.refused import refused
+from broker.services.soundness import Soundness
 from broker.state.groups import Start
 from broker.state.handouts import Handout
 from broker.state.topic_permissions import USUAL, Permission
 from broker.state.topics import TopicRef
 from dledger.wire.commands_pb2 import SETTLING_FINISHED
+from store.errors import CorruptionFound
 from tests.broker.asked import EndlessCall
 from tests.broker.test_held_back import Shop
 
@@ -130,6 +132,34 @@ def test_a_message_that_cannot_be_buried_holds_up_no_other_one(
     assert len(again) == 3, "and what wasn't buried is given again"
 
 
+def test_what_is_over_is_buried_after_the_attempts_that_it_had() -> None:
+    """Whoever asks meanwhile may wish for more of them: the others then would be refused."""
+    shop = Shop()
+    told: list[int] = []
+    made: list[Desk] = []
+
+    async def bury(place: Place, queue_id: int, hand: Handout, found: Found, times: int) -> None:
+        told.append(times)
+        made[-1].max_attempts = 5
+        raise BrokerError(ErrorCode.MESSAGE_NOT_FOUND, "not this one")
+
+    new_desk = desks(shop, bury)
+
+    async def receive(number: int) -> None:
+        made.append(new_desk())
+        receiver = made[-1].receive(wanted(number, 10))
+        await made[-1].work()
+        await receiver.done
+
+    for queue_id in range(3):
+        shop.send(queue_id, b"its last attempt")
+    shop.room.world.run(shop.room.leader, receive(1))
+    shop.room.pass_ms(1_000)
+    shop.send(3, b"new")
+    shop.room.world.run(shop.room.leader, receive(2))
+    assert told == [1, 1, 1]
+
+
 def test_who_may_not_read_decides_nothing() -> None:
     """Neither how the group receives nor anything else: nobody waits, and nothing stays."""
     shop = Shop()
@@ -148,6 +178,37 @@ def test_who_may_not_read_decides_nothing() -> None:
     assert closed.value.code is ErrorCode.TOPIC_NOT_READABLE
     shop.room.world.run(node, services.topics.permit(T, int(USUAL)))
     assert receive(is_fifo=False) == 1
+
+
+@pytest.mark.parametrize("where", ["offset_by_time", "bounds"])
+def test_rot_where_a_group_starts_is_mended(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """As rot that anybody else meets: whoever receives is told to come again, and somebody gets
+    back what has rotted."""
+    shop = Shop()
+    node = shop.room.leader
+    services, rot = node.replica.services, CorruptionFound("0.log", 7, "a frame", "rot")
+    told: list[BaseException] = []
+
+    def is_mended(error: BaseException) -> bool:
+        told.append(error)
+        return True
+
+    def failed(error: BaseException) -> None:
+        raise AssertionError("the replica ends") from error
+
+    monkeypatch.setattr(services.deliveries, "_soundness", Soundness(failed, is_mended))
+
+    def rotten(*asked: object) -> int:
+        raise rot
+
+    monkeypatch.setattr(QueueReader, where, rotten)
+    shop.send(0, b"a")
+    start = Start.TIME
+    wish = Receive("g", T, False, bytes(7) + b"\1", False, 1, 0, 0, 1_000, start, 1)
+    with pytest.raises(BrokerError) as refusal:
+        shop.room.world.run(node, services.deliveries.receive(wish, EndlessCall()))
+    assert refusal.value.code is ErrorCode.NOT_READY
+    assert told == [rot]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 
 import pytest
@@ -278,6 +278,40 @@ def test_snapshots_of_producers_show_when_they_were_taken(
     producers_after(steps, at)
     for section, payloads in taken:
         assert list(section.payloads) == payloads
+
+
+def test_a_topic_that_is_deleted_costs_what_was_sent_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds may be deleted by one entry, in one turn: other topics' producers aren't looked at,
+    not after a start either."""
+    producers = Producers()
+    for number in range(1, 31):
+        sender = registered(producers, number, name="n" * (number % 2) * number)
+        for incarnation in {number % 3, 7}:
+            producers.remember(sender, (incarnation, 0), stored(0), 0)
+    restored = Producers()
+    restored.restore(1, producers.snapshot().payloads)
+    looked: list[Producer] = []
+    own = Producers._own
+
+    def owning(self: Producers, producer: Producer) -> Producer:
+        looked.append(producer)
+        return own(self, producer)
+
+    def all_of_them(self: Producers) -> Iterator[Producer]:
+        raise AssertionError("everybody is looked at")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Producers, "_own", owning)
+        patched.setattr(Producers, "__iter__", all_of_them)
+        for each in (producers, restored):
+            looked.clear()
+            each.on_topic_deleted(2)
+            each.on_topic_deleted(3)
+            assert len(looked) == 10
+    assert producers == restored
+    assert producers.pairs == 50
+    producers.check_invariants()
+    restored.check_invariants()
 
 
 def registered(

@@ -252,6 +252,27 @@ def test_ranges_of_what_was_sent_again_are_those_of_the_offsets(
     assert retries.was_resent(queue, asked) == (asked in resent)
 
 
+def test_a_topic_that_is_deleted_costs_what_was_sent_again_of_it() -> None:
+    """Hundreds may be deleted by one entry, in one turn."""
+    retries, restored = Retries(), Retries()
+    for incarnation in range(1, 9):
+        retries.resend(Queue(incarnation, 0), 5)
+        retries.resend(Queue(incarnation, 1), 7)
+    (section,) = retries.snapshot()
+    restored.restore(section.name, section.version, section.payloads)
+
+    class Sealed(dict[Queue, Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError("all of it is looked at")
+
+    for each in (retries, restored):
+        each._resent = Sealed(each._resent)
+        each.on_topic_deleted(3)
+        each._resent = dict(each._resent.items())
+        assert {queue.incarnation for queue in each.places()} == {1, 2, 4, 5, 6, 7, 8}
+        each.check_invariants()
+
+
 def test_one_more_of_many_that_were_sent_again_looks_at_few() -> None:
     """An operator who sends every other one again is a range for each: each is applied in a moment
     all the same, on every member."""

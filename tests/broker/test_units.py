@@ -12,6 +12,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.leader.batches import Batch, Placed
 from broker.leader.units import (
     LOOKED_AT,
+    MAX_OF_KEY,
     MAX_WAITING,
     SHARED_BYTES,
     SHARED_UNITS,
@@ -281,7 +282,7 @@ def test_entries_are_bounded_and_so_is_what_waits() -> None:
     bench.commit()
     assert entries(bench, before) == [1, 1, 1, 1]
     assert all(future.result().refusal is None for future in futures)
-    put(bench, unit(commands=(commit("g", 0, t),)))
+    put(bench, unit(commands=(commit("one under way", 0, t),)))
     many = [unit(commands=(commit(f"g{n}", 0, t),)) for n in range(MAX_WAITING)]
     put(bench, *many)
     with pytest.raises(BrokerError) as refused:
@@ -307,24 +308,51 @@ def test_many_of_one_key_hold_up_only_those_behind_what_is_looked_at() -> None:
     """One of them an entry, in their order; each entry costs so much looking and no more."""
     bench = raised()
     t, before = incarnation(bench), bench.log.last_index
-    asked: list[int] = []
+    asked: list[tuple[int, int]] = []
 
-    def condition(number: int) -> Refusal | None:
-        asked.append(number)
+    def condition(number: int, group: int) -> Refusal | None:
+        asked.append((number, group))
         return OffsetOutOfRange("t", 0, number) if number > 3 else None
 
+    groups = LOOKED_AT // MAX_OF_KEY + 1
+    many = [(number, group) for group in range(groups) for number in range(MAX_OF_KEY)]
     put(
         bench,
+        unit(commands=(commit("one under way", 0, t),)),
         *(
-            ProposedUnit((), (commit("g", 0, t),), partial(condition, number))
-            for number in range(LOOKED_AT + 9)
+            ProposedUnit((), (commit(f"g{group}", 0, t),), partial(condition, number, group))
+            for number, group in many
         ),
         unit(commands=(commit("other", 0, t),)),
     )
     bench.commit()
-    assert asked == list(range(LOOKED_AT + 9))
-    assert entries(bench, before)[:3] == [1, 1, 1]
+    assert sorted(asked) == sorted(many)
+    for group in range(groups):
+        assert [number for number, of in asked if of == group] == [*range(MAX_OF_KEY)]
+    assert entries(bench, before)[:3] == [1, groups - 1, groups]
     assert bench.appender.idle
+
+
+def test_who_says_much_about_one_thing_at_once_is_told_to_come_again() -> None:
+    """One of it goes with an entry: thousands of it would keep everybody else's from being looked
+    at. Who only stores messages isn't counted."""
+    bench = raised()
+    t, before = incarnation(bench), bench.log.last_index
+    of_one, of_another = (unit(commands=(commit(group, 0, t),)) for group in "gh")
+    for _ in range(2):
+        put(bench, *[of_one] * (1 + MAX_OF_KEY))  # the first one is under way
+        with pytest.raises(BrokerError) as refused:
+            put(bench, of_one)
+        assert refused.value.failure.code is ErrorCode.BUSY
+        put(bench, of_another, *[unit(unnumbered(b"x"))] * (2 * MAX_OF_KEY))
+        bench.commit()
+        assert entries(bench, before)[:2] == [1, 2 + 2 * MAX_OF_KEY]
+        assert bench.appender.idle
+        before = bench.log.last_index
+    put(bench, *[of_one] * (1 + MAX_OF_KEY))
+    bench.appender.units.end(LOST)
+    bench.appender.units.begin()
+    put(bench, *[of_one] * (1 + MAX_OF_KEY))
 
 
 def test_who_waits_for_a_leader_that_is_voted_out_is_told() -> None:

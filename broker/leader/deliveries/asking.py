@@ -68,6 +68,7 @@ class Receiver:
     done: asyncio.Future[list[Handed]]
     looked: asyncio.Future[None]  # done once there was nothing for it
     is_under_way: bool = False  # messages were chosen for it, and are on their way into the log
+    looks_back: bool = False  # its attempt may have been given messages before
 
     def fail(self, error: BrokerError) -> None:
         if not self.done.done():

@@ -14,7 +14,7 @@ from typing import Final
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Handed, Receiver, Settlement, Settler, Superseded
-from broker.leader.deliveries.hands import Hands
+from broker.leader.deliveries.hands import Hands, given_before
 from broker.reading.queues import Found
 from broker.state.delivering import Moment, Planning
 from broker.state.handouts import SPAN, Draft, Handout
@@ -69,6 +69,9 @@ class _Taken:
             self.parts.append(part)
 
 
+_Step = Callable[[Receiver, int, _Taken], Awaitable[None]]
+
+
 @dataclass(slots=True)
 class Choice:
     """A command that is being made, and who is to be told of it."""
@@ -86,6 +89,7 @@ class Choice:
     failure: BrokerError | None = None  # of a queue that can't be read now
     _due: dict[int, Iterator[Handout]] = field(default_factory=dict)
     _hands: dict[int, Hands] = field(default_factory=dict)  # of queues of which much was told late
+    _before: dict[bytes, dict[int, list[int]]] = field(default_factory=dict)  # by attempt, queue
     _kept: dict[int, Handout] = field(default_factory=dict)  # of `_due`: taken out, and not used
     _size: int = 0
     _gone_before: int = 0  # of the queue that was read last, where that is known
@@ -150,46 +154,68 @@ class Choice:
         taken = _Taken()
         order = list(queues)
         self._is_enough = self.turns.share()
-        if receiver.wanted.is_again:
-            await self._give_the_same(receiver, order, taken)
-        if not taken.parts:
+        if receiver.looks_back:
+            is_all = await self._of_each(order, self._give_the_same, receiver, taken)
+            receiver.looks_back = bool(taken.parts) or not is_all
+        if not receiver.looks_back:  # else it would have two lots, and be given both the next time
             for step in (self._give_due, self._give_new):
-                for queue_id in order:
-                    try:
-                        await step(receiver, queue_id, taken)
-                    except BrokerError as error:
-                        if error.code is ErrorCode.NOT_LEADER:
-                            raise
-                        self.failure = error
+                await self._of_each(order, step, receiver, taken)
         if taken.parts:
             self.parts[receiver] = taken.parts
 
-    async def _give_the_same(
-        self, receiver: Receiver, queues: Iterable[int], taken: _Taken
-    ) -> None:
+    async def _of_each(
+        self, queues: Iterable[int], step: _Step, receiver: Receiver, taken: _Taken
+    ) -> bool:
+        """Whether the step was taken in all of the queues: one that can't be read now holds up no
+        other one."""
+        is_all = True
+        for queue_id in queues:
+            await self._breathe()
+            try:
+                await step(receiver, queue_id, taken)
+            except BrokerError as error:
+                if error.code is ErrorCode.NOT_LEADER:
+                    raise
+                self.failure, is_all = error, False
+        return is_all
+
+    async def look_back(self, receivers: Iterable[Receiver]) -> None:
+        """Of those who ask again it is known what they were given before, by looking once for all
+        of them. Who was given nothing is like any other one from then on: nobody else gives its
+        attempt anything. To be asked before anything is given."""
+        again = [each for each in receivers if each.looks_back]
+        if not again:
+            return
+        found = map(self.planning.draft, range(len(self.topic.next_offsets)))
+        drafts = {at: each for at, each in enumerate(found) if isinstance(each, Draft)}
+        attempts = {each.wanted.attempt_id for each in again}
+        self._before = await given_before(drafts, attempts, self.turns)
+        for each in again:
+            each.looks_back = each.wanted.attempt_id in self._before
+
+    async def _give_the_same(self, receiver: Receiver, queue_id: int, taken: _Taken) -> None:
         """What the attempt was given before and hasn't finished, hidden anew."""
         wanted = receiver.wanted
-        for queue_id in queues:
-            draft = self._draft(queue_id)
-            for each in [each for each in draft if each.attempt_id == wanted.attempt_id]:
-                for base, count in runs(each):
-                    found = await self._found(queue_id, base, count, receiver, taken)
-                    if found is None:
-                        continue
-                    mask = (1 << found.count) - 1
-                    longer = SettledMessages(
-                        queue_id=queue_id,
-                        handout=each.index,
-                        base=base,
-                        mask=mask,
-                        what=SETTLING_EXTENDED,
-                        hidden_ms=wanted.hidden_ms,
+        entries = self._before.get(wanted.attempt_id, {}).get(queue_id, ())
+        hands = [each for index in entries for each in self._draft(queue_id).of_entry(index)]
+        for each in hands:
+            for base, count in runs(each) if each.attempt_id == wanted.attempt_id else ():
+                found = await self._found(queue_id, base, count, receiver, taken)
+                if found is None:
+                    continue
+                longer = SettledMessages(
+                    queue_id=queue_id,
+                    handout=each.index,
+                    base=base,
+                    mask=(1 << found.count) - 1,
+                    what=SETTLING_EXTENDED,
+                    hidden_ms=wanted.hidden_ms,
+                )
+                if self.planning.settle(longer) is None:
+                    self.command.settled.append(longer)
+                    taken.add(
+                        _Part(queue_id, each.attempt, found.count, [found.records], each.index)
                     )
-                    if self.planning.settle(longer) is None:
-                        self.command.settled.append(longer)
-                        taken.add(
-                            _Part(queue_id, each.attempt, found.count, [found.records], each.index)
-                        )
 
     async def _give_due(self, receiver: Receiver, queue_id: int, taken: _Taken) -> None:
         draft = self._draft(queue_id)
@@ -319,11 +345,7 @@ class Choice:
     def _due_of(self, queue_id: int, draft: Draft) -> Iterator[Handout]:
         found = self._due.get(queue_id)
         if found is None:
-            due = (
-                each
-                for each in list(draft)
-                if each.hidden_until_ms <= self.now_ms and each.index < PROVISIONAL
-            )
+            due = (each for each in draft.due(self.now_ms) if each.index < PROVISIONAL)
             found = self._due[queue_id] = iter(_in_order(due) if self.planning.is_fifo else due)
         return found
 

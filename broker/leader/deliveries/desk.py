@@ -154,7 +154,9 @@ class Desk:
                 self.withdraw(other)
                 other.fail(BrokerError(ErrorCode.BUSY, "this attempt has asked again"))
         loop = asyncio.get_running_loop()
-        receiver = Receiver(wanted, loop.create_future(), loop.create_future())
+        receiver = Receiver(
+            *(wanted, loop.create_future(), loop.create_future()), looks_back=wanted.is_again
+        )
         self._receivers[receiver] = None
         self._ring()
         return receiver
@@ -257,7 +259,7 @@ class Desk:
         other one."""
         for queue_id, handout in choice.over:
             try:
-                await self._bury_one(queue_id, handout)
+                await self._bury_one(queue_id, handout, choice.max_attempts)
             except BrokerError as error:
                 if error.code is ErrorCode.NOT_LEADER:
                     raise
@@ -286,14 +288,15 @@ class Desk:
             log.warning("group_not_used", group=self.place.group, reason=str(why))
         return why is None
 
-    async def _bury_one(self, queue_id: int, handout: Handout) -> None:
-        """All of the handout's messages that follow each other, as many as a unit takes."""
+    async def _bury_one(self, queue_id: int, handout: Handout, attempts: int) -> None:
+        """All of the handout's messages that follow each other, as many as a unit takes, after as
+        many attempts as they were chosen for: who asks meanwhile may wish for others."""
         most = self._around.buried_bytes
         for base, length in runs(handout):
             at = base
             while at < base + length:
                 found = await self._read(queue_id, at, base + length - at, most)
-                await self._around.bury(self.place, queue_id, handout, found, self.max_attempts)
+                await self._around.bury(self.place, queue_id, handout, found, attempts)
                 at += found.count
 
     async def _chosen(self, settlers: Sequence[Settler]) -> Choice:
@@ -312,13 +315,15 @@ class Desk:
         one there is nothing for those behind, but what they had before."""
         queues = len(choice.topic.next_offsets)
         is_dry = False
-        for receiver in list(self._receivers):
+        receivers = list(self._receivers)
+        await choice.look_back(receivers)
+        for receiver in receivers:
             if receiver.done.done():
                 self._receivers.pop(receiver, None)  # whoever asked is gone
                 continue
             if len(choice.parts) >= MAX_CHOSEN or choice.is_full:
                 return  # the others' turn is the next command's
-            if not is_dry or receiver.wanted.is_again:
+            if not is_dry or receiver.looks_back:
                 receiver.is_under_way = True
                 first = self._turn % queues
                 self._turn += 1

@@ -1,4 +1,5 @@
-"""In whose hand each message of a queue is, while one command settles many of them.
+"""In whose hand each message of a queue is, while one command settles many of them, and what some
+attempts were given before.
 
 Handouts lie in the order of their entries, so who has an offset is found by looking at all of them:
 thousands, and once for each settlement that isn't so any more. This looks at all of them once, in
@@ -8,10 +9,10 @@ meanwhile, and what the command settles it is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from broker.state.handouts import SPAN, Handout, shifted
+from broker.state.handouts import SPAN, Draft, Handout, shifted
 from dledger.ports import Turns
 
 STEP: Final = 64  # handouts between two looks at the time
@@ -69,6 +70,26 @@ class Hands:
 
     def _put(self, hand: _Hand) -> None:
         self._near.setdefault(hand.base // SPAN, []).append(hand)
+
+
+async def given_before(
+    drafts: Mapping[int, Draft], attempts: Collection[bytes], turns: Turns
+) -> dict[bytes, dict[int, list[int]]]:
+    """The entries that gave each of these attempts something that isn't finished, by queue;
+    attempts that have nothing aren't in there. All hands are looked at once for all of them, and in
+    turns; nobody changes them before this returns."""
+    found: dict[bytes, dict[int, list[int]]] = {}
+    is_enough = turns.share()
+    for queue_id, draft in drafts.items():
+        for page in draft.pages:
+            for each in page.given_to(attempts):
+                entries = found.setdefault(each.attempt_id, {}).setdefault(queue_id, [])
+                if each.index not in entries[-1:]:
+                    entries.append(each.index)
+            if is_enough():
+                await turns.pause()
+                is_enough = turns.share()
+    return found
 
 
 def _spans(base: int) -> range:

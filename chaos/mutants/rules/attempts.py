@@ -56,6 +56,14 @@ ATTEMPTS = (
         tests=_STATE,
     ),
     Mutant(
+        "all-counts-looked-at-for-a-deleted-topic",
+        "broker/state/attempts.py",
+        "        self._drop(tuple(self._topics.get(incarnation, ())))\n",
+        "        self._drop([each for each in self._failed if each.incarnation == incarnation])\n",
+        masked="it costs time and no truth",
+        tests=_STATE,
+    ),
+    Mutant(
         "counted-as-often-as-it-is-said",
         "broker/state/attempts.py",
         "        if failed.failures != known + 1 or known >= MAX_FAILURES:\n",

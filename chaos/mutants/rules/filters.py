@@ -8,6 +8,7 @@ from typing import Final
 from chaos.mutants.mutant import Mutant
 
 _TESTS: Final = ("tests/broker/test_filters.py",)
+_TEXTS: Final = ("tests/broker/test_texts.py",)
 _CLIENT: Final = ("tests/client/test_tags.py", "tests/client/members/test_tags.py")
 _MARKS: Final = ("tests/store/test_unit_marks.py",)
 _TAGS: Final = "broker/reading/tags.py"
@@ -121,6 +122,22 @@ FILTERS: Final = (
         "            if each.tags is not None\n",
         "            if each.tags is not None and version < 0\n",
         tests=_TESTS,
+    ),
+    Mutant(
+        "long-tag-that-no-snapshot-holds",
+        "broker/state/filters.py",
+        "    return pack_text(tag, MAX_TAGS_BYTES)\n",
+        "    return pack_text(tag)\n",
+        masked=_AGREED,
+        tests=_TEXTS,
+    ),
+    Mutant(
+        "leader-lets-a-group-want-a-tag-that-ends-older-members",
+        "broker/services/attendance.py",
+        "        why = malformed(wish) or too_long(wish.settings.tags)\n",
+        "        why = malformed(wish)\n",
+        masked=_AGREED,
+        tests=_TEXTS,
     ),
     Mutant(
         "filters-of-a-level-that-has-none",

@@ -89,6 +89,15 @@ RETRYING = (
         tests=_STATE,
     ),
     Mutant(
+        "all-dead-letters-looked-at-for-a-deleted-topic",
+        "broker/state/retries.py",
+        "        for queue in self._topics.pop(incarnation, ()):\n",
+        "        self._topics.pop(incarnation, ())\n"
+        "        for queue in [each for each in self._resent if each[0] == incarnation]:\n",
+        masked="it costs time and no truth",
+        tests=_STATE,
+    ),
+    Mutant(
         "fired-before-it-is-due",
         "broker/state/retries.py",
         "        if fired.due_ms > append_time_ms:\n",

@@ -113,6 +113,25 @@ STATE = (
         "",
     ),
     Mutant(
+        "all-producers-looked-at-for-a-deleted-topic",
+        "broker/state/producers.py",
+        "        for key, queue_ids in self._senders.pop(incarnation, {}).items():\n",
+        "        self._senders.pop(incarnation, {})\n"
+        "        for key, queue_ids in [\n"
+        "            (_key(each), [at for topic, at in each.queues if topic == incarnation])\n"
+        "            for each in tuple(self)\n"
+        "        ]:\n",
+        masked="it costs time and no truth",
+        tests=("tests/broker/test_owners.py",),
+    ),
+    Mutant(
+        "forgotten-producer-is-still-a-topics-sender",
+        "broker/state/producers.py",
+        "            del self._senders[incarnation][_key(producer)]\n",
+        "            pass\n",
+        tests=("tests/broker/test_owners.py",),
+    ),
+    Mutant(
         "unknown-producer-taken-for-a-new-one",
         "broker/state/producers.py",
         "        if producer is None:\n            return ProducerUnknown(identity)\n",

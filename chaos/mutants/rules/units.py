@@ -36,6 +36,22 @@ UNITS = (
         tests=("tests/broker/test_units.py",),
     ),
     Mutant(
+        "any-number-of-units-about-one-thing",
+        _LEADER,
+        "            if self._waiting_of[key] >= MAX_OF_KEY:\n",
+        "            if self._waiting_of[key] >= MAX_WAITING:\n",
+        masked="it costs time and no truth",
+        tests=("tests/broker/test_units.py",),
+    ),
+    Mutant(
+        "units-under-way-counted-with-those-that-wait",
+        _LEADER,
+        "                self._has_left(unit)\n                size",
+        "                self._waiting_bytes -= unit.body.size\n                size",
+        masked="no simulated leader has so many units about one thing",
+        tests=("tests/broker/test_units.py",),
+    ),
+    Mutant(
         "units-shared-beyond-a-segment",
         "broker/leader/units.py",
         "min(SHARED_BYTES, segment_bytes // SHARED_PART)",

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from dledger.client.arguments import check_bounds_of_tags, milliseconds
+from dledger.client.arguments import check_tags_of_group, milliseconds
 from dledger.client.errors import InvalidArgument
 from dledger.client.options import StartFrom
 from dledger.wire import commands_pb2 as kpb
@@ -59,12 +59,12 @@ def group_settings(
     """The settings on the wire.
 
     Raises:
-        InvalidArgument: there are no topics, or too many; or too many tags.
+        InvalidArgument: there are no topics, or too many; too many tags, or too long ones.
     """
     names = sorted(set(topics))
     if not 1 <= len(names) <= MAX_TOPICS:
         raise InvalidArgument(f"a group reads 1 to {MAX_TOPICS} topics, not {len(names)}")
-    check_bounds_of_tags([tag for each in (tags or {}).values() for tag in each])
+    check_tags_of_group([tag for each in (tags or {}).values() for tag in each])
     settings = kpb.GroupSettings(
         version=version,
         broadcast=broadcast,

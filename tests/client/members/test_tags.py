@@ -18,6 +18,7 @@ from dledger.client import (
     Message,
     PushOptions,
 )
+from dledger.client.arguments import MAX_TAG_BYTES
 from dledger.testing.fake_nodes import FakeGroup
 from tests.client.loops import async_test
 from tests.client.members.test_push import PUSH, QUICK, running, until
@@ -125,4 +126,14 @@ async def test_tags_of_all_topics_are_bounded_together() -> None:
         for topic in ("t", "u"):
             service.on(topic, tags=[f"{number:04}" for number in range(800)])(print)
         with pytest.raises(InvalidArgument, match="tags wanted"):
+            await service.run()
+
+
+@async_test
+async def test_one_long_tag_joins_no_group() -> None:
+    """Brokers that are older than the bound would end by it."""
+    async with tagged("a") as (_, client):
+        service = client.push_consumer("g", PUSH)
+        service.on("t", tags=["x" * (MAX_TAG_BYTES + 1)])(print)
+        with pytest.raises(InvalidArgument, match="4,096 at most"):
             await service.run()
