@@ -399,4 +399,20 @@ MEMBERS = (
         masked=_NO_COMMANDS,
         tests=("tests/forming/test_joining.py",),
     ),
+    Mutant(
+        "a-removal-that-happened-did-not-happen",
+        "broker/forming/joining.py",
+        "    return members if is_fulfilled(wish, members) else None\n",
+        "    return None\n",
+        masked=_NO_COMMANDS,
+        tests=("tests/forming/test_joining.py",),
+    ),
+    Mutant(
+        "gone-by-an-entry-that-may-be-lost",
+        "broker/forming/joining.py",
+        "    if not members.committed:\n        raise RefusedForNow(\n",
+        "    if False:\n        raise RefusedForNow(\n",
+        masked=_NO_COMMANDS,
+        tests=("tests/forming/test_joining.py",),
+    ),
 )
