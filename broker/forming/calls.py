@@ -70,7 +70,11 @@ class GrpcCalls:
         )
         if not status.last_index:
             return None
-        return cpb.HeldLog(index=status.commit_index, digest=status.committed_digest)
+        # Set even if it is the first: absent it is what an older release says of any.
+        epoch = cpb.GroupEpochName()
+        epoch.CopyFrom(status.epoch)
+        index, digest = status.commit_index, status.committed_digest
+        return cpb.HeldLog(index=index, digest=digest, epoch=epoch)
 
     async def replace_disk(
         self, address: str, node_id: str, disk_id: bytes, held: cpb.HeldLog | None = None

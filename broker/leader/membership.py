@@ -17,6 +17,7 @@ import structlog
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.changes import Change, check_alone, check_enough, is_so, planned
+from broker.leader.epochs import EpochName
 from broker.leader.newcomers import GroupLog, HeldLog, check_held, check_not_given_up
 from dledger.codec import configuration_bytes
 from dledger.core import Raft
@@ -128,7 +129,9 @@ class Membership:
         return core.configuration
 
     def _log(self) -> GroupLog:
-        return GroupLog(self._replication.core.commit_index, self._digest_at)
+        core = self._replication.core
+        epoch = EpochName.of(core.configuration.epoch.recoveries)
+        return GroupLog(core.commit_index, self._digest_at, epoch)
 
     def _check_programs(self, present: Configuration) -> None:
         """A program that was put back to an older one reads a joint configuration as a simple one,

@@ -7,10 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
+from broker.doors.grpc.cluster import plain_held
 from broker.forming import joining
+from broker.forming.calls import GrpcCalls
 from broker.forming.errors import MemberUnreachable, NotNewcomers, RefusedForNow, Superseded
 from broker.forming.joining import Wish, change, newcomers
 from broker.forming.planning import FORMED, Description
+from broker.leader.epochs import EpochName
+from broker.leader.newcomers import HeldLog
+from dledger.core.types import Index
 from dledger.outcome import ExitCode
 from dledger.wire import cluster_pb2 as cpb
 
@@ -187,6 +192,26 @@ def test_who_has_gone_by_an_entry_that_may_be_lost_is_waited_for() -> None:
     with pytest.raises(RefusedForNow, match="entry 8, which isn't committed"):
         let_go(calls, Wish(remove=("n3",)))
     assert calls.changed == 0
+
+
+@pytest.mark.parametrize("epoch", [EpochName(), EpochName(2, b"r" * 16)])
+def test_a_log_is_told_with_the_epoch_that_it_has(
+    epoch: EpochName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one, too: who says none is of an older release."""
+
+    async def status(*_: object) -> cpb.NodeStatus:
+        found = cpb.NodeStatus(last_index=9, commit_index=5, committed_digest=7)
+        if epoch.number:
+            found.epoch.number, found.epoch.recovery_id = epoch.number, epoch.recovery_id
+        return found
+
+    monkeypatch.setattr(GrpcCalls, "_call", status)
+    said = cpb.NewMember(held=asyncio.run(GrpcCalls().held_log("a:1")))
+    assert plain_held(said) == HeldLog(Index(5), 7, epoch)
+    said.held.ClearField("epoch")
+    assert plain_held(said) == HeldLog(Index(5), 7)
+    assert plain_held(cpb.NewMember()) is None
 
 
 MISTYPED = {
