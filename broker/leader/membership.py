@@ -172,9 +172,11 @@ class Membership:
         }
         log.info("configuration_changed", index=placed.index, **facts)
 
-    async def replace(self, node_id: str, disk_id: bytes, held: HeldLog | None = None) -> bool:
+    async def replace(
+        self, node_id: str, disk_id: bytes, held: HeldLog | None = None
+    ) -> Configuration:
         """The group's log names `disk_id` as the disk of `node_id`, committed, and the lost one
-        counts no more; whether the new one votes already.
+        counts no more. The configuration in force then: whether the new one votes already.
 
         Args:
             held: the log that the disk comes with; None: none, for all that is said.
@@ -194,7 +196,7 @@ class Membership:
             placed = self._proposed(with_disk(present, node, disk))
             log.warning("disk_replaced", node=node, disk_id=disk.hex(), index=placed.index)
         await self._committed(core.term)
-        return node in core.configuration.voters
+        return core.configuration
 
     def _check(self, node: NodeId, disk: DiskId) -> None:
         core = self._replication.core

@@ -238,10 +238,12 @@ class HeldLog(_message.Message):
     def __init__(self, index: _Optional[int] = ..., digest: _Optional[int] = ..., epoch: _Optional[_Union[GroupEpochName, _Mapping]] = ...) -> None: ...
 
 class ReplaceDiskResponse(_message.Message):
-    __slots__ = ("votes",)
+    __slots__ = ("votes", "observes")
     VOTES_FIELD_NUMBER: _ClassVar[int]
+    OBSERVES_FIELD_NUMBER: _ClassVar[int]
     votes: bool
-    def __init__(self, votes: _Optional[bool] = ...) -> None: ...
+    observes: bool
+    def __init__(self, votes: _Optional[bool] = ..., observes: _Optional[bool] = ...) -> None: ...
 
 class NewMember(_message.Message):
     __slots__ = ("node_id", "disk_id", "address", "observes", "held")

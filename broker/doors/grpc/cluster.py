@@ -66,8 +66,9 @@ class ClusterDoor:
         self, request: cpb.ReplaceDiskRequest, context: object
     ) -> cpb.ReplaceDiskResponse:
         held = plain_held(request)
-        votes = await self._cluster.replace_disk(request.node_id, request.disk_id, held)
-        return cpb.ReplaceDiskResponse(votes=votes)
+        found = await self._cluster.replace_disk(request.node_id, request.disk_id, held)
+        node = request.node_id
+        return cpb.ReplaceDiskResponse(votes=node in found.voters, observes=node in found.observers)
 
     async def change_members(
         self, request: cpb.ChangeMembersRequest, context: object

@@ -439,4 +439,28 @@ MEMBERS = (
         masked=_NO_COMMANDS,
         tests=("tests/forming/test_joining.py",),
     ),
+    Mutant(
+        "an-observers-disk-is-to-vote",
+        "broker/forming/replacing.py",
+        "    while not (told.votes or told.observes) and loop.time() < deadline:\n",
+        "    while not told.votes and loop.time() < deadline:\n",
+        masked=_NO_COMMANDS,
+        tests=("tests/forming/test_replacing.py",),
+    ),
+    Mutant(
+        "nobody-says-who-observes",
+        "broker/doors/grpc/cluster.py",
+        ", observes=node in found.observers)",
+        ")",
+        masked=_NO_COMMANDS,
+        tests=("tests/forming/test_replacing.py",),
+    ),
+    Mutant(
+        "an-observer-that-observes-is-waited-for",
+        "broker/forming/replacing.py",
+        "        return self.votes or self.observes\n",
+        "        return self.votes\n",
+        masked=_NO_COMMANDS,
+        tests=("tests/forming/test_replacing.py",),
+    ),
 )
