@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
 
 from broker.local_group.status import (
     OUT_OF_SERVICE_ROLE,
@@ -19,11 +21,13 @@ from broker.local_group.status import (
 )
 from dledger.addresses import split_address
 from dledger.core.quorum import has_quorum
-from dledger.core.types import Configuration, NodeId
+from dledger.core.types import NodeId
 from dledger.credentials.tls import TlsMaterial
 from dledger.wire.cluster_pb2 import NodeStatus
 from store.errors import RecoveryRefused
 from store.starting.recovering import Survivor
+
+_SAYS_NOTHING: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,23 @@ class Heard:
     @property
     def end(self) -> tuple[int, int]:
         return self.last_term, self.last_index
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """Who may be a member that isn't lost, and doesn't say so.
+
+    Attributes:
+        listening: members that say nothing and take connections: certificates that aren't named or
+            believed look like this, and so does a process that hangs.
+        elsewhere: addresses that the caller gave where the same happens. Nobody knows who is there:
+            each may be any member.
+        unformed: members whose node runs on a directory that was never formed.
+    """
+
+    listening: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    unformed: tuple[str, ...] = ()
 
 
 async def hear(
@@ -63,29 +84,57 @@ async def hear(
     return tuple(found[name] for name in sorted(found))
 
 
-async def listening(
-    survivor: Survivor, heard: Sequence[Heard], tls: TlsMaterial | None
-) -> tuple[str, ...]:
-    """The other members where the log says that they are found, who say nothing and take
-    connections all the same: certificates that aren't named or believed look like this, and so does
-    a process that hangs. None of these is lost."""
-    known = {each.node_id for each in heard}
-    silent = [each for each in survivor.others if each.address and each.node_id not in known]
-    takes = await asyncio.gather(*(_listens(each.address, tls) for each in silent))
-    return tuple(each.node_id for each, does in zip(silent, takes, strict=True) if does)
+async def doubts(
+    survivor: Survivor,
+    heard: Sequence[Heard],
+    addresses: Iterable[str],
+    tls: TlsMaterial | None,
+) -> Doubts:
+    """Who isn't heard and may not be lost: where the log says that others are found, and where the
+    caller says that somebody may be, as a member is that has moved since.
+
+    Args:
+        addresses: as for `hear`.
+    """
+    known = {each.node_id: each.address for each in heard}
+    silent = {
+        each.address: each.node_id
+        for each in survivor.others
+        if each.address and each.node_id not in known
+    }
+    wanted = [each for each in dict.fromkeys((*silent, *addresses)) if each not in known.values()]
+    found = await asyncio.gather(*(_found_at(address, tls) for address in wanted))
+    takes = [at for at, each in zip(wanted, found, strict=True) if each is _SAYS_NOTHING]
+    answers = [each for each in found if isinstance(each, NodeStatus)]
+    waiting = {each.node_id for each in answers if _waits_as_member(survivor, each)}
+    return Doubts(
+        listening=tuple(silent[at] for at in takes if at in silent),
+        elsewhere=tuple(at for at in takes if at not in silent),
+        unformed=tuple(sorted(waiting - known.keys())),
+    )
 
 
-async def _listens(address: str, tls: TlsMaterial | None) -> bool:
-    """Somebody takes connections there, and doesn't say who it is: who does may be another group's,
-    or a machine that was made anew."""
+async def _found_at(address: str, tls: TlsMaterial | None) -> NodeStatus | object | None:
+    """The answer of who is there, `_SAYS_NOTHING` from who takes connections only, None if nobody
+    does: a closed port is as good as lost."""
     try:
         host, port = split_address(address)
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             _, writer = await asyncio.open_connection(host.strip("[]"), port)
     except (OSError, TimeoutError, ValueError):
-        return False
+        return None
     writer.close()
-    return await probe(address, tls=tls) is None
+    return await probe(address, tls=tls) or _SAYS_NOTHING
+
+
+def _waits_as_member(survivor: Survivor, answer: NodeStatus) -> bool:
+    """Whether who answers goes by another member's id on a directory that was never formed: that
+    member's machine runs, and its disk may only not be mounted."""
+    return (
+        answer.broker_group == survivor.broker_group
+        and answer.role in WAITING_ROLES
+        and any(answer.node_id == each.node_id for each in survivor.others)
+    )
 
 
 def _is_member(survivor: Survivor, answer: NodeStatus) -> bool:
@@ -116,13 +165,13 @@ def check(
     survivor: Survivor,
     rivals: Sequence[Survivor],
     heard: Sequence[Heard],
-    listening: Sequence[str] = (),
+    doubts: Doubts = Doubts(),
 ) -> None:
     """Returns if, for all that is known, nothing better is left than this survivor.
 
     Args:
         rivals: other directories that were given.
-        listening: members that say nothing and take connections.
+        doubts: who may not be lost.
 
     Raises:
         RecoveryRefused: a majority isn't lost, somebody has the longer log, or is of another epoch.
@@ -139,15 +188,8 @@ def check(
             f"{names} can be reached, and with {survivor.node_id} that is a majority: nothing is "
             "lost for ever. Start this node, and look at `dledger group doctor`",
         )
-    there = running | {NodeId(each) for each in (*listening, survivor.node_id)}
-    if has_quorum(survivor.configuration, there):
-        raise RecoveryRefused(
-            path,
-            f"somebody takes connections at the addresses of {', '.join(listening)}, and doesn't "
-            "say who it is: name the certificates as for `dledger group status` (--tls-ca and its "
-            "like), or stop what runs there",
-        )
     _check_directories(survivor, rivals, running)
+    _check_doubts(survivor, running | _on_their_disks(survivor, rivals), doubts)
     ends = [(each.end, f"{each.node_id} in {each.path}") for each in rivals]
     ends += [(each.end, f"{each.node_id} at {each.address}") for each in heard]
     (last_term, last_index), where = max(ends, default=((0, 0), ""))
@@ -167,9 +209,8 @@ def _check_directories(
     Raises:
         RecoveryRefused: they are: their nodes would elect a leader.
     """
-    known = survivor.configuration
-    left = {NodeId(each.node_id): each for each in rivals if _is_on_its_disk(known, each)}
-    if has_quorum(known, {*left, *running, NodeId(survivor.node_id)}):
+    left = _on_their_disks(survivor, rivals)
+    if has_quorum(survivor.configuration, {*left, *running, NodeId(survivor.node_id)}):
         names = ", ".join(sorted({*left, *running}))
         raise RecoveryRefused(
             str(survivor.path),
@@ -179,8 +220,50 @@ def _check_directories(
         )
 
 
-def _is_on_its_disk(known: Configuration, rival: Survivor) -> bool:
-    return known.disk_of(NodeId(rival.node_id)) == rival.disk_id
+def _on_their_disks(survivor: Survivor, rivals: Sequence[Survivor]) -> set[NodeId]:
+    """Whose directory is left, on the disk by which the survivor knows the member."""
+    known = survivor.configuration
+    return {
+        NodeId(each.node_id)
+        for each in rivals
+        if known.disk_of(NodeId(each.node_id)) == each.disk_id
+    }
+
+
+def _check_doubts(survivor: Survivor, left: set[NodeId], doubts: Doubts) -> None:
+    """Those that are left, with all who may not be lost, are no majority.
+
+    Args:
+        left: who runs, or whose directory is left.
+
+    Raises:
+        RecoveryRefused: they may be one.
+    """
+    there = left | {NodeId(survivor.node_id)}
+    there |= {NodeId(each) for each in (*doubts.listening, *doubts.unformed)}
+    away = sorted({NodeId(each.node_id) for each in survivor.others} - there)
+    unknown = min(len(away), len(doubts.elsewhere))
+    if not any(
+        has_quorum(survivor.configuration, there | set(some))
+        for some in combinations(away, unknown)
+    ):
+        return
+    reasons: list[str] = []
+    silent = [*doubts.elsewhere]
+    if doubts.listening:
+        silent.insert(0, f"the addresses of {', '.join(doubts.listening)}")
+    if silent:
+        reasons.append(
+            f"somebody takes connections at {', '.join(silent)}, and doesn't say who it is: name "
+            "the certificates as for `dledger group status` (--tls-ca and its like), or stop what "
+            "runs there"
+        )
+    if doubts.unformed:
+        reasons.append(
+            f"{', '.join(doubts.unformed)} runs, unformed: is its disk mounted? If that is lost "
+            "for ever, stop the node"
+        )
+    raise RecoveryRefused(str(survivor.path), "; ".join(reasons))
 
 
 def _check_epochs(survivor: Survivor, rivals: Sequence[Survivor], heard: Sequence[Heard]) -> None:

@@ -373,7 +373,7 @@ def replace(
 
     The member has to run on the new disk. The lost one counts no more from here on, whatever comes
     back on it. Repeating it finishes what was begun. Ends with 3 if the disk doesn't vote in time;
-    the group goes on with it.
+    the group goes on with it. An observer's is done once the log names it: it never votes.
 
     \b
     Example:
@@ -385,14 +385,15 @@ def replace(
 
     attempt = partial(_replace, addresses, node_id)
     with interruption_told(BEGUN_GOES_ON):
-        replaced = run(persistently(attempt, lambda found: found.votes, wait_s, remark))
+        replaced = run(persistently(attempt, lambda found: found.is_done, wait_s, remark))
     if as_json:
         disk = {"id": replaced.node_id, "disk": replaced.disk_id.hex()}
-        print_json({**disk, "votes": replaced.votes})
+        print_json({**disk, "votes": replaced.votes, "observes": replaced.observes})
     else:
-        state = "votes" if replaced.votes else "catches up, and doesn't vote yet"
+        waits = "observes" if replaced.observes else "catches up, and doesn't vote yet"
+        state = "votes" if replaced.votes else waits
         typer.echo(f"{replaced.node_id} is on disk {replaced.disk_id.hex()} and {state}")
-    if not replaced.votes:
+    if not replaced.is_done:
         with interruption_told(BEGUN_GOES_ON):
             tell_what_holds_up(addresses)
         end(ExitCode.UNREACHABLE)

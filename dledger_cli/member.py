@@ -14,7 +14,14 @@ from broker.forming.joining import Wish, change, newcomers
 from broker.forming.patience import persistently
 from broker.local_group import group_status
 from dledger.terminal.options import JsonOption
-from dledger.terminal.outcome import ExitCode, end, errors_told, interruption_told, run
+from dledger.terminal.outcome import (
+    ExitCode,
+    complain,
+    end,
+    errors_told,
+    interruption_told,
+    run,
+)
 from dledger.terminal.output import print_columns, print_json, remark
 from dledger.terminal.program import new_program
 from dledger.terminal.tls import chosen_material
@@ -97,6 +104,9 @@ def remove(
 ) -> None:
     """Let members go, running or not; stop them afterwards, and empty their directories.
 
+    Repeating it finishes what was begun; it ends with 0, and a remark, if all of them are no
+    members.
+
     \b
     Examples:
       dledger member remove n4 n5
@@ -162,7 +172,7 @@ async def _change(addresses: Sequence[str], wish: Wish, wait_s: float) -> tuple[
     tls = chosen_material()
     newcomers = {each.node_id for each in wish.add}
     leader = (await group_status(addresses, tls)).leading(besides=newcomers).admin_address
-    return await change(GrpcCalls(tls), leader, wish, wait_s)
+    return await change(GrpcCalls(tls), leader, wish, wait_s, complain)
 
 
 async def _list(addresses: Sequence[str]) -> cpb.Members:

@@ -18,7 +18,7 @@ from dledger.terminal.output import print_columns, print_json
 from dledger.terminal.tls import chosen_material
 
 if TYPE_CHECKING:
-    from broker.last_resort import Heard
+    from broker.last_resort import Doubts, Heard
     from store.starting.recovering import Survivor
 
 DataOption = Annotated[
@@ -72,7 +72,7 @@ def recover(
       dledger member recover --data /srv/dledger/n3
       dledger member recover --data /srv/n3 --data /srv/n4 --lose orders
     """
-    from broker.last_resort import check, hear, listening, newest_term
+    from broker.last_resort import check, doubts, hear, newest_term
     from store.files import OsFiles
     from store.starting.recovering import examine, identity_at, same_up_to
 
@@ -91,10 +91,10 @@ def recover(
             return
         with new_runner() as runner:
             heard = runner.run(hear(survivor, addresses, tls))
-            silent = runner.run(listening(survivor, heard, tls))
+            unsure = runner.run(doubts(survivor, heard, addresses, tls))
         if not as_json:
-            _tell_found(survivor, rivals, heard)
-        check(survivor, rivals, heard, silent)
+            _tell_found(survivor, rivals, heard, unsure)
+        check(survivor, rivals, heard, unsure)
         same = [same_up_to(survivor, each, files) for each in rivals]
         if not as_json:
             _tell_compared(rivals, same)
@@ -123,7 +123,9 @@ def _forced(survivor: Survivor, seen_term: int) -> Survivor:
     return examine(survivor.path, identity, files)
 
 
-def _tell_found(survivor: Survivor, rivals: Sequence[Survivor], heard: Sequence[Heard]) -> None:
+def _tell_found(
+    survivor: Survivor, rivals: Sequence[Survivor], heard: Sequence[Heard], unsure: Doubts
+) -> None:
     configuration = survivor.configuration
     typer.echo(
         f"{survivor.path}: {survivor.node_id} of broker group {survivor.broker_group}, epoch "
@@ -138,16 +140,20 @@ def _tell_found(survivor: Survivor, rivals: Sequence[Survivor], heard: Sequence[
         typer.echo(
             f"{each.path}: {each.node_id}, up to entry {each.last_index} of term {each.last_term}"
         )
-    runs = {each.node_id: each for each in heard}
+    states = dict.fromkeys(unsure.listening, "takes connections, says nothing")
+    states |= dict.fromkeys(unsure.unformed, "runs, unformed: is its disk mounted?")
+    states |= {each.node_id: f"runs, {each.role}" for each in heard}
     typer.echo(f"the members, by entry {survivor.configuration_index}:")
     rows: list[tuple[object, ...]] = [
         (survivor.node_id, "voter", survivor.address or "-", "this one", survivor.disk_id.hex())
     ]
     for other in survivor.others:
         role = "voter" if other.is_voter else "learner"
-        state = f"runs, {runs[other.node_id].role}" if other.node_id in runs else "no answer"
+        state = states.get(other.node_id, "no answer")
         rows.append((other.node_id, role, other.address or "-", state, other.disk_id.hex()))
     print_columns(("ID", "ROLE", "ADDRESS", "STATE", "DISK"), rows)
+    for address in unsure.elsewhere:
+        typer.echo(f"at {address} somebody takes connections, and doesn't say who it is")
 
 
 def _tell_compared(rivals: Sequence[Survivor], same: Sequence[int | None]) -> None:

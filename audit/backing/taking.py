@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from audit.backing.behind import begins_behind, check_note, fill
 from audit.backing.members import check_members, members_of, remarks_on
 from audit.engines.engine import PassStarted
 from audit.errors import BackupRefused, NodeRefused, SegmentGone, Unreachable
@@ -238,8 +239,11 @@ def _copy(
         start, at = StartNote(files, folder).read(), before.end_offset
     progress, begin = started("copy", source.end - at), at
     if before is not None:
-        _check_goes_on(folder, source, before)
+        filled = _check_goes_on(folder, source, before)
     _cut(files, commitlog, size, at)
+    if before is not None and filled and source.end > at:
+        at = fill(files, folder, filled, size)
+        progress(at - begin)
     while at < source.end:
         base = at - at % size
         path = commitlog / file_name(base)
@@ -330,13 +334,16 @@ def _cut(files: FileSystem, commitlog: Path, size: int, end: int) -> None:
                 files.close(handle)
 
 
-def _check_goes_on(folder: Path, source: _Source, before: Backup) -> None:
+def _check_goes_on(folder: Path, source: _Source, before: Backup) -> int:
     """The source has the same bytes as the backup that there was, where that ends: the last of
-    them carry a digest of all before.
+    them carry a digest of all before. If its log begins there it has none of them any more; then
+    its start note tells, and the answer is the byte behind which a filler belongs. Else 0.
 
     Raises:
         BackupRefused: it hasn't.
     """
+    if begins_behind(source.survey, before):
+        return check_note(folder, source.replica.id, source.log, before)
     end, size = before.end_offset, before.segment_size_bytes
     base = (end - 1) - (end - 1) % size
     at = max(base, end - JOINT_BYTES)
@@ -348,6 +355,7 @@ def _check_goes_on(folder: Path, source: _Source, before: Backup) -> None:
             "another log, or what one of them has there has rotted. Take a new backup into an "
             "empty folder"
         )
+    return 0
 
 
 def _read(source: _Source, base: int, at: int, wanted: int) -> bytes:

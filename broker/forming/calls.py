@@ -70,16 +70,22 @@ class GrpcCalls:
         )
         if not status.last_index:
             return None
-        return cpb.HeldLog(index=status.commit_index, digest=status.committed_digest)
+        # Set even if it is the first: absent it is what an older release says of any.
+        epoch = cpb.GroupEpochName()
+        epoch.CopyFrom(status.epoch)
+        index, digest = status.commit_index, status.committed_digest
+        return cpb.HeldLog(index=index, digest=digest, epoch=epoch)
 
     async def replace_disk(
         self, address: str, node_id: str, disk_id: bytes, held: cpb.HeldLog | None = None
-    ) -> bool:
+    ) -> cpb.ReplaceDiskResponse:
         """The group that the node at `address` leads knows `node_id` on `disk_id`, which holds
-        `held`; whether that votes already."""
+        `held`; whether that votes already, or observes."""
         request = cpb.ReplaceDiskRequest(node_id=node_id, disk_id=disk_id, held=held)
-        answer = await self._call(address, "Cluster/ReplaceDisk", request, cpb.ReplaceDiskResponse)
-        return bool(answer.votes)
+        answer: cpb.ReplaceDiskResponse = await self._call(
+            address, "Cluster/ReplaceDisk", request, cpb.ReplaceDiskResponse
+        )
+        return answer
 
     async def change_members(self, address: str, request: cpb.ChangeMembersRequest) -> cpb.Members:
         """The members of the group that the node at `address` leads are as asked for."""

@@ -7,7 +7,7 @@ It keeps nothing: whoever repeats it asks again and finishes what was begun.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -15,6 +15,7 @@ from broker.forming.errors import (
     FormationRefused,
     MemberUnreachable,
     NotNewcomers,
+    RefusedForNow,
     Superseded,
 )
 from broker.forming.planning import FORMED, JOINING, UNFORMED, Description
@@ -58,14 +59,22 @@ class Wish:
     prefer: str | None = None  # empty: nobody; None: as it is
 
 
+def _tells_nobody(_: str) -> None: ...
+
+
 async def change(
-    calls: JoiningCalls, leader: str, wish: Wish, wait_s: float
+    calls: JoiningCalls,
+    leader: str,
+    wish: Wish,
+    wait_s: float,
+    tell: Callable[[str], None] = _tells_nobody,
 ) -> tuple[cpb.Members, bool]:
     """The members after `wish`, and whether all of it is so: who is to vote has caught up.
 
     Args:
         leader: its address.
         wait_s: how long to wait for that; the leader sees to it in any case.
+        tell: is told who is to go and is no member, where all of it is so already.
 
     Raises:
         FormationRefused: it can't be; the text says why.
@@ -93,6 +102,9 @@ async def change(
         demote=wish.demote,
         prefer=wish.prefer,
     )
+    if wish.remove and (gone := await _gone_already(calls, leader, wish)) is not None:
+        tell(_told_of_gone(wish, gone))
+        return gone, True
     members = taken = await calls.change_members(leader, request)
     for newcomer, itself in found:
         if itself.state == UNFORMED:
@@ -115,6 +127,30 @@ async def change(
     if not is_fulfilled(wish, members):
         return members, False
     return await _as_its_leader_sees_them(calls, members), True
+
+
+async def _gone_already(calls: JoiningCalls, leader: str, wish: Wish) -> cpb.Members | None:
+    """The members, if who is to go is none and the rest is as wished; else None.
+
+    The leader refuses names that are nobody's. Who let a member go, and wasn't answered as
+    leadership moved with that, asks again, and would hear that it did not happen.
+
+    Raises:
+        RefusedForNow: it is so by an entry that may still be lost.
+    """
+    members = await calls.list_members(leader)
+    if {each.node_id for each in members.members}.intersection(wish.remove):
+        return None
+    if not members.committed:
+        raise RefusedForNow(
+            f"who the members are is in entry {members.configuration_index}, which isn't committed"
+        )
+    return members if is_fulfilled(wish, members) else None
+
+
+def _told_of_gone(wish: Wish, members: cpb.Members) -> str:
+    present = ", ".join(sorted(each.node_id for each in members.members))
+    return f"{', '.join(wish.remove)} is no member: {present} are"
 
 
 async def _as_its_leader_sees_them(calls: JoiningCalls, members: cpb.Members) -> cpb.Members:

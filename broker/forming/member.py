@@ -13,7 +13,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from broker.forming.errors import FormationRefused
-from broker.forming.planning import Description
+from broker.forming.planning import Description, as_told, founders_of
 from dledger.core.types import HardState, NodeId, Term
 from dledger.hard_state import HardStateStore
 from dledger.reading.entry import EntryKind
@@ -139,11 +139,16 @@ class Member:
         ):
             raise FormationRefused(f"{node} is of another broker group or segment size")
         try:
-            named = founding.members.disk_of(NodeId(node))
+            named, founders = founding.members.disk_of(NodeId(node)), founders_of(founding)
         except DecodeError as error:
             raise FormationRefused(f"{node} can't read the founding: {error}") from error
         if named != disk.disk_id:
             raise FormationRefused(f"{node} is on disk {disk.disk_id.hex()}, not {named.hex()}")
+        if founders != self._peers:
+            raise FormationRefused(
+                f"{node} has {as_told(self._peers)} in its [peers], and the founding is of "
+                f"{as_told(founders)}: ask again"
+            )
         if founding.is_adopted != (disk.state is DirectoryState.LEGACY):
             raise FormationRefused(f"{node} is {self.state}: it can't be formed like this")
 

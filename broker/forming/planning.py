@@ -61,6 +61,7 @@ def founding_of(members: Sequence[Description], *, adopt: bool) -> Founding | No
             "that are not formed, and form the group again"
         )
     for founding in known.values():
+        _check_founders(members, founding)
         _check_disks(members, founding)
         _check_prepared(members)
         return founding
@@ -113,6 +114,39 @@ def _check_same(
             raise FormationRefused(
                 f"{what} is {fact(each)} on {each.node_id} and {fact(first)} on {first.node_id}"
             )
+
+
+def founders_of(founding: Founding) -> tuple[tuple[str, str], ...]:
+    """Whom a founding makes members, and where it says that they are found, as [peers] does."""
+    addresses = dict(founding.members.addresses)
+    return tuple((node, addresses.get(node, "")) for node in sorted(founding.members.members()))
+
+
+def as_told(peers: Sequence[tuple[str, str]]) -> str:
+    """A table of members, in a line."""
+    return ", ".join(f"{node} at {address}" for node, address in peers)
+
+
+def _check_founders(members: Sequence[Description], founding: Founding) -> None:
+    """The founding makes those members that are asked, and it has their addresses: it would be a
+    group of whoever it was begun with. Once somebody is formed it is the log that says where
+    members are found."""
+    founders, peers = founders_of(founding), members[0].peers
+    formed = [each.node_id for each in members if each.state == FORMED and each.founding]
+    names, wanted = (", ".join(node for node, _ in each) for each in (founders, peers))
+    if formed and names != wanted:
+        raise FormationRefused(
+            f"{', '.join(formed)} was formed in a group of {names}, and [peers] has {wanted}: form "
+            "it as it was begun, then `dledger member add` and `member remove`"
+        )
+    if not formed and founders != peers:
+        prepared = [each.node_id for each in members if each.founding is not None]
+        directories = "directory" if len(prepared) == 1 else "directories"
+        raise FormationRefused(
+            f"{', '.join(prepared)} was prepared for a group of {as_told(founders)}, and [peers] "
+            f"has {as_told(peers)}: if nobody ever was formed nothing is stored: empty the "
+            f"{directories} of {', '.join(prepared)}, or form the group as it was begun"
+        )
 
 
 def _check_disks(members: Sequence[Description], founding: Founding) -> None:

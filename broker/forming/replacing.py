@@ -29,7 +29,7 @@ class ReplacingCalls(Protocol):
     async def held_log(self, address: str) -> cpb.HeldLog | None: ...
     async def replace_disk(
         self, address: str, node_id: str, disk_id: bytes, held: cpb.HeldLog | None = None
-    ) -> bool: ...
+    ) -> cpb.ReplaceDiskResponse: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,26 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A disk that the group knows now. `votes`: it has caught up, and counts."""
+    """A disk that the group knows now. `votes`: it has caught up, and counts. `observes`: it is an
+    observer's, which never does by itself."""
 
     node_id: str
     disk_id: bytes
     votes: bool
+    observes: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is what the lost one was."""
+        return self.votes or self.observes
 
 
 async def replace(calls: ReplacingCalls, wanted: Replacement, wait_s: float) -> Replaced:
     """The group has the disk that is at the member's address in the place of the lost one.
 
     Args:
-        wait_s: how long to wait until it votes; the leader sees to that in any case.
+        wait_s: how long to wait until it votes, unless it observes; the leader sees to that in
+            any case.
 
     Raises:
         FormationRefused: it can't be; the text says why.
@@ -65,20 +73,20 @@ async def replace(calls: ReplacingCalls, wanted: Replacement, wait_s: float) -> 
     new = await calls.describe(wanted.address)
     _check(wanted.node_id, new, leader)
     held = None if new.state == UNFORMED else await calls.held_log(wanted.address)
-    votes = await calls.replace_disk(wanted.leader, wanted.node_id, new.disk_id, held)
+    told = await calls.replace_disk(wanted.leader, wanted.node_id, new.disk_id, held)
     if new.state == UNFORMED:
         await calls.join(wanted.address, new.disk_id)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
-    while not votes and loop.time() < deadline:
+    while not (told.votes or told.observes) and loop.time() < deadline:
         await asyncio.sleep(CATCH_UP_POLL_S)
         try:
-            votes = await calls.replace_disk(wanted.leader, wanted.node_id, new.disk_id)
+            told = await calls.replace_disk(wanted.leader, wanted.node_id, new.disk_id)
         except (MemberUnreachable, RefusedForNow):
             break  # Another leads by now, and finishes it.
         except FormationRefused as error:
             raise Superseded(f"{error}: it was taken in, and isn't any more") from error
-    return Replaced(wanted.node_id, new.disk_id, votes)
+    return Replaced(wanted.node_id, new.disk_id, told.votes, told.observes)
 
 
 def _check(node_id: str, new: Description, leader: Description) -> None:

@@ -17,6 +17,7 @@ import structlog
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.changes import Change, check_alone, check_enough, is_so, planned
+from broker.leader.epochs import EpochName
 from broker.leader.newcomers import GroupLog, HeldLog, check_held, check_not_given_up
 from dledger.codec import configuration_bytes
 from dledger.core import Raft
@@ -128,7 +129,9 @@ class Membership:
         return core.configuration
 
     def _log(self) -> GroupLog:
-        return GroupLog(self._replication.core.commit_index, self._digest_at)
+        core = self._replication.core
+        epoch = EpochName.of(core.configuration.epoch.recoveries)
+        return GroupLog(core.commit_index, self._digest_at, epoch)
 
     def _check_programs(self, present: Configuration) -> None:
         """A program that was put back to an older one reads a joint configuration as a simple one,
@@ -169,9 +172,11 @@ class Membership:
         }
         log.info("configuration_changed", index=placed.index, **facts)
 
-    async def replace(self, node_id: str, disk_id: bytes, held: HeldLog | None = None) -> bool:
+    async def replace(
+        self, node_id: str, disk_id: bytes, held: HeldLog | None = None
+    ) -> Configuration:
         """The group's log names `disk_id` as the disk of `node_id`, committed, and the lost one
-        counts no more; whether the new one votes already.
+        counts no more. The configuration in force then: whether the new one votes already.
 
         Args:
             held: the log that the disk comes with; None: none, for all that is said.
@@ -191,7 +196,7 @@ class Membership:
             placed = self._proposed(with_disk(present, node, disk))
             log.warning("disk_replaced", node=node, disk_id=disk.hex(), index=placed.index)
         await self._committed(core.term)
-        return node in core.configuration.voters
+        return core.configuration
 
     def _check(self, node: NodeId, disk: DiskId) -> None:
         core = self._replication.core

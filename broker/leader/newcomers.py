@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.errors import BrokerError, ErrorCode
+from broker.leader.epochs import FIRST, EpochName
 from dledger.core.types import NO_INDEX, Configuration, DiskId, Index, NodeId
 
 WHAT_TO_DO = "stop it, empty its directory, start it, and ask again"
@@ -24,10 +25,12 @@ WHAT_TO_DO = "stop it, empty its directory, start it, and ask again"
 @dataclass(frozen=True, slots=True)
 class HeldLog:
     """The last entry that a disk knows to be committed, and the running digest there; zeros: it
-    holds entries, and knows it of none."""
+    holds entries, and knows it of none. `epoch`: of the group, as that log has it; None: nobody
+    says."""
 
     index: Index
     digest: int
+    epoch: EpochName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class GroupLog:
 
     commit_index: Index
     digest_at: Callable[[Index], int | None]
+    epoch: EpochName = FIRST
 
 
 def check_held(node: NodeId, held: HeldLog | None, own: GroupLog) -> None:
@@ -47,7 +51,14 @@ def check_held(node: NodeId, held: HeldLog | None, own: GroupLog) -> None:
     """
     if held is None:
         return
-    if held.index == NO_INDEX:
+    if held.epoch is not None and held.epoch != own.epoch:
+        # It may be a beginning all the same, which lacks the entry that recovered the group: to
+        # the first member that dials it it is one that was given up (ADR 52).
+        reason = (
+            f"it is of epoch {held.epoch.number} of the group, which was recovered by force and is "
+            f"in another one, {own.epoch.number}"
+        )
+    elif held.index == NO_INDEX:
         reason = "since its start nobody has told it what is committed, so it can't be compared"
     elif held.index > own.commit_index:
         reason = f"entry {held.index} is committed there, and {own.commit_index} is the last here"

@@ -17,7 +17,7 @@ from broker.leader.changes import Change
 from broker.leader.epochs import FIRST, EpochFence, EpochName
 from broker.leader.leadership import LeaderView
 from broker.leader.newcomers import HeldLog
-from dledger.core.types import NodeId
+from dledger.core.types import Configuration, NodeId
 
 UNDECIDED_S: Final = 0.1  # for which watchers aren't told that nobody leads yet
 
@@ -182,7 +182,7 @@ class MembershipChange(Protocol):
 
     def replace(
         self, node_id: str, disk_id: bytes, held: HeldLog | None = None
-    ) -> Awaitable[bool]: ...
+    ) -> Awaitable[Configuration]: ...
     def change(self, change: Change) -> Awaitable[object]: ...
 
 
@@ -290,8 +290,11 @@ class Cluster:
         self._leadership.check_serving()
         return await self._leadership.hand_over(NodeId(target) if target else None)
 
-    async def replace_disk(self, node_id: str, disk_id: bytes, held: HeldLog | None = None) -> bool:
-        """The group knows `node_id` on that disk from now on; whether it votes already.
+    async def replace_disk(
+        self, node_id: str, disk_id: bytes, held: HeldLog | None = None
+    ) -> Configuration:
+        """The group knows `node_id` on that disk from now on. The configuration in force then:
+        whether it votes already.
 
         Args:
             held: the log that the disk comes with, if any.

@@ -213,7 +213,7 @@ class Members:
             if (leader := self.leader()) is not None:
                 try:
                     address = self.configs[leader].listen
-                    return await GrpcCalls().replace_disk(address, name, disk_id)
+                    return bool((await GrpcCalls().replace_disk(address, name, disk_id)).votes)
                 except FormingError as error:
                     reason = str(error)
             if time.monotonic() > deadline:

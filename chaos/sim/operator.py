@@ -15,7 +15,7 @@ from chaos.sim.disk_swaps import lose_disk
 from chaos.sim.machine import Life
 from chaos.sim.node import SimNode
 from chaos.sim.world import NOBODY, World
-from dledger.core.types import DiskId
+from dledger.core.types import Configuration, DiskId
 from store.errors import StoreError
 
 AGAIN_US = 250_000
@@ -73,7 +73,7 @@ class Operator:
         task = leader.loop.create_task(leader.replica.membership.replace(node.name, disk))
         task.add_done_callback(lambda done: self._on_answer(done, node, number))
 
-    def _on_answer(self, done: asyncio.Task[bool], node: SimNode, number: int) -> None:
+    def _on_answer(self, done: asyncio.Task[Configuration], node: SimNode, number: int) -> None:
         if done.cancelled():
             return
         error = done.exception()

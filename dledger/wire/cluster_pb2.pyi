@@ -228,18 +228,22 @@ class ReplaceDiskRequest(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., disk_id: _Optional[bytes] = ..., held: _Optional[_Union[HeldLog, _Mapping]] = ...) -> None: ...
 
 class HeldLog(_message.Message):
-    __slots__ = ("index", "digest")
+    __slots__ = ("index", "digest", "epoch")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     index: int
     digest: int
-    def __init__(self, index: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+    epoch: GroupEpochName
+    def __init__(self, index: _Optional[int] = ..., digest: _Optional[int] = ..., epoch: _Optional[_Union[GroupEpochName, _Mapping]] = ...) -> None: ...
 
 class ReplaceDiskResponse(_message.Message):
-    __slots__ = ("votes",)
+    __slots__ = ("votes", "observes")
     VOTES_FIELD_NUMBER: _ClassVar[int]
+    OBSERVES_FIELD_NUMBER: _ClassVar[int]
     votes: bool
-    def __init__(self, votes: _Optional[bool] = ...) -> None: ...
+    observes: bool
+    def __init__(self, votes: _Optional[bool] = ..., observes: _Optional[bool] = ...) -> None: ...
 
 class NewMember(_message.Message):
     __slots__ = ("node_id", "disk_id", "address", "observes", "held")

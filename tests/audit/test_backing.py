@@ -14,14 +14,17 @@ import pytest
 
 from audit.backing import taking
 from audit.backing.taking import Taken, take_backup
-from audit.errors import BackupRefused, NodeRefused, Unreachable
+from audit.errors import BackupRefused, NodeRefused, SegmentGone, Unreachable
 from audit.proof.log import open_log, verify_log
 from audit.proof.soundness import Soundness
 from audit.reading import live as live_members
 from audit.reading.remote import NodeLog
 from audit.reading.replica import Replica
+from dledger.reading.entry import EntryHeader
+from dledger.reading.log_start import LogStart
 from dledger.records.layout import file_name
-from store.backup import read_backup
+from dledger.wire import audit_pb2 as apb
+from store.backup import read_backup, write_backup
 from store.files import OsFiles
 from tests.audit.replicas import flip_bit
 from tests.integration.group import Group, make_configs
@@ -140,6 +143,79 @@ def test_later_backup_copies_what_came_since(live: Live, tmp_path: Path) -> None
         assert taken.copied_bytes == taken.backup.end_offset - before.backup.end_offset
         assert (taken.copied_bytes > 0) == (count > 0)
         before = taken
+
+
+def cut_to_a_segment(folder: Path, taken: Taken, *, with_filler: bool) -> EntryHeader:
+    """The backup is one that was taken when the first segment had its last entry; which one that
+    is. The log ended there, or behind the filler that the next entry brought."""
+    last = taking.last_entry(folder / "commitlog", SEGMENT, SEGMENT)
+    end = last.physical_offset + last.total_size
+    assert end < SEGMENT
+    known = (last.index, last.term, last.digest, SEGMENT if with_filler else end)
+    fields = dict(zip(("last_index", "last_term", "last_digest", "end_offset"), known, strict=True))
+    write_backup(OsFiles(), folder, replace(taken.backup, **fields))  # type: ignore[arg-type]
+    return last
+
+
+def begin_later(patched: pytest.MonkeyPatch, last: EntryHeader, **other: int) -> None:
+    """Every node's log begins with its second segment: retention has taken the first one."""
+    survey, read = NodeLog.survey, NodeLog.read
+    end = last.physical_offset + last.total_size
+    note = LogStart(last.index, last.term, last.digest, end, 1, 0, 0, b"")
+    note = replace(note, **other)  # type: ignore[arg-type]
+
+    def surveyed(self: NodeLog) -> apb.LogSurvey:
+        found = survey(self)
+        found.first_index = last.index + 1
+        return found
+
+    def reads(self: NodeLog, segment: tuple[int, int], offset: int, size: int) -> bytes:
+        if segment[0] < SEGMENT:
+            raise SegmentGone("retention has taken it")
+        return read(self, segment, offset, size)
+
+    def base(self: NodeLog, at: int = 0) -> apb.ReadBaseResponse:
+        return apb.ReadBaseResponse(log_start=note.encode())
+
+    for name, method in (("survey", surveyed), ("read", reads), ("base", base)):
+        patched.setattr(NodeLog, name, method)
+
+
+@pytest.mark.parametrize("with_filler", [False, True])
+def test_backup_goes_on_where_retention_has_come_to(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_filler: bool
+) -> None:
+    """Nothing is left at the source of what is in the folder, and nothing is missing, so nothing
+    has to be put right."""
+
+    def mends(*_: object) -> None:
+        raise AssertionError("something is wrong in the copy")
+
+    folder = tmp_path / "b"
+    last = cut_to_a_segment(folder, live.take(folder), with_filler=with_filler)
+    with monkeypatch.context() as patched:
+        begin_later(patched, last)
+        patched.setattr(taking, "LogRepair", mends)
+        taken = live.take(folder)
+    check(folder, live, taken)
+    assert taken.copied_bytes > 0
+
+
+@pytest.mark.parametrize(
+    "other", [{"digest": 7}, {"term": 999}, {"index": 9_999}, {"end_offset": 4_711}]
+)
+def test_backup_does_not_go_on_where_another_log_begins(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, int]
+) -> None:
+    """Or the same one that begins later by now."""
+    folder = tmp_path / "b"
+    last = cut_to_a_segment(folder, live.take(folder), with_filler=False)
+    before = read_backup(OsFiles(), folder)
+    with monkeypatch.context() as patched:
+        begin_later(patched, last, **other)
+        with pytest.raises(BackupRefused, match=r"isn't the one with which .* empty folder"):
+            live.take(folder)
+    assert read_backup(OsFiles(), folder) == before
 
 
 def test_what_rotted_at_the_source_is_taken_from_another(live: Live, tmp_path: Path) -> None:

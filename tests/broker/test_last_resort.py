@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker import last_resort
-from broker.last_resort import Heard, check, listening, newest_term
+from broker.last_resort import Doubts, Heard, check, doubts, newest_term
 from dledger.core.group_epoch import GroupEpoch, Recovery
 from dledger.core.types import Configuration, DiskId, NodeId
 from dledger.wire.cluster_pb2 import NodeStatus
@@ -94,17 +94,49 @@ def test_directories_that_are_a_majority_together_are_no_loss() -> None:
 def test_who_takes_connections_and_says_nothing_is_no_loss() -> None:
     """Certificates that aren't named look like this, and the group may be well."""
     with pytest.raises(RecoveryRefused, match="at the addresses of n2, and doesn't say who it is"):
-        check(survivor(), (), (), ("n2",))
+        check(survivor(), (), (), Doubts(listening=("n2",)))
     five = configuration(5)
-    check(survivor(known=five), (), (), ("n2",))
+    check(survivor(known=five), (), (), Doubts(listening=("n2",)))
     with pytest.raises(RecoveryRefused, match="name the certificates"):
-        check(survivor(known=five), (), (heard("n2"),), ("n3",))
+        check(survivor(known=five), (), (heard("n2"),), Doubts(listening=("n3",)))
+    with pytest.raises(RecoveryRefused, match="name the certificates"):
+        check(survivor(known=five), (survivor("n2", 2, 9, five),), (), Doubts(listening=("n3",)))
 
 
-def test_who_is_silent_is_tried_for_connections() -> None:
-    """A closed port is as good as lost; who answers, as whoever it be, isn't silent."""
+def test_who_takes_connections_where_the_caller_says_may_be_any_member() -> None:
+    """Members move by what is configured alone: the log has their old addresses."""
+    with pytest.raises(RecoveryRefused, match="connections at new:1, and doesn't say who it is"):
+        check(survivor(), (), (), Doubts(elsewhere=("new:1",)))
+    five = configuration(5)
+    check(survivor(known=five), (), (), Doubts(elsewhere=("new:1",)))
+    with pytest.raises(RecoveryRefused, match="the addresses of n2, new:1, and doesn't say"):
+        check(survivor(known=five), (), (), Doubts(listening=("n2",), elsewhere=("new:1",)))
+    with pytest.raises(RecoveryRefused, match="connections at new:1, new:2, and doesn't say"):
+        check(survivor(known=five), (), (), Doubts(elsewhere=("new:1", "new:2")))
+    # More of them than there are members are as good as all.
+    with pytest.raises(RecoveryRefused, match="new:3"):
+        check(survivor(), (), (), Doubts(elsewhere=("new:1", "new:2", "new:3")))
+    joint = replace(five, voters_outgoing=frozenset(NAMES[:1]))
+    check(survivor(known=joint), (), (), Doubts(elsewhere=("new:1",)))
 
-    async def tried(answer: NodeStatus | None) -> tuple[str, ...]:
+
+def test_members_that_run_unformed_are_no_loss() -> None:
+    """Their disks may only not be mounted; fewer than would be a majority are given up."""
+    with pytest.raises(RecoveryRefused, match=r"n2 runs, unformed: is its disk mounted.* stop"):
+        check(survivor(), (), (), Doubts(unformed=("n2",)))
+    five = configuration(5)
+    check(survivor(known=five), (), (), Doubts(unformed=("n2",)))
+    with pytest.raises(RecoveryRefused, match="n2 runs, unformed"):
+        check(survivor(known=five), (), (heard("n3"),), Doubts(unformed=("n2",)))
+
+
+def seen(
+    answer: NodeStatus | None, moved: bool = False, running: tuple[Heard, ...] = ()
+) -> tuple[Doubts, str]:
+    """What is made of an open port, n2's by the log or, if it has moved, by the caller, where that
+    is answered; n3's is closed. And the port's address."""
+
+    async def tried() -> tuple[Doubts, str]:
         def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.close()
 
@@ -112,20 +144,43 @@ def test_who_is_silent_is_tried_for_connections() -> None:
             return answer
 
         async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
+            there = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            closed = [f"127.0.0.1:{port}" for port in free_ports(2)]
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(last_resort, "probe", probe)
-                known = replace(
-                    configuration(),
-                    addresses=(
-                        (NAMES[1], f"127.0.0.1:{port}"),
-                        (NAMES[2], f"127.0.0.1:{free_ports(1)[0]}"),
-                    ),
-                )
-                return await listening(survivor(known=known), (), None)
+                n2 = closed[1] if moved else there
+                addresses = ((NAMES[1], n2), (NAMES[2], closed[0]))
+                known = replace(configuration(), addresses=addresses)
+                asked = (there, n2, *closed)
+                return await doubts(survivor(known=known), running, asked, None), there
 
-    assert asyncio.run(tried(None)) == ("n2",)
-    assert asyncio.run(tried(NodeStatus(broker_group="g1", node_id="n2"))) == ()
+    return asyncio.run(tried())
+
+
+def test_who_is_silent_is_tried_for_connections() -> None:
+    """A closed port is as good as lost; who answers, as whoever it be, isn't silent."""
+    assert seen(None)[0] == Doubts(listening=("n2",))
+    assert seen(NodeStatus(broker_group="g1", node_id="n2"))[0] == Doubts()
+
+
+def test_where_the_caller_says_is_tried_for_connections() -> None:
+    """As long as it isn't known who is there."""
+    found, there = seen(None, moved=True)
+    assert found == Doubts(elsewhere=(there,))
+    assert seen(NodeStatus(broker_group="g2", node_id="n2"), moved=True)[0] == Doubts()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_who_answers_unformed_by_a_members_id_is_told(moved: bool) -> None:
+    """Not so of another group, nor one that is nobody here, nor one that is heard on its disk."""
+    waiting = NodeStatus(broker_group="g1", node_id="n2", role="unformed")
+    assert seen(waiting, moved)[0] == Doubts(unformed=("n2",))
+    assert seen(waiting, moved, (heard("n2"),))[0] == Doubts()
+    for field, value in (("broker_group", "g2"), ("node_id", "n1"), ("role", "follower")):
+        other = NodeStatus()
+        other.CopyFrom(waiting)
+        setattr(other, field, value)
+        assert seen(other, moved)[0] == Doubts()
 
 
 def test_learners_that_can_be_reached_are_no_majority() -> None:

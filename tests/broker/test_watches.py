@@ -17,7 +17,7 @@ from broker.leader.epochs import EpochFence
 from broker.leader.leadership import LeaderView
 from broker.leader.newcomers import HeldLog
 from broker.services.cluster import Cluster, Members, NodeStatus
-from dledger.core.types import NodeId
+from dledger.core.types import Configuration, NodeId
 from dledger.wire import cluster_pb2 as cpb
 from tests.client.loops import async_test
 
@@ -51,7 +51,9 @@ class Leads:
 class Nobody:
     """Changes no members, and tells of none."""
 
-    def replace(self, node_id: str, disk_id: bytes, held: HeldLog | None = None) -> Awaitable[bool]:
+    def replace(
+        self, node_id: str, disk_id: bytes, held: HeldLog | None = None
+    ) -> Awaitable[Configuration]:
         raise AssertionError(node_id, disk_id, held)
 
     def change(self, change: Change) -> Awaitable[object]:

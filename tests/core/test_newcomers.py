@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.changes import Change, NewMember, check_alone, planned
+from broker.leader.epochs import EpochName
 from broker.leader.membership import Membership
 from broker.leader.newcomers import GroupLog, HeldLog, check_held
 from dledger.addresses import plain_address
@@ -56,6 +59,22 @@ def test_only_a_beginning_of_the_groups_log_is_taken(
     assert refused.value.code is ErrorCode.INVALID_ARGUMENT
 
 
+A16, B16 = (letter * 16 for letter in (b"a", b"b"))
+
+
+def test_only_who_knows_of_the_same_recoveries_is_taken() -> None:
+    """Its log may be a beginning of the group's and lack what recovered it: the first member that
+    dials it would give it up. An older command says nothing of that."""
+    own = GroupLog(Index(9), lambda _: 7, EpochName(1, A16))
+    for epoch in (None, EpochName(1, A16)):
+        check_held(D, HeldLog(Index(5), 7, epoch), own)
+    for epoch in (EpochName(), EpochName(1, B16), EpochName(2, B16)):
+        with pytest.raises(BrokerError, match=rf"epoch {epoch.number} .* empty its") as refused:
+            check_held(D, HeldLog(Index(5), 7, epoch), own)
+        assert refused.value.code is ErrorCode.INVALID_ARGUMENT
+    check_held(D, HeldLog(Index(5), 7, EpochName()), GroupLog(Index(9), lambda _: 7))
+
+
 def asked(change: Change | DiskId, held: HeldLog | None = None) -> str:
     """What the leader of A, B and C says, whose log has digest 7 everywhere."""
 
@@ -87,11 +106,24 @@ def test_a_leader_takes_nobody_with_another_log() -> None:
     for held, expected in (
         (None, "['D']"),
         (HeldLog(Index(1), 7), "['D']"),
+        (HeldLog(Index(1), 7, EpochName()), "['D']"),
+        (
+            HeldLog(Index(1), 7, EpochName(1, A16)),
+            "INVALID_ARGUMENT: D holds a log: it is of epoch",
+        ),
         (HeldLog(Index(1), 8), "INVALID_ARGUMENT: D holds a log: up to entry 1"),
         (HeldLog(Index(99), 7), "INVALID_ARGUMENT: D holds a log: entry 99 is committed there"),
         (HeldLog(Index(0), 0), "INVALID_ARGUMENT: D holds a log: since its start nobody"),
     ):
         assert asked(Change(add=(replace(new(D), held=held),))).startswith(expected)
+
+
+def test_a_leader_compares_with_the_epoch_that_its_log_has() -> None:
+    last = Recovery("A", 1, 5, 9, 8, ())
+    recovered = replace(group(A), epoch=GroupEpoch((A16,), last))
+    core = SimpleNamespace(configuration=recovered, commit_index=9)
+    replication: Any = SimpleNamespace(core=core)
+    assert Membership(replication, A)._log().epoch == EpochName(1, A16)
 
 
 def test_nor_in_the_place_of_a_lost_disk() -> None:

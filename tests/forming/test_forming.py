@@ -152,6 +152,51 @@ REFUSED: dict[str, tuple[list[Description], bool, str]] = {
 }
 
 
+def alone(**changes: object) -> Description:
+    """n1, of which [peers] names nobody else."""
+    return described("n1", peers=PEERS[:1], founding=fresh_founding(), **changes)
+
+
+def moved(name: str, **changes: object) -> Description:
+    """A member of three of which n3 is configured to be elsewhere than the founding has it."""
+    return described(name, peers=OTHER_PEERS, **changes)
+
+
+REFUSED |= {
+    "prepared with others that aren't asked any more": (
+        [alone()],
+        False,
+        r"n1 was prepared for a group of n1 at 127.0.0.1:7001, n2 at .*, and \[peers\] has n1 at "
+        "127.0.0.1:7001: if nobody ever was formed .* empty the directory of n1",
+    ),
+    "prepared for an address that was put right": (
+        [
+            moved("n1", founding=fresh_founding()),
+            moved("n2", founding=fresh_founding()),
+            moved("n3"),
+        ],
+        False,
+        r"n1, n2 was prepared .* n3 at 127.0.0.1:7003, and \[peers\] .* n3 at 127.0.0.1:9999.*"
+        "empty the directories of n1, n2",
+    ),
+    "formed with others": (
+        [
+            described("n1", peers=PEERS[:2], state=FORMED, founding=fresh_founding()),
+            described("n2", peers=PEERS[:2], founding=fresh_founding()),
+        ],
+        False,
+        r"n1 was formed in a group of n1, n2, n3, and \[peers\] has n1, n2: .*member add",
+    ),
+}
+
+
+def test_who_is_formed_already_holds_nobody_up_that_has_moved_since() -> None:
+    """All were prepared, however they are configured now: the group's log puts it right."""
+    begun = fresh_founding()
+    members = [moved(name, founding=begun) for name in NAMES]
+    assert founding_of([replace(members[0], state=FORMED), *members[1:]], adopt=False) == begun
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_formed_is_refused_by_name(case: str) -> None:
     members, adopt, text = REFUSED[case]
@@ -327,6 +372,23 @@ def test_a_prepared_member_takes_no_other_founding(tmp_path: Path) -> None:
         member.commit(first.name)
         member.commit(first.name)
         member.prepare(first)
+
+
+def test_a_member_is_prepared_only_with_those_of_its_own_table(tmp_path: Path) -> None:
+    """It was put right and started again since somebody asked."""
+    (site, *_) = sites_in(tmp_path).by_address.values()
+    with site.boot() as member:
+        itself = member.describe()
+        for peers in (itself.peers[:1], (*itself.peers[:2], ("n3", "127.0.0.1:9999"))):
+            names = [name for name, _ in peers]
+            others = [described(name, peers=peers) for name in names[1:]]
+            other = founding_of([replace(itself, peers=peers), *others], adopt=False)
+            assert other is not None
+            with pytest.raises(
+                FormationRefused, match=r"n1 has n1 at .* in its \[peers\], and the"
+            ):
+                member.prepare(other)
+        assert member.founding is None
 
 
 @pytest.mark.parametrize("fatal", range(0, 90, 2))

@@ -7,10 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
+from broker.doors.grpc.cluster import plain_held
 from broker.forming import joining
-from broker.forming.errors import MemberUnreachable, NotNewcomers, Superseded
+from broker.forming.calls import GrpcCalls
+from broker.forming.errors import MemberUnreachable, NotNewcomers, RefusedForNow, Superseded
 from broker.forming.joining import Wish, change, newcomers
 from broker.forming.planning import FORMED, Description
+from broker.leader.epochs import EpochName
+from broker.leader.newcomers import HeldLog
+from dledger.core.types import Index
 from dledger.outcome import ExitCode
 from dledger.wire import cluster_pb2 as cpb
 
@@ -40,6 +45,7 @@ class Calls:
         taken: cpb.Members | None = None,
     ) -> None:
         self.asked: list[str] = []
+        self.changed = 0
         self.taken = taken or members(7, n3="learner", committed=False)
         self._known = known
 
@@ -50,6 +56,7 @@ class Calls:
         raise AssertionError("nobody joins")
 
     async def change_members(self, address: str, request: cpb.ChangeMembersRequest) -> cpb.Members:
+        self.changed += 1
         return self.taken
 
     async def held_log(self, address: str) -> cpb.HeldLog | None:
@@ -124,8 +131,8 @@ def test_what_another_administrator_has_undone_is_told_at_once(n3: str | None) -
 
 
 def test_who_has_gone_and_is_back_was_brought_by_another() -> None:
-    def known(_address: str, _count: int) -> cpb.Members:
-        return members(9, n3="learner")
+    def known(_address: str, count: int) -> cpb.Members:
+        return members(9 if count > 1 else 6, n3="learner")
 
     calls = Calls(known, taken=members(7, n3="leaving", committed=True))
     calls.taken.joint = True
@@ -141,6 +148,70 @@ def test_what_is_on_its_way_is_waited_for() -> None:
 
     told, is_done = carried_out(Calls(known))
     assert (is_done, told.configuration_index) == (True, 11)
+
+
+def without_n3(*, committed: bool = True) -> cpb.Members:
+    told = members(8, n3="", committed=committed)
+    del told.members[2]
+    return told
+
+
+def let_go(calls: Calls, wish: Wish) -> tuple[bool, list[str]]:
+    """Whether it is done, and what was told."""
+    told: list[str] = []
+    _, is_done = asyncio.run(change(calls, "a:1", wish, 10.0, told.append))
+    return is_done, told
+
+
+def test_who_has_gone_by_an_earlier_attempt_is_not_asked_for_again() -> None:
+    """The leader refuses a name that is nobody's: it is told, and is done, as the rest is so."""
+    for wish in (Wish(remove=("n3",)), Wish(remove=("n3",), promote=("n2",))):
+        calls = Calls(lambda *_: without_n3())
+        assert let_go(calls, wish) == (True, ["n3 is no member: n1, n2 are"])
+        assert calls.changed == 0
+
+
+@pytest.mark.parametrize(
+    ("listed", "wish"),
+    [
+        (members(8, n3="voter"), Wish(remove=("n3",))),
+        (members(8, n3="voter"), Wish(remove=("n3", "n9"))),
+        (without_n3(), Wish(remove=("n3",), demote=("n2",))),
+        (without_n3(), Wish(remove=("n3",), promote=("n9",))),
+    ],
+)
+def test_what_is_not_so_yet_is_asked_of_the_leader(listed: cpb.Members, wish: Wish) -> None:
+    """It takes all of it, or refuses it by the name that is nobody's."""
+    calls = Calls(lambda *_: listed, taken=members(9, n3="voter"))
+    asyncio.run(change(calls, "a:1", wish, 0.0))
+    assert calls.changed == 1
+
+
+def test_who_has_gone_by_an_entry_that_may_be_lost_is_waited_for() -> None:
+    calls = Calls(lambda *_: without_n3(committed=False))
+    with pytest.raises(RefusedForNow, match="entry 8, which isn't committed"):
+        let_go(calls, Wish(remove=("n3",)))
+    assert calls.changed == 0
+
+
+@pytest.mark.parametrize("epoch", [EpochName(), EpochName(2, b"r" * 16)])
+def test_a_log_is_told_with_the_epoch_that_it_has(
+    epoch: EpochName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one, too: who says none is of an older release."""
+
+    async def status(*_: object) -> cpb.NodeStatus:
+        found = cpb.NodeStatus(last_index=9, commit_index=5, committed_digest=7)
+        if epoch.number:
+            found.epoch.number, found.epoch.recovery_id = epoch.number, epoch.recovery_id
+        return found
+
+    monkeypatch.setattr(GrpcCalls, "_call", status)
+    said = cpb.NewMember(held=asyncio.run(GrpcCalls().held_log("a:1")))
+    assert plain_held(said) == HeldLog(Index(5), 7, epoch)
+    said.held.ClearField("epoch")
+    assert plain_held(said) == HeldLog(Index(5), 7)
+    assert plain_held(cpb.NewMember()) is None
 
 
 MISTYPED = {

@@ -65,9 +65,10 @@ class ClusterDoor:
     async def replace_disk(
         self, request: cpb.ReplaceDiskRequest, context: object
     ) -> cpb.ReplaceDiskResponse:
-        held = _plain_held(request)
-        votes = await self._cluster.replace_disk(request.node_id, request.disk_id, held)
-        return cpb.ReplaceDiskResponse(votes=votes)
+        held = plain_held(request)
+        found = await self._cluster.replace_disk(request.node_id, request.disk_id, held)
+        node = request.node_id
+        return cpb.ReplaceDiskResponse(votes=node in found.voters, observes=node in found.observers)
 
     async def change_members(
         self, request: cpb.ChangeMembersRequest, context: object
@@ -79,7 +80,7 @@ class ClusterDoor:
                     DiskId(each.disk_id),
                     each.address,
                     each.observes,
-                    _plain_held(each),
+                    plain_held(each),
                 )
                 for each in request.add
             ),
@@ -94,9 +95,14 @@ class ClusterDoor:
         return wire_members(await self._cluster.members())
 
 
-def _plain_held(said: cpb.NewMember | cpb.ReplaceDiskRequest) -> HeldLog | None:
+def plain_held(said: cpb.NewMember | cpb.ReplaceDiskRequest) -> HeldLog | None:
     """The log that a newcomer comes with, as far as who asks says so."""
-    return HeldLog(Index(said.held.index), said.held.digest) if said.HasField("held") else None
+    if not said.HasField("held"):
+        return None
+    held, epoch = said.held, None
+    if held.HasField("epoch"):
+        epoch = EpochName(held.epoch.number, held.epoch.recovery_id)
+    return HeldLog(Index(held.index), held.digest, epoch)
 
 
 def wire_members(members: Members) -> cpb.Members:

@@ -6,10 +6,12 @@ from chaos.mutants.mutant import Mutant
 
 _TAKING = "audit/backing/taking.py"
 _MEMBERS = "audit/backing/members.py"
+_BEHIND = "audit/backing/behind.py"
 _RESTORING = "store/starting/restoring.py"
 _TESTS = {
     _TAKING: ("tests/audit/test_backing.py",),
     _MEMBERS: ("tests/audit/test_backing.py",),
+    _BEHIND: ("tests/audit/test_backing.py",),
     _RESTORING: ("tests/starting/test_restoring.py",),
 }
 
@@ -23,6 +25,24 @@ def _mutant(name: str, file: str, old: str, new: str, own: tuple[str, ...] = ())
 
 
 BACKUPS = (
+    _mutant(
+        "backup-that-could-go-on-is-refused",
+        _TAKING,
+        "    if begins_behind(source.survey, before):\n",
+        "    if False:\n",
+    ),
+    _mutant(
+        "backup-goes-on-behind-another-logs-entry",
+        _BEHIND,
+        "    theirs = (start.index, start.term, start.digest)\n",
+        "    theirs = (start.index, start.term, before.last_digest)\n",
+    ),
+    _mutant(
+        "backup-goes-on-without-a-filler",
+        _BEHIND,
+        "    if end < base + size:\n",
+        "    if False:\n",
+    ),
     _mutant(
         "backup-of-a-member-that-is-behind",
         _TAKING,
