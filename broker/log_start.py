@@ -21,6 +21,7 @@ from typing import Final, Protocol, TypeVar
 import structlog
 
 from broker.archiving import Archiver
+from broker.ending import DISK_ERRNOS
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.commands import Commands
 from broker.repairs import Repairs
@@ -182,8 +183,8 @@ class LogStartKeeper:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def on_base_rotted(self) -> None:
-        """Neither copy of what the log begins with is what was written: no start, and no later
-        front, could begin with it. It is got back from a peer."""
+        """What the log begins with can't be used: no start, and no later front, could begin with
+        it. It is mended from its other copy; if neither is what was written, a peer gives it."""
         self._is_base_rotten = True
 
     def takes(self, error: BaseException) -> bool:
@@ -297,10 +298,24 @@ class LogStartKeeper:
         await self._move(start, machine, front.is_disputed)
 
     async def _get_base_back(self) -> None:
-        """The state as of the log's start is there again, as a peer has it whose log begins with
-        the same entry; or the log begins later, with that of one that does. Else why not is told.
-        """
+        """The state as of the log's start is there again: from its other copy, or as a peer has it
+        whose log begins with the same entry; or the log begins later, with that of one that does.
+        Else why not is told."""
         front, start = self._front, self._front.log.start
+        try:
+            await self._hand.run(partial(front.base.files.mend_base, self._head(start)))
+            failure = ""
+        except OSError as error:  # what can't be looked at, or written again, needn't be lost
+            if error.errno in DISK_ERRNOS:
+                raise
+            failure = str(error)
+        if await self._hand.run(partial(front.base.refusal_of, self._head(start))) is None:
+            log.warning("base_mended", index=start.index)
+            self._is_base_rotten, self.held = False, ""
+            return
+        if failure:
+            self._hold(f"the state as of entry {start.index} can't be mended now: {failure}")
+            return
         self._hold(
             f"the state as of entry {start.index}, with which the log begins, has rotted here, and "
             "no peer has given it yet: don't stop this node before"

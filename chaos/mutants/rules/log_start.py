@@ -88,6 +88,15 @@ LOG_START = (
         tests=_PAST_ROT,
     ),
     Mutant(
+        "rotten-base-is-taken-for-both-copies",
+        "broker/log_start.py",
+        "            await self._hand.run(partial(front.base.files.mend_base, self._head(start)))\n"
+        '            failure = ""\n',
+        '            failure = ""\n',
+        masked="bases of a run don't rot while the front moves",
+        tests=_PAST_ROT,
+    ),
+    Mutant(
         "rotten-base-ends-whoever-mends",
         "broker/mending.py",
         "            except BaseMissing as error:\n",
