@@ -86,6 +86,8 @@ class Front:
         queue_starts: is told where queues begin.
         is_hindered: while something is being repaired that may need what would go.
         is_disputed: while it may be needed to tell whose log is right, or the replica ends.
+        is_mending_without_space: while queues can't be mended, nor anything be noted as derived,
+            before there is space.
         durable: the last entry that the flusher is through with, and with every cut before it.
         is_checkpoint_held: whether nothing more is noted as derived until the next start.
         repairs: of the log.
@@ -104,6 +106,7 @@ class Front:
     queue_starts: Callable[[QueueStarts], None]
     is_hindered: Callable[[], bool]
     is_disputed: Callable[[], bool]
+    is_mending_without_space: Callable[[], bool]
     durable: Callable[[], int]
     is_checkpoint_held: Callable[[], bool]
     repairs: Repairs
@@ -231,6 +234,8 @@ class LogStartKeeper:
         front = self._front
         wanted = front.machine.log_start.first_index
         noted = self._noted()
+        if front.is_mending_without_space():  # see `past_rot`: it would wait for what it gives
+            noted = max(noted, front.machine.applied_index)
         last = min(wanted - 1, noted)
         if last < front.log.first_index:
             return None
@@ -273,6 +278,20 @@ class LogStartKeeper:
             return
         self._tell_of_what_is_never_noted()
         await self._step_past_rot()
+        self._tell_of_what_hinders()
+
+    def _tell_of_what_hinders(self) -> None:
+        """What may go waits for a repair, which may take hours."""
+        front = self._front
+        if not front.is_hindered():
+            return
+        start = front.log.start_before(front.machine.log_start.first_index)
+        if start is not None:
+            self._hold(
+                f"the log could begin with entry {start.first_index}, but what is before may be "
+                "needed here: to repair the log, to mend ConsumeQueues, or to tell whose log is "
+                "right"
+            )
 
     def _tell_of_what_is_never_noted(self) -> None:
         """What may go lies behind the end of what this process will note as derived: it stays until

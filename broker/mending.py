@@ -9,7 +9,8 @@ when it began.
 
 It must never touch a queue that nobody suspects, nor write what isn't committed, nor hold the event
 loop for longer than a slice. A full disk makes it wait, and so does rot in the log until that is
-repaired (ADR 39); where it can't be, the replica ends.
+repaired (ADR 39); where it can't be, the replica ends. While it waits for space the log's front may
+go, which gives some: then it begins again.
 
     found wrong ─▶ waiting ─▶ files laid out ─▶ slices of the log
                       ▲                              │    │ a full disk: later, from the same place
@@ -101,6 +102,7 @@ class Mender:
         self._task: asyncio.Task[None] | None = None
         self._is_started = False
         self._found = self._mended = 0
+        self.waits_for_space = False  # and goes on only once there is some
 
     @property
     def is_at_work(self) -> bool:
@@ -151,6 +153,7 @@ class Mender:
                 try:
                     await self._repair()
                 except OutOfRange:  # the log's front has gone meanwhile
+                    self.waits_for_space = False
                     self._waiting = {**self._repaired, **self._waiting}
                 self._repaired = {}
         except Exception as error:  # noqa: BLE001  nobody else would hear of it
@@ -194,9 +197,16 @@ class Mender:
             try:
                 self._queues.lay_out(*key)
             except StorageFull as error:
-                log.warning("mending_paused", reason=str(error))
+                self._pause_for_space(error)
                 return False
+        self.waits_for_space = False
         return True
+
+    def _pause_for_space(self, error: BaseException) -> None:
+        """Told once, however often it is tried again."""
+        if not self.waits_for_space:
+            self.waits_for_space = True
+            log.warning("mending_paused", reason=str(error))
 
     def _do_slice(self, machine: StateMachine, through: int) -> float:
         """The next entries are through; how many seconds to pause."""
@@ -211,8 +221,9 @@ class Mender:
                 raise
             return RETRY_S
         except ApplyPaused as error:
-            log.warning("mending_paused", reason=str(error))
+            self._pause_for_space(error)
             return RETRY_S
+        self.waits_for_space = False
         return max(SHORTEST_PAUSE_S, loop.time() - began)
 
     def _overwrite(self, key: FolderKey, base: int, units: bytes) -> None:
