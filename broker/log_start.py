@@ -92,6 +92,7 @@ class Front:
         is_checkpoint_held: whether nothing more is noted as derived until the next start.
         repairs: of the log.
         fetched: the state as of an entry, from a peer whose log begins behind it; None: not now.
+        share: begins a piece of work; see `dledger.ports.Turns`.
     """
 
     log: CommitLog
@@ -111,6 +112,7 @@ class Front:
     is_checkpoint_held: Callable[[], bool]
     repairs: Repairs
     fetched: Callable[[LogBase], Awaitable[Sequence[bytes] | None]]
+    share: Callable[[], Callable[[], bool]]
 
 
 class LogStartKeeper:
@@ -425,12 +427,13 @@ class LogStartKeeper:
             log.warning("log_start_not_moved", reason=reason)
 
     def _apply_slice(self, machine: StateMachine, through: int) -> float:
-        """The next entries are applied; how many seconds to pause."""
+        """The next entries are applied, as many as are a share of a turn: an entry of few bytes may
+        be much work; how many seconds to pause."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         first = machine.applied_index + 1
         last = self._front.log.last_that_fits(first, through, SLICE_BYTES)
-        machine.apply(self._front.log.read(first, last))
+        machine.apply(self._front.log.read(first, last), self._front.share())
         return max(SHORTEST_PAUSE_S, loop.time() - began)
 
     async def _forgotten(

@@ -31,6 +31,7 @@ from broker.state.queue_files import QueueFiles
 from broker.state.replay import FolderKey, WrongQueue
 from broker.state.topics import TopicState
 from dledger.errors import ApplyPaused
+from dledger.ports import never_enough
 from store.errors import CorruptionFound, OutOfRange, StorageFull
 from store.starting.errors import BaseMissing
 
@@ -80,6 +81,7 @@ class Mender:
         failed: is told of an error that ends the repairs for good.
         is_mended: whether rot in the log is being repaired itself: then this waits.
         begin: the machine as of the entry before the log's first; an empty one.
+        share: begins a piece of work; see `dledger.ports.Turns`.
     """
 
     def __init__(
@@ -90,7 +92,9 @@ class Mender:
         failed: Callable[[BaseException], None],
         is_mended: Callable[[BaseException], bool] = _is_lasting,
         begin: Callable[[QueueFiles], Awaitable[StateMachine]] | None = None,
+        share: Callable[[], Callable[[], bool]] = lambda: never_enough,
     ) -> None:
+        self._share = share
         self._begin_with = begin or self._empty
         self._machine = machine
         self._is_mended = is_mended
@@ -209,13 +213,14 @@ class Mender:
             log.warning("mending_paused", reason=str(error))
 
     def _do_slice(self, machine: StateMachine, through: int) -> float:
-        """The next entries are through; how many seconds to pause."""
+        """The next entries are through, as many as are a share of a turn: an entry of few bytes may
+        be much work; how many seconds to pause."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         first = machine.applied_index + 1
         try:
             last = self._log.last_that_fits(first, through, SLICE_BYTES)
-            machine.apply(self._log.read(first, last))
+            machine.apply(self._log.read(first, last), self._share())
         except CorruptionFound as error:
             if not self._is_mended(error):
                 raise

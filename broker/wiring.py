@@ -171,6 +171,7 @@ class Wiring:
             lambda: self.housekeeping.is_checkpoint_held,
             member.repairs,
             member.installer.fetched,
+            ports.turns.share,
         )
         commands = Commands(member.appender)
         look_s = ports.rhythm.log_start_s

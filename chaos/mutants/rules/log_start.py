@@ -10,6 +10,7 @@ _CORE = ("tests/core/test_snapshots.py",)
 _STATE = ("tests/broker/test_log_start.py",)
 _ROOM = ("tests/node/test_full_disk.py",)
 _PAST_ROT = ("tests/node/test_past_rot.py",)
+_TURNS = ("tests/node/test_front_turns.py",)
 _FLUSHED = ("tests/node/test_front_flushed.py",)
 _CUT = "a cut must begin right where the front goes, in the moment in which it does"
 _PASSES = "a log rots where its front moves in few seeds, and it goes with a later move"
@@ -53,6 +54,22 @@ LOG_START = (
         "        pass\n",
         masked="whoever waits loses nothing",
         tests=_ROOM,
+    ),
+    Mutant(
+        "next-base-takes-as-long-a-turn-as-it-wants",
+        "broker/log_start.py",
+        "self._front.log.read(first, last), self._front.share())",
+        "self._front.log.read(first, last))",
+        masked="it costs time only",
+        tests=_TURNS,
+    ),
+    Mutant(
+        "mending-takes-as-long-a-turn-as-it-wants",
+        "broker/mending.py",
+        "self._log.read(first, last), self._share())",
+        "self._log.read(first, last))",
+        masked="it costs time only",
+        tests=_TURNS,
     ),
     Mutant(
         "front-closed-before-it-is-flushed",
