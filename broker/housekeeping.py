@@ -119,7 +119,7 @@ class Housekeeping:
         """
         notes = self._notes
         settled, work, remember = notes.settled(), self._queues.take(), notes.remember()
-        for stage in work.stages():  # nobody else does them; the last one gives space back
+        for stage in work.stages():  # each: the last one gives space back
             await self._unless_full(self._hand.run_all(stage))
         if settled and not self.is_checkpoint_held:
             await self._unless_full(self._hand.run(partial(notes.note, settled)))

@@ -378,7 +378,8 @@ class LogStartKeeper:
         """Whether the state as of there is on the disk, and a start could begin with it."""
         front, head = self._front, self._head(start)
         while not await front.snapshots.write_base(head, chunks(), BaseOf.OWN):
-            self._hold(f"the state as of entry {start.index} waits: {front.snapshots.base_waits}")
+            if waits := front.snapshots.base_waits:  # not just for another
+                self._hold(f"the state as of entry {start.index} waits: {waits}")
             await asyncio.sleep(self._look_s)
         # Every start from here on needs this file, so one is rehearsed while the log could do
         # without: what can't be read back is written again.
@@ -409,12 +410,21 @@ class LogStartKeeper:
                 self._hold(f"the note can't be written: {error}")
                 return
         dropped, shorter = await self._forgotten(start, machine)
-        await self._hand.run(partial(_remove, front.files, dropped))
+        await self._whole(partial(_remove, front.files, dropped))
         await front.snapshots.begin_at(self._head(start))
         for at in range(0, len(shorter), QUEUES_A_TURN):
             for key in shorter[at : at + QUEUES_A_TURN]:
                 front.queues.drop_unneeded(*key)
             await asyncio.sleep(SHORTEST_PAUSE_S)
+
+    async def _whole(self, step: Callable[[], None]) -> None:
+        """It is done, also by who is stopped meanwhile: nobody else knows these descriptors."""
+        doing = asyncio.get_running_loop().create_task(self._hand.run(step))
+        try:
+            await asyncio.shield(doing)
+        except asyncio.CancelledError:
+            await doing
+            raise
 
     def _head(self, start: LogStart) -> SnapshotHead:
         disk_id = self._front.base.disk_id

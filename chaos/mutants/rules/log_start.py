@@ -72,6 +72,22 @@ LOG_START = (
         tests=_TURNS,
     ),
     Mutant(
+        "keeper-that-is-stopped-leaves-descriptors",
+        "broker/log_start.py",
+        "            await doing\n            raise\n",
+        "            doing.cancel()\n            raise\n",
+        masked="descriptors of a run aren't counted after a reopening",
+        tests=_FLUSHED,
+    ),
+    Mutant(
+        "base-that-waits-for-nothing-is-told",
+        "broker/log_start.py",
+        "            if waits := front.snapshots.base_waits:  # not just for another\n",
+        "            if (waits := front.snapshots.base_waits) or True:\n",
+        masked="whoever waits loses nothing",
+        tests=_FLUSHED,
+    ),
+    Mutant(
         "front-closed-before-it-is-flushed",
         "broker/log_start.py",
         "        return self._front.durable() > start.index\n",

@@ -53,7 +53,7 @@ REPLICA = (
     Mutant(
         "noted-before-the-sync",
         "broker/housekeeping.py",
-        "        for stage in work.stages():  # nobody else does them; the last one gives space back\n"
+        "        for stage in work.stages():  # each: the last one gives space back\n"
         "            await self._unless_full(self._hand.run_all(stage))\n"
         "        if settled and not self.is_checkpoint_held:\n"
         "            await self._unless_full(self._hand.run(partial(notes.note, settled)))\n",
