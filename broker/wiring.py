@@ -27,7 +27,8 @@ from broker.leader.retries.own_topics import OwnTopics
 from broker.leader.retries.pump import MOST_BYTES, DelayPump
 from broker.leader.retries.waiting import Waiting
 from broker.leader.topic_retention import TopicRetention
-from broker.log_start import Front, LogStartKeeper
+from broker.log_start import LogStartKeeper
+from broker.log_start_parts import Front
 from broker.noting import Noting
 from broker.ports import ReplicaPorts
 from broker.pulling import head_of

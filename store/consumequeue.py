@@ -311,11 +311,11 @@ class ConsumeQueues:
         queue.first = max(queue.first, min(first, queue.next))
         return queue.first * UNIT_SIZE // self._disk.file_size > before
 
-    def drop_unneeded(self, topic: str, queue_id: int) -> None:
-        """Files that lie wholly before the queue's first unit are gone. Not durable: what comes
-        back lies there once more."""
-        if (queue := self._queues.get((topic, queue_id))) is not None:
-            self._disk.remove_before(queue)
+    def drop_unneeded(self, topic: str, queue_id: int) -> bool:
+        """Some files that lie wholly before the queue's first unit are gone; whether there are
+        more. Not durable: what comes back lies there once more."""
+        queue = self._queues.get((topic, queue_id))
+        return queue is not None and self._disk.remove_before(queue)
 
     def lay_out(self, topic: str, queue_id: int) -> None:
         """The queue's files are those that it needs, each of its size, zeros behind the last unit.

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from broker.log_start import Front, LogStartKeeper
+from broker.log_start import LogStartKeeper
+from broker.log_start_parts import Front
 from dledger.core.types import Index
 from dledger.level import LOG_START_LEVEL
 from dledger.reading.log_start import FROM_THE_FIRST, LogStart

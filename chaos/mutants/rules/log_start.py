@@ -72,6 +72,22 @@ LOG_START = (
         tests=_TURNS,
     ),
     Mutant(
+        "front-begins-all-queues-in-one-turn",
+        "broker/log_start.py",
+        "            if is_enough():\n",
+        "            if False:\n",
+        masked="it costs time only",
+        tests=_TURNS,
+    ),
+    Mutant(
+        "files-of-a-queue-go-all-in-one-turn",
+        "store/queue_files.py",
+        "        for name in unneeded[:FILES_A_TURN]:\n",
+        "        for name in unneeded:\n",
+        masked="it costs time only",
+        tests=_TURNS,
+    ),
+    Mutant(
         "keeper-that-is-stopped-leaves-descriptors",
         "broker/log_start.py",
         "            await doing\n            raise\n",
