@@ -20,6 +20,7 @@ from broker.state.queue_files import QueueFiles
 from dledger.core.types import NodeId
 from dledger.disk_figures import DiskFigure
 from dledger.reading.entry import parse_header
+from dledger.reading.log_start import LogStart
 from store.commitlog import CommitLog
 
 
@@ -47,9 +48,8 @@ class LogFront:
         """As of now. Raises: CorruptionFound, BaseMissing."""
         lived_ms, begin_time_ms = await self._beginning()
         size = self.log.options.segment_size_bytes
-        first = self.log.position_of(self.log.first_index)
         return Measured(
-            start_offset=first - first % size,
+            start_offset=self._start_offset(),
             end_offset=self.log.end_offset,
             segment_size=size,
             lived_ms=self.machine.lived_time.lived_ms - lived_ms,
@@ -101,17 +101,30 @@ class LogFront:
         return lived.lived_ms, led_ms
 
     def full_segments(self, most: int) -> Iterator[SegmentEnd]:
-        """The oldest ones, that are applied whole. Raises: CorruptionFound."""
+        """The oldest ones that the group hasn't let go of, and that are applied whole. Raises:
+        CorruptionFound."""
         size = self.log.options.segment_size_bytes
         if self.log.last_index < self.log.first_index:
             return
-        first = self.log.position_of(self.log.first_index)
-        end = first - first % size + size
+        end = self._start_offset() + size
         for end_offset in range(end, min(end + most * size, self.log.end_offset + 1), size):
             last = self.log.ends_by(end_offset)
             if not self.log.first_index <= last < self.machine.applied_index:
                 return
             yield SegmentEnd(last, self._time_of(last), end_offset)
+
+    def _start_offset(self) -> int:
+        """Of the first segment that is to stay, whether what is before it has gone here or not.
+        Raises: CorruptionFound."""
+        size = self.log.options.segment_size_bytes
+        if (decided := self._decided()) is not None:
+            return decided.offset(size)
+        first = self.log.position_of(self.log.first_index)
+        return first - first % size
+
+    def _decided(self) -> LogStart | None:
+        """Where the log could begin by the group's decision, if it doesn't yet."""
+        return self.log.start_before(self.machine.log_start.first_index)
 
     def _time_of(self, index: int) -> int:
         """When the entry was appended. Raises: CorruptionFound."""
@@ -119,7 +132,7 @@ class LogFront:
 
     def is_behind(self) -> bool:
         """Whether what may go by the group's decision hasn't gone here yet."""
-        return self.log.start_before(self.machine.log_start.first_index) is not None
+        return self._decided() is not None
 
     def is_mended(self, error: BaseException) -> bool:
         """Whether rot in the log is being repaired."""

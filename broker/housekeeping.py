@@ -14,7 +14,8 @@ noted, comes between two rounds (`broker/snapshots.py`).
 
 A full disk is no failure of the log. But what an fsync refused may be lost even if the next one
 succeeds (ADR 8), so from then on the checkpoint stays where it is: the next start derives again
-what lies behind it. Any other error ends the replica.
+what lies behind it. What deleted topics left is removed all the same: it gives space back. Any
+other error ends the replica.
 """
 
 from __future__ import annotations
@@ -118,18 +119,22 @@ class Housekeeping:
         """
         notes = self._notes
         settled, work, remember = notes.settled(), self._queues.take(), notes.remember()
+        for stage in work.stages():  # each: the last one gives space back
+            await self._unless_full(self._hand.run_all(stage))
+        if settled and not self.is_checkpoint_held:
+            await self._unless_full(self._hand.run(partial(notes.note, settled)))
+        if remember is not None:
+            await self._hand.run(remember)
+
+    async def _unless_full(self, step: Awaitable[None]) -> None:
+        """It is done; or a full disk has refused it, and nothing is noted any more."""
         try:
-            for stage in work.stages():
-                await self._hand.run_all(stage)
-            if settled and not self.is_checkpoint_held:
-                await self._hand.run(partial(notes.note, settled))
+            await step
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
             self.is_checkpoint_held = True
             log.warning("consume_queues_not_synced", reason=str(error))
-        if remember is not None:
-            await self._hand.run(remember)
 
     def _set_timer(self) -> None:
         loop = asyncio.get_running_loop()

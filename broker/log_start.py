@@ -13,29 +13,24 @@ is forgotten. It must never give up an entry that a start may need, nor one that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
-from broker.archiving import Archiver
+from broker.ending import DISK_ERRNOS
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.commands import Commands
-from broker.repairs import Repairs
+from broker.log_start_parts import Front, Hand, Holder
 from broker.services.refused import refused
-from broker.snapshots import Base, BaseOf, NoFiles, SnapshotKeeper
+from broker.snapshots import BaseOf, NoFiles
 from broker.state.machine import StateMachine
-from broker.state.replay import FolderKey, QueueStarts, starts_of
-from dledger.core.types import LogBase
+from broker.state.replay import FolderKey, QueueStarts, each_start
 from dledger.level import LOG_START_LEVEL
 from dledger.reading.log_start import LogStart
-from store.commitlog import CommitLog
-from store.consumequeue import ConsumeQueues
 from store.errors import CorruptionFound
 from store.files import FULL_ERRNOS, PASSING_ERRNOS, FileSystem
-from store.log_start import StartNote
 from store.segments import Segment
 from store.snapshot_files import SnapshotHead
 from store.starting.errors import BaseMissing
@@ -43,70 +38,10 @@ from store.starting.opening import base_of
 
 SLICE_BYTES: Final = 256 << 10
 SHORTEST_PAUSE_S: Final = 0.001
-QUEUES_A_TURN: Final = 64  # whose files are looked at
 
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
-
-
-class Hand(Protocol):
-    """`broker.ports.DiskHand`, as far as it is used here."""
-
-    async def run(self, step: Callable[[], T]) -> T: ...
-
-
-class Holder(Protocol):
-    """Somebody who points into the log, and would lose something with its front.
-
-    Attributes:
-        name: for people.
-    """
-
-    name: str
-
-    def first_needed(self) -> int | None:
-        """The first entry that is needed; None: none is."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Front:
-    """What the front of a log belongs to, in one replica.
-
-    Attributes:
-        log, queues, machine: what is forgotten from, and what says how far.
-        snapshots: writes the base, and says what a start may begin with.
-        base: the present one.
-        note: of the data directory.
-        files: removes what isn't needed.
-        archiver: is given each segment before it goes, and may hold it.
-        forget: tells the core.
-        queue_starts: is told where queues begin.
-        is_hindered: while something is being repaired that may need what would go.
-        is_disputed: while it may be needed to tell whose log is right, or the replica ends.
-        durable: the last entry that the flusher is through with, and with every cut before it.
-        is_checkpoint_held: whether nothing more is noted as derived until the next start.
-        repairs: of the log.
-        fetched: the state as of an entry, from a peer whose log begins behind it; None: not now.
-    """
-
-    log: CommitLog
-    queues: ConsumeQueues
-    machine: StateMachine
-    snapshots: SnapshotKeeper
-    base: Base
-    note: StartNote
-    files: FileSystem
-    archiver: Archiver
-    forget: Callable[[LogBase], None]
-    queue_starts: Callable[[QueueStarts], None]
-    is_hindered: Callable[[], bool]
-    is_disputed: Callable[[], bool]
-    durable: Callable[[], int]
-    is_checkpoint_held: Callable[[], bool]
-    repairs: Repairs
-    fetched: Callable[[LogBase], Awaitable[Sequence[bytes] | None]]
 
 
 class LogStartKeeper:
@@ -182,8 +117,8 @@ class LogStartKeeper:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def on_base_rotted(self) -> None:
-        """Neither copy of what the log begins with is what was written: no start, and no later
-        front, could begin with it. It is got back from a peer."""
+        """What the log begins with can't be used: no start, and no later front, could begin with
+        it. It is mended from its other copy; if neither is what was written, a peer gives it."""
         self._is_base_rotten = True
 
     def takes(self, error: BaseException) -> bool:
@@ -230,6 +165,8 @@ class LogStartKeeper:
         front = self._front
         wanted = front.machine.log_start.first_index
         noted = self._noted()
+        if front.is_mending_without_space():  # see `past_rot`: it would wait for what it gives
+            noted = max(noted, front.machine.applied_index)
         last = min(wanted - 1, noted)
         if last < front.log.first_index:
             return None
@@ -272,6 +209,20 @@ class LogStartKeeper:
             return
         self._tell_of_what_is_never_noted()
         await self._step_past_rot()
+        self._tell_of_what_hinders()
+
+    def _tell_of_what_hinders(self) -> None:
+        """What may go waits for a repair, which may take hours."""
+        front = self._front
+        if not front.is_hindered():
+            return
+        start = front.log.start_before(front.machine.log_start.first_index)
+        if start is not None:
+            self._hold(
+                f"the log could begin with entry {start.first_index}, but what is before may be "
+                "needed here: to repair the log, to mend ConsumeQueues, or to tell whose log is "
+                "right"
+            )
 
     def _tell_of_what_is_never_noted(self) -> None:
         """What may go lies behind the end of what this process will note as derived: it stays until
@@ -297,10 +248,24 @@ class LogStartKeeper:
         await self._move(start, machine, front.is_disputed)
 
     async def _get_base_back(self) -> None:
-        """The state as of the log's start is there again, as a peer has it whose log begins with
-        the same entry; or the log begins later, with that of one that does. Else why not is told.
-        """
+        """The state as of the log's start is there again: from its other copy, or as a peer has it
+        whose log begins with the same entry; or the log begins later, with that of one that does.
+        Else why not is told."""
         front, start = self._front, self._front.log.start
+        try:
+            await self._hand.run(partial(front.base.files.mend_base, self._head(start)))
+            failure = ""
+        except OSError as error:  # what can't be looked at, or written again, needn't be lost
+            if error.errno in DISK_ERRNOS:
+                raise
+            failure = str(error)
+        if await self._hand.run(partial(front.base.refusal_of, self._head(start))) is None:
+            log.warning("base_mended", index=start.index)
+            self._is_base_rotten, self.held = False, ""
+            return
+        if failure:
+            self._hold(f"the state as of entry {start.index} can't be mended now: {failure}")
+            return
         self._hold(
             f"the state as of entry {start.index}, with which the log begins, has rotted here, and "
             "no peer has given it yet: don't stop this node before"
@@ -342,7 +307,8 @@ class LogStartKeeper:
         """Whether the state as of there is on the disk, and a start could begin with it."""
         front, head = self._front, self._head(start)
         while not await front.snapshots.write_base(head, chunks(), BaseOf.OWN):
-            self._hold(f"the state as of entry {start.index} waits: {front.snapshots.base_waits}")
+            if waits := front.snapshots.base_waits:  # not just for another
+                self._hold(f"the state as of entry {start.index} waits: {waits}")
             await asyncio.sleep(self._look_s)
         # Every start from here on needs this file, so one is rehearsed while the log could do
         # without: what can't be read back is written again.
@@ -372,13 +338,42 @@ class LogStartKeeper:
                     raise
                 self._hold(f"the note can't be written: {error}")
                 return
-        dropped, shorter = await self._forgotten(start, machine)
-        await self._hand.run(partial(_remove, front.files, dropped))
+        shorter, starts = await self._shortened(machine)
+        dropped = await self._forgotten(start, starts)
+        await self._whole(partial(_remove, front.files, dropped))
         await front.snapshots.begin_at(self._head(start))
-        for at in range(0, len(shorter), QUEUES_A_TURN):
-            for key in shorter[at : at + QUEUES_A_TURN]:
-                front.queues.drop_unneeded(*key)
-            await asyncio.sleep(SHORTEST_PAUSE_S)
+        async for key in self._in_turns(shorter):
+            while front.queues.drop_unneeded(*key):  # noqa: ASYNC110  it works, some files a turn
+                await asyncio.sleep(SHORTEST_PAUSE_S)
+
+    async def _shortened(self, base: StateMachine) -> tuple[list[FolderKey], QueueStarts]:
+        """Queues begin where the log is going to, as the note says by now: whoever reads them is
+        told of nothing that is about to go. Those with files to be removed, and where all begin."""
+        shorter: list[FolderKey] = []
+        starts: dict[FolderKey, tuple[int, int]] = {}
+        async for key, begin in self._in_turns(each_start(base)):
+            starts[key] = begin
+            if self._front.queues.begin_at(*key, begin[0]):
+                shorter.append(key)
+        return shorter, starts
+
+    async def _in_turns(self, things: Iterable[T]) -> AsyncIterator[T]:
+        """The same, in shares of the loop's turns: of queues there may be 100,000."""
+        is_enough = self._front.share()
+        for thing in things:
+            yield thing
+            if is_enough():
+                await asyncio.sleep(SHORTEST_PAUSE_S)
+                is_enough = self._front.share()
+
+    async def _whole(self, step: Callable[[], None]) -> None:
+        """It is done, also by who is stopped meanwhile: nobody else knows these descriptors."""
+        doing = asyncio.get_running_loop().create_task(self._hand.run(step))
+        try:
+            await asyncio.shield(doing)
+        except asyncio.CancelledError:
+            await doing
+            raise
 
     def _head(self, start: LogStart) -> SnapshotHead:
         disk_id = self._front.base.disk_id
@@ -391,39 +386,34 @@ class LogStartKeeper:
             log.warning("log_start_not_moved", reason=reason)
 
     def _apply_slice(self, machine: StateMachine, through: int) -> float:
-        """The next entries are applied; how many seconds to pause."""
+        """The next entries are applied, as many as are a share of a turn: an entry of few bytes may
+        be much work; how many seconds to pause."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         first = machine.applied_index + 1
         last = self._front.log.last_that_fits(first, through, SLICE_BYTES)
-        machine.apply(self._front.log.read(first, last))
+        machine.apply(self._front.log.read(first, last), self._front.share())
         return max(SHORTEST_PAUSE_S, loop.time() - began)
 
-    async def _forgotten(
-        self, start: LogStart, machine: StateMachine
-    ) -> tuple[list[Segment], list[FolderKey]]:
+    async def _forgotten(self, start: LogStart, starts: QueueStarts) -> list[Segment]:
         """`_forget`, between two repairs and as soon as the flusher lets go: the first entry behind
         may have been cut while the note was written."""
         while True:
             async with self._front.repairs.writing:
                 if self._is_flushed_behind(start):
                     self._is_base_rotten, self.held = False, ""
-                    return self._forget(start, machine)
+                    return self._forget(start, starts)
             await asyncio.sleep(self._look_s)
 
-    def _forget(self, start: LogStart, base: StateMachine) -> tuple[list[Segment], list[FolderKey]]:
+    def _forget(self, start: LogStart, starts: QueueStarts) -> list[Segment]:
         """What is before `start` is gone from memory; what has to go from the disk."""
         front = self._front
         dropped = front.log.drop_before(start)
         front.forget(base_of(start))
-        starts = starts_of(base)
         front.queue_starts(starts)
-        shorter = [
-            key for key, (offset, _) in starts.items() if front.queues.begin_at(*key, offset)
-        ]
         front.log.checkpoint.note_first(start.offset(front.log.options.segment_size_bytes))
         log.info("log_begins_later", first_index=start.first_index, segments=len(dropped))
-        return dropped, shorter
+        return dropped
 
 
 def _remove(files: FileSystem, dropped: Sequence[Segment]) -> None:

@@ -9,7 +9,8 @@ when it began.
 
 It must never touch a queue that nobody suspects, nor write what isn't committed, nor hold the event
 loop for longer than a slice. A full disk makes it wait, and so does rot in the log until that is
-repaired (ADR 39); where it can't be, the replica ends.
+repaired (ADR 39); where it can't be, the replica ends. While it waits for space the log's front may
+go, which gives some: then it begins again.
 
     found wrong ─▶ waiting ─▶ files laid out ─▶ slices of the log
                       ▲                              │    │ a full disk: later, from the same place
@@ -30,6 +31,7 @@ from broker.state.queue_files import QueueFiles
 from broker.state.replay import FolderKey, WrongQueue
 from broker.state.topics import TopicState
 from dledger.errors import ApplyPaused
+from dledger.ports import never_enough
 from store.errors import CorruptionFound, OutOfRange, StorageFull
 from store.starting.errors import BaseMissing
 
@@ -79,6 +81,7 @@ class Mender:
         failed: is told of an error that ends the repairs for good.
         is_mended: whether rot in the log is being repaired itself: then this waits.
         begin: the machine as of the entry before the log's first; an empty one.
+        share: begins a piece of work; see `dledger.ports.Turns`.
     """
 
     def __init__(
@@ -89,7 +92,9 @@ class Mender:
         failed: Callable[[BaseException], None],
         is_mended: Callable[[BaseException], bool] = _is_lasting,
         begin: Callable[[QueueFiles], Awaitable[StateMachine]] | None = None,
+        share: Callable[[], Callable[[], bool]] = lambda: never_enough,
     ) -> None:
+        self._share = share
         self._begin_with = begin or self._empty
         self._machine = machine
         self._is_mended = is_mended
@@ -101,6 +106,7 @@ class Mender:
         self._task: asyncio.Task[None] | None = None
         self._is_started = False
         self._found = self._mended = 0
+        self.waits_for_space = False  # and goes on only once there is some
 
     @property
     def is_at_work(self) -> bool:
@@ -151,6 +157,7 @@ class Mender:
                 try:
                     await self._repair()
                 except OutOfRange:  # the log's front has gone meanwhile
+                    self.waits_for_space = False
                     self._waiting = {**self._repaired, **self._waiting}
                 self._repaired = {}
         except Exception as error:  # noqa: BLE001  nobody else would hear of it
@@ -194,25 +201,34 @@ class Mender:
             try:
                 self._queues.lay_out(*key)
             except StorageFull as error:
-                log.warning("mending_paused", reason=str(error))
+                self._pause_for_space(error)
                 return False
+        self.waits_for_space = False
         return True
 
+    def _pause_for_space(self, error: BaseException) -> None:
+        """Told once, however often it is tried again."""
+        if not self.waits_for_space:
+            self.waits_for_space = True
+            log.warning("mending_paused", reason=str(error))
+
     def _do_slice(self, machine: StateMachine, through: int) -> float:
-        """The next entries are through; how many seconds to pause."""
+        """The next entries are through, as many as are a share of a turn: an entry of few bytes may
+        be much work; how many seconds to pause."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         first = machine.applied_index + 1
         try:
             last = self._log.last_that_fits(first, through, SLICE_BYTES)
-            machine.apply(self._log.read(first, last))
+            machine.apply(self._log.read(first, last), self._share())
         except CorruptionFound as error:
             if not self._is_mended(error):
                 raise
             return RETRY_S
         except ApplyPaused as error:
-            log.warning("mending_paused", reason=str(error))
+            self._pause_for_space(error)
             return RETRY_S
+        self.waits_for_space = False
         return max(SHORTEST_PAUSE_S, loop.time() - began)
 
     def _overwrite(self, key: FolderKey, base: int, units: bytes) -> None:

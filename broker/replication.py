@@ -116,6 +116,7 @@ class Replication:
             life.fail,
             self.repairs.takes,
             self.machine_at_base,
+            ports.turns.share,
         )
         self.mender.suspect_all(recovered.wrong_queues)
         self.reader = QueueReader(self.machine, self.queues, self.log, self.mender.suspect)

@@ -27,7 +27,8 @@ from broker.leader.retries.own_topics import OwnTopics
 from broker.leader.retries.pump import MOST_BYTES, DelayPump
 from broker.leader.retries.waiting import Waiting
 from broker.leader.topic_retention import TopicRetention
-from broker.log_start import Front, LogStartKeeper
+from broker.log_start import LogStartKeeper
+from broker.log_start_parts import Front
 from broker.noting import Noting
 from broker.ports import ReplicaPorts
 from broker.pulling import head_of
@@ -166,10 +167,12 @@ class Wiring:
             self._on_queue_starts,
             self._is_front_held,
             self._is_front_disputed,
+            lambda: member.mender.waits_for_space,
             lambda: min(member.driver.core.durable_index, member.log.synced_index),
             lambda: self.housekeeping.is_checkpoint_held,
             member.repairs,
             member.installer.fetched,
+            ports.turns.share,
         )
         commands = Commands(member.appender)
         look_s = ports.rhythm.log_start_s
@@ -203,10 +206,10 @@ class Wiring:
 
     def _is_front_held(self) -> bool:
         """Whether what is before the log's start may still be needed here: by a repair, or as what
-        shows where two logs part."""
-        member = self._member
-        is_repaired = member.repairs.is_at_work or member.mender.is_at_work
-        return is_repaired or self._is_front_disputed()
+        shows where two logs part. Not by one that waits for the space that it takes up."""
+        member, mender = self._member, self._member.mender
+        is_mended = mender.is_at_work and not mender.waits_for_space
+        return member.repairs.is_at_work or is_mended or self._is_front_disputed()
 
     def _is_front_disputed(self) -> bool:
         told = self._member.comparison.statistics()

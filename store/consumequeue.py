@@ -76,6 +76,7 @@ class ConsumeQueues:
         self._deleted: list[Path] = []
         self._delete_count = 0
         self._marks: dict[tuple[str, int], UnitMarks] = {}
+        self._ends: dict[str, int] = {}  # Of each topic, behind its last queue known in the above.
         make_directory(self._files, self._root)
 
     # --- what is there ---------------------------------------------------------------------
@@ -153,6 +154,7 @@ class ConsumeQueues:
             if units[-UNIT_SIZE:] == bytes(UNIT_SIZE):
                 return False  # what was never written, or is lost, reads as zeros
             marks.extend(units)
+        self._count(topic, queue_id)
         if marks.crc != crc:
             return False
         self._marks[(topic, queue_id)] = marks
@@ -194,6 +196,7 @@ class ConsumeQueues:
         """The units from `base` on are these, as the log says."""
         marks = self._marks.get(key)
         if marks is None or base < marks.first:
+            self._count(*key)
             marks = self._marks[key] = UnitMarks(base)
         if base <= marks.end:
             marks.extend(units[(marks.end - base) * UNIT_SIZE :] if base < marks.end else units)
@@ -218,9 +221,9 @@ class ConsumeQueues:
             except OSError as error:
                 raise self._told(error, 0) from error
             self._deleted.append(aside)
-        for known in (self._queues, self._begun, self._marks):
-            for key in [key for key in known if key[0] == topic]:
-                del known[key]
+        for queue_id in range(self._ends.pop(topic, 0)):  # of the others there may be 100,000
+            for known in (self._queues, self._begun, self._marks):
+                known.pop((topic, queue_id), None)
         self._disk.forget_topic(topic)
 
     def look(self) -> None:
@@ -229,6 +232,7 @@ class ConsumeQueues:
         self._queues.clear()
         self._begun.clear()
         self._marks.clear()
+        self._ends.clear()
         self._disk.topics.clear()
         for topic in self._files.listdir(self._root):
             if topic.startswith(_DELETED):
@@ -265,6 +269,7 @@ class ConsumeQueues:
         if queue.first == queue.next:
             self._disk.clear(queue)
             if queue.is_begun and queue.next == 0:
+                self._count(topic, queue_id)
                 self._begun[(topic, queue_id)] = queue
             return True
         try:
@@ -292,6 +297,7 @@ class ConsumeQueues:
         reads as zeros, and they are to be mended. No file is touched. One that ends at 0 isn't
         known."""
         if next_offset:
+            self._count(topic, queue_id)
             self._queues[(topic, queue_id)] = self._queue_at(topic, queue_id, first, next_offset)
             self._forget((topic, queue_id), next_offset)
 
@@ -305,11 +311,11 @@ class ConsumeQueues:
         queue.first = max(queue.first, min(first, queue.next))
         return queue.first * UNIT_SIZE // self._disk.file_size > before
 
-    def drop_unneeded(self, topic: str, queue_id: int) -> None:
-        """Files that lie wholly before the queue's first unit are gone. Not durable: what comes
-        back lies there once more."""
-        if (queue := self._queues.get((topic, queue_id))) is not None:
-            self._disk.remove_before(queue)
+    def drop_unneeded(self, topic: str, queue_id: int) -> bool:
+        """Some files that lie wholly before the queue's first unit are gone; whether there are
+        more. Not durable: what comes back lies there once more."""
+        queue = self._queues.get((topic, queue_id))
+        return queue is not None and self._disk.remove_before(queue)
 
     def lay_out(self, topic: str, queue_id: int) -> None:
         """The queue's files are those that it needs, each of its size, zeros behind the last unit.
@@ -389,7 +395,13 @@ class ConsumeQueues:
             self._queues[(topic, queue_id)] = begun
             return begun
         queue = self._queues[(topic, queue_id)] = self._disk.make_queue(topic, queue_id)
+        self._count(topic, queue_id)
         return queue
+
+    def _count(self, topic: str, queue_id: int) -> None:
+        """Something is known of the queue from now on; a topic's go from 0 without a gap."""
+        if queue_id >= self._ends.get(topic, 0):
+            self._ends[topic] = queue_id + 1
 
     def _cut(self, queue: Queue, next_offset: int) -> None:
         """The queue ends at `next_offset`, and nothing is known of what was behind."""

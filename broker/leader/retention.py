@@ -10,6 +10,9 @@ member). Whole segments go, the oldest first, never the one that is written to:
     full      a voter's disk is used to `disk_percent`: the oldest one, and once that disk has got
               it back the next (`broker.leader.full_disks`); the last two stay
 
+While this leader hasn't carried out what it proposed (a repair, its archive), nothing more is old
+or too much. A full disk is full: whoever's it is can't wait for a repair of the leader's.
+
 A topic that wishes its messages for longer holds all segments for as long, by age; what others
 wish shorter goes without them (`broker.leader.topic_retention`). It must never propose more than
 these say: what has gone is gone everywhere.
@@ -81,9 +84,9 @@ class SegmentEnd:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What there is: the log's bounds, physical offsets; how long the group has lived since the
-    entry before the first, and when that was appended by the log's time; and for whose full disks
-    the oldest segment is to go."""
+    """What there is: the log's bounds, physical offsets, without what the group has let go of and
+    this node hasn't yet; how long the group has lived since the entry before the first, and when
+    that was appended by the log's time; and for whose full disks the oldest segment is to go."""
 
     start_offset: int
     end_offset: int
@@ -125,7 +128,7 @@ class Front(Protocol):
         ...
 
     def full_segments(self, most: int) -> Iterable[SegmentEnd]:
-        """The oldest ones.
+        """The oldest ones that the group hasn't let go of.
 
         Raises:
             CorruptionFound: an entry that tells of one has rotted.
@@ -233,11 +236,13 @@ class Retention:
     async def _look_at_segments(self) -> None:
         front = self._front
         try:
-            if front.is_behind():
-                return
+            is_behind = front.is_behind()
             measured = await front.measured()
-            ends = await self._looked_at(measured)
-            kept = first_kept(ends, measured, self._rules_now())
+            if is_behind and not measured.in_need:
+                return
+            rules = Rules() if is_behind else self._rules_now()
+            ends = await self._looked_at(measured, rules)
+            kept = first_kept(ends, measured, rules)
             needed = None if kept is None else self._needed()
             if kept is not None and needed is not None:
                 # What nobody needs goes; and if that is nothing, who needs it is told.
@@ -248,8 +253,11 @@ class Retention:
             if not front.is_mended(error):
                 raise
             return
-        if kept is None:
-            return
+        if kept is not None:
+            await self._decide(kept, measured)
+
+    async def _decide(self, kept: int, measured: Measured) -> None:
+        """The group may let go of what is before; or why it may not is told."""
         try:
             await self._propose(kept)
         except BrokerError as error:
@@ -258,16 +266,16 @@ class Retention:
                 log.info("retention_waits", first_kept=kept, reason=str(error))
             return
         self._refused = ""
-        front.on_decided(measured)
+        self._front.on_decided(measured)
         log.info("retention", first_kept=kept, full_disks=sorted(measured.in_need))
 
-    async def _looked_at(self, measured: Measured) -> list[SegmentEnd]:
+    async def _looked_at(self, measured: Measured, rules: Rules) -> list[SegmentEnd]:
         """Full segments as far as they go, mostly none, and the next one. Each takes a turn of the
         loop: its last entry is read whole, however large it is."""
         looked_at: list[SegmentEnd] = []
         for end in self._watched(self._front.full_segments(MAX_SEGMENTS), measured):
             looked_at.append(end)
-            if first_kept(looked_at, measured, self._rules_now()) != end.last_index + 1:
+            if first_kept(looked_at, measured, rules) != end.last_index + 1:
                 break
             await asyncio.sleep(0)
         return looked_at

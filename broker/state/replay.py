@@ -12,7 +12,7 @@ trust that the log doesn't bear out (RocketMQ #7355, #7599, #8032).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -56,7 +56,7 @@ class DerivedQueues(QueueFiles, Protocol):
     ) -> bool: ...
     def settle(self, topic: str, queue_id: int) -> bool: ...
     def expect(self, topic: str, queue_id: int, next_offset: int, first: int) -> None: ...
-    def drop_unneeded(self, topic: str, queue_id: int) -> None: ...
+    def drop_unneeded(self, topic: str, queue_id: int) -> bool: ...
     def drop_stray(self, topic: str) -> None: ...
 
 
@@ -117,7 +117,8 @@ def replay_derived(
         for queue_id, end in enumerate(topic.next_offsets):
             key = (topic.folder, queue_id)
             queues.expect(*key, end, starts.get(key, NOTHING)[0])
-            queues.drop_unneeded(*key)
+            while queues.drop_unneeded(*key):
+                pass
             if not compared.is_right(*key) or not queues.settle(*key):
                 found.append(WrongQueue(topic, queue_id))
     return Replayed(machine, tuple(found))
@@ -125,14 +126,16 @@ def replay_derived(
 
 def starts_of(base: StateMachine) -> dict[FolderKey, tuple[int, int]]:
     """Where queues begin in a log that begins behind the entry that `base` is as of."""
-    return {
-        (topic.folder, queue_id): (end, crc)
-        for topic in base.topics.values()
-        for queue_id, (end, crc) in enumerate(
-            zip(topic.next_offsets, topic.units_crcs, strict=True)
-        )
-        if end
-    }
+    return dict(each_start(base))
+
+
+def each_start(base: StateMachine) -> Iterator[tuple[FolderKey, tuple[int, int]]]:
+    """The same, one by one."""
+    for topic in base.topics.values():
+        ends = zip(topic.next_offsets, topic.units_crcs, strict=True)
+        for queue_id, (end, crc) in enumerate(ends):
+            if end:
+                yield (topic.folder, queue_id), (end, crc)
 
 
 def _replay(source: ReplayLog, machine: StateMachine, through: int) -> None:

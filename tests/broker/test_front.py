@@ -12,6 +12,7 @@ import pytest
 from broker.front import LogFront
 from broker.leader.retention import Rules, first_kept
 from broker.state.lived_time import LivedTime
+from broker.state.log_start import RetiredThrough
 from dledger.reading.entry import HEADER_SIZE, EntryKind
 from dledger.records.layout import ENTRY, file_name
 from store.commitlog import CommitLogOptions
@@ -42,7 +43,8 @@ def filled() -> LogUnderTest:
 
 def front_of(made: LogUnderTest) -> LogFront:
     lived = LivedTime((ENTRIES - 1) * MINUTE_MS)
-    machine = SimpleNamespace(applied_index=made.log.last_index, lived_time=lived)
+    whole = RetiredThrough()
+    machine = SimpleNamespace(applied_index=made.log.last_index, lived_time=lived, log_start=whole)
     unused = cast("Any", None)
     return LogFront(made.log, cast("Any", machine), 0, dict, lambda _: True, unused)
 

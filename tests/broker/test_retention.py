@@ -144,9 +144,10 @@ class Front:
         self.begin_time_ms = 0
         self.error: Exception | None = None
         self.behind_error: Exception | None = None
+        self.in_need = NOBODY
 
     async def measured(self) -> Measured:
-        return Measured(0, 10 * SIZE + 5, SIZE, 10_000, self.begin_time_ms)
+        return Measured(0, 10 * SIZE + 5, SIZE, 10_000, self.begin_time_ms, self.in_need)
 
     def full_segments(self, most: int) -> list[SegmentEnd]:
         if self.error is not None:
@@ -272,6 +273,15 @@ def test_only_a_leader_that_serves_proposes_and_one_step_at_a_time() -> None:
     front.behind = True
     assert looks(front, Rules(age_ms=5_000)) == ([], [])
     assert looks(Front(), Rules()) == ([], [])
+
+
+def test_full_disk_is_looked_after_whatever_the_leader_has_not_carried_out() -> None:
+    """What it mends may take hours, and the disk may be another's. Only what that disk asks for."""
+    front = Front()
+    front.behind, front.in_need = True, N2
+    proposed, ends = looks(front, Rules(age_ms=5_000, bytes=SIZE, disk_percent=85))
+    assert set(proposed) == {11}
+    assert not ends
 
 
 def test_rot_is_left_to_its_repair_and_any_other_error_ends_the_replica() -> None:

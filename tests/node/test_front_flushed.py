@@ -6,16 +6,23 @@ segment up once more: until the flusher has performed both, its descriptor must 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
-from broker.log_start import Front, LogStartKeeper
+from broker.log_start import LogStartKeeper
+from broker.log_start_parts import Front
 from dledger.core.types import Index
 from dledger.level import LOG_START_LEVEL
 from dledger.reading.log_start import FROM_THE_FIRST, LogStart
+from store.files import Handle
+from store.segments import Segment
 from tests.node.test_full_disk import RETIRES, retire_all
 from tests.node.world import World, WorldNode
+
+T = TypeVar("T")
 
 
 def about_to_go() -> tuple[World, WorldNode, Front, LogStart]:
@@ -110,3 +117,68 @@ def test_front_whose_next_entry_is_cut_while_it_is_noted_waits_for_the_flusher()
     assert moving.done()
     assert node.log.first_index == start.first_index
     assert node.failure is None
+
+
+class Queue:
+    """A hand that has something else to do first; who is cancelled before its turn is forgotten."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Event()
+
+    async def run(self, step: Callable[[], T]) -> T:
+        await self.turn.wait()
+        return step()
+
+
+def test_keeper_that_is_stopped_closes_what_it_has_dropped() -> None:
+    """The disk's hand has something else to do first. Nobody else knows of the descriptors any
+    more: each reopening of the replica would leave some."""
+    world, node, front, start = about_to_go()
+    keeper = node.replica.log_start
+    machine = world.run(node, keeper._computed(start))
+    assert world.run(node, keeper._is_ready(start, machine.snapshot))
+    keeper._front = front
+    hand, drop_before, close = Queue(), node.log.drop_before, node.disk.close
+    dropped: list[Handle] = []
+    closed: list[Handle] = []
+
+    def drops(start: LogStart) -> list[Segment]:
+        keeper._hand = hand
+        segments = drop_before(start)
+        dropped.extend(each.handle for each in segments)
+        return segments
+
+    def closes(handle: Handle) -> None:
+        closed.append(handle)
+        close(handle)
+
+    node.log.drop_before = drops  # type: ignore[method-assign]
+    node.disk.close = closes  # type: ignore[method-assign]
+    moving = node.begin(keeper._move(start, machine, lambda: False))
+    world.run_for(100)
+    assert node.log.first_index > 1
+    with node.running():
+        moving.cancel()
+    world.run_for(10)
+    assert not set(dropped) & set(closed)
+    with node.running():
+        hand.turn.set()
+    world.run_for(10)
+    assert moving.cancelled()
+    assert dropped
+    assert set(dropped) <= set(closed)
+
+
+def test_base_that_waits_for_another_file_is_no_news() -> None:
+    """A snapshot is just being written: nothing stands in the way, and nothing is told."""
+    world, node, _, start = about_to_go()
+    keeper, snapshots = node.replica.log_start, node.replica.snapshots
+    machine = world.run(node, keeper._computed(start))
+    snapshots._is_writing = True
+    ready = node.begin(keeper._is_ready(start, machine.snapshot))
+    world.run_for(300)
+    assert not ready.done()
+    assert not keeper.held
+    snapshots._is_writing = False
+    world.run_for(300)
+    assert ready.result()

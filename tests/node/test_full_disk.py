@@ -10,6 +10,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from broker.errors import BrokerError
 from broker.leader.commands import makes_room
@@ -23,7 +24,7 @@ from dledger.reading.log_start import LogStart
 from dledger.room import FOR_NOOPS_ALONE, NOOPS_HEAD_ROOM
 from dledger.wire.commands_pb2 import Command, MoveLogStartCommand
 from dledger.wire.raft_pb2 import PeerMessage
-from store.errors import StorageFailed
+from store.errors import StorageFailed, StorageFull
 from store.segments import Segment
 from store.snapshot_files import SnapshotHead, Unfinished
 from tests.broker.leader import batch
@@ -474,3 +475,77 @@ def test_front_that_waits_for_what_is_never_noted_says_so_until_a_restart() -> N
     world.run_for(1_000)
     assert once_full.log.first_index == leader.log.first_index
     assert not once_full.replica.log_start.held
+
+
+def test_front_goes_while_queues_wait_for_space_to_be_mended() -> None:
+    """It is what gives them some: neither may wait for the other. What lies before the new start
+    needs no note, which stands still meanwhile; mending begins again there, and nothing is lost."""
+    world = World(kind=RETIRES)
+    leader = world.serving()
+    while leader.replica.machine.level.current < LOG_START_LEVEL:
+        world.tick()
+    world.run_for(300)
+    short = world.others(leader.name)[0]
+    mender, queues = short.replica.mender, short.replica.queues
+    leader.propose("t")
+    world.settle()
+    send(leader, 0)
+    world.run_for(20)
+    noted = short.log.checkpoint.state.consume_queue_index
+    lay_out, tried = queues.lay_out, 0
+
+    def refuses(topic: str, queue_id: int) -> None:
+        nonlocal tried
+        tried += 1
+        raise StorageFull("consumequeue", 1, 0)
+
+    queues.lay_out = refuses  # type: ignore[method-assign]
+    topic = short.replica.machine.topics["t"]
+    assert queues.max_offset(topic.folder, 0) == 1
+    with short.running():
+        mender.suspect(topic, 0)
+    with capture_logs() as told:
+        for number in range(40):
+            leader.propose(f"t{number}", 128 << 10)
+            world.settle()
+        retire_all(world, leader)
+        world.run_for(1_000)
+    assert tried > 2
+    assert [each["event"] for each in told].count("mending_paused") == 1
+    assert mender.statistics().queues_wrong == 1
+    assert short.log.first_index == leader.log.first_index > noted + 1
+    queues.lay_out = lay_out  # type: ignore[method-assign]
+    world.run_for(1_000)
+    assert not mender.is_at_work
+    assert not mender.waits_for_space
+    assert short.log.checkpoint.state.consume_queue_index > noted
+    world.crash(short.name)
+    world.restart(short.name)
+    world.run_for(300)
+    assert short.topics() == leader.topics()
+    assert not short.replica.mender.statistics().queues_found
+    assert short.failure is None
+
+
+def test_front_that_waits_for_a_repair_says_so() -> None:
+    """Mending may take hours, and nothing goes meanwhile on a disk that may be full."""
+    world = World(kind=RETIRES)
+    leader = world.serving()
+    while leader.replica.machine.level.current < LOG_START_LEVEL:
+        world.tick()
+    mending = world.others(leader.name)[0]
+    keeper = mending.replica.log_start
+    keeper._front = replace(keeper._front, is_hindered=lambda: True)
+    for number in range(40):
+        leader.propose(f"t{number}", 128 << 10)
+        world.settle()
+    world.run_for(300)
+    assert not keeper.held, "nothing is to go yet"
+    retire_all(world, leader)
+    world.run_for(1_000)
+    assert mending.log.first_index == 1
+    assert "mend ConsumeQueues" in keeper.held
+    keeper._front = replace(keeper._front, is_hindered=lambda: False)
+    world.run_for(1_000)
+    assert mending.log.first_index == leader.log.first_index > 1
+    assert not keeper.held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -121,3 +122,18 @@ def test_no_disk_at_all_is_refused_and_no_reason() -> None:
         world.run_for(HALF_A_MINUTE)
     assert leader.driver.statistics().messages_refused > refused
     assert segments_gone(world) == 0
+
+
+def test_follower_gets_its_disk_back_while_the_leader_mends() -> None:
+    """A leader that mends a queue lets nothing go itself, for hours where the log is long; what the
+    group decides meanwhile goes on from the decision before, one segment at a time."""
+    world, leader = grown()
+    keeper = leader.replica.log_start
+    keeper._front = replace(keeper._front, is_hindered=lambda: True)
+    full = world.others(leader.name)[0]
+    full.disk.capacity_bytes = full.disk.used_bytes() * 100 // 95
+    world.run_for(4 * HALF_A_MINUTE)
+    assert world.serving() is leader
+    assert leader.log.first_index == 1
+    assert used(full) < PERCENT
+    assert used(full) > PERCENT - 2 * 100 * SEGMENT / full.disk.capacity_bytes, "no more than that"

@@ -6,13 +6,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from structlog.testing import capture_logs
 
 from broker.pulling import head_of
 from broker.replica import Replica
-from dledger.core.types import NodeId
+from dledger.core.types import LogBase, NodeId
 from dledger.wire import raft_pb2 as pb
 from store.damage import Extent
 from store.errors import CorruptionFound
@@ -156,15 +157,17 @@ async def test_a_queue_that_is_mended_from_the_same_rot_holds_nothing_up(tmp_pat
         await grow(group, 1, "after")
 
 
-def spoil_base(victim: Replica) -> list[Path]:
+def spoil_base(victim: Replica) -> None:
     """A byte of what its log begins with is another one, in both copies."""
     path = victim.base.files.path(victim.log.start.index)
-    both = [path, path.with_suffix(".copy")]
-    for each in both:
-        content = bytearray(each.read_bytes())
-        content[90] ^= 1
-        each.write_bytes(content)
-    return both
+    for each in (path, path.with_suffix(".copy")):
+        spoil(each)
+
+
+def spoil(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[90] ^= 1
+    path.write_bytes(content)
 
 
 @on_a_loop
@@ -210,6 +213,38 @@ async def test_what_the_log_begins_with_is_got_back_from_a_peer(tmp_path: Path) 
             await group.until(lambda: group.replicas[name].machine.applied_index >= last)
     held = [each["reason"] for each in told if each["event"] == "log_start_not_moved"]
     assert sum("has rotted here" in each for each in held) > 1
+
+
+@on_a_loop
+async def test_what_the_log_begins_with_is_mended_from_its_copy_first(tmp_path: Path) -> None:
+    """One of the two has rotted, and the front is to move before a scrub has come by: the other is
+    good, no peer is asked, as a group of one has none, and the front goes. So it does after what
+    only couldn't be read for a moment."""
+    async with small_members(tmp_path) as group:
+        leader = await grow(group, 2, "first")
+        await leader.propose_log_start(leader.machine.applied_index)
+        await grow(group, 1, "behind")
+        victim = group.replicas[follower(group, leader)]
+        await group.until(lambda: victim.log.first_index > 1)
+        first, files = victim.log.first_index, victim.base.files
+        own = head_of(victim.base.disk_id, victim.log.start)
+        await group.until(lambda: files.mend_base(own) is BaseFound.SOUND)
+        asked: list[NodeId] = []
+
+        async def nobody_has_it(base: LogBase) -> None:
+            asked.append(NodeId(victim.config.node_id))
+
+        keeper = victim.log_start
+        keeper._front = replace(keeper._front, fetched=nobody_has_it)
+        keeper.on_base_rotted()  # as after EMFILE: both are what they were
+        await group.until(lambda: not keeper._is_base_rotten)
+        spoil(files.path(victim.log.start.index))
+        await grow(group, 1, "more")
+        await leader.propose_log_start(leader.machine.applied_index)
+        await grow(group, 1, "most")
+        await group.until(lambda: victim.log.first_index > first)
+        assert not asked
+        assert victim.failure is None
 
 
 @on_a_loop

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 import pytest
 from crc32c import crc32c
@@ -31,6 +33,8 @@ from tests.store.logs import DATA, LogUnderTest
 
 ROOT = DATA / "consumequeue"
 PER_FILE = 5
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def data_body(
@@ -316,6 +320,43 @@ def test_deleting_costs_one_rename_however_many_queues() -> None:
     assert disk.open_handles() == []
     queues.flush()
     assert disk.listdir(ROOT) == []
+
+
+class Untold(dict[K, V]):
+    """Nobody goes through all of it."""
+
+    def __iter__(self) -> Iterator[K]:
+        raise AssertionError("a look at every queue that there is")
+
+
+@pytest.mark.parametrize("learnt", ["dispatched", "expected", "borne out", "begun"])
+def test_deleting_looks_at_no_other_topics_queues(learnt: str) -> None:
+    """An entry may delete 256 topics, in one turn of the event loop, among 100,000 queues. Whatever
+    was known of a queue, in whichever order, is forgotten."""
+    disk = SimulatedDisk()
+    queues = ConsumeQueues(DATA, disk, units_per_file=PER_FILE)
+    unit = UNIT.pack(80, 100, 0)
+    for topic in ("t", "t2"):
+        for queue_id in (3, 0, 2):
+            queues.dispatch(topic, queue_id, 0, unit)
+    if learnt != "dispatched":
+        queues = ConsumeQueues(DATA, disk, units_per_file=PER_FILE)
+        queues.look()
+    for topic in ("t", "t2"):
+        for queue_id in (3, 0, 2):
+            if learnt == "expected":
+                queues.expect(topic, queue_id, 1)
+            elif learnt == "borne out":
+                assert queues.bears_out(topic, queue_id, 1, crc32c(unit))
+            elif learnt == "begun":
+                assert queues.settle(topic, queue_id)
+    for name in ("_queues", "_begun", "_marks"):
+        setattr(queues, name, Untold(getattr(queues, name)))
+    before = sum(len(getattr(queues, name)) for name in ("_queues", "_begun", "_marks"))
+    queues.delete_topic("t")
+    left = [getattr(queues, name) for name in ("_queues", "_begun", "_marks")]
+    assert sum(map(len, left)) == before // 2 > 0
+    assert not any(("t", queue_id) in known for queue_id in (0, 2, 3) for known in left)
 
 
 def test_a_start_looks_into_no_queues_folder() -> None:

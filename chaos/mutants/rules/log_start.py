@@ -10,6 +10,7 @@ _CORE = ("tests/core/test_snapshots.py",)
 _STATE = ("tests/broker/test_log_start.py",)
 _ROOM = ("tests/node/test_full_disk.py",)
 _PAST_ROT = ("tests/node/test_past_rot.py",)
+_TURNS = ("tests/node/test_front_turns.py",)
 _FLUSHED = ("tests/node/test_front_flushed.py",)
 _CUT = "a cut must begin right where the front goes, in the moment in which it does"
 _PASSES = "a log rots where its front moves in few seeds, and it goes with a later move"
@@ -29,6 +30,78 @@ LOG_START = (
         "last = min(wanted - 1, noted)",
         "last = wanted - 1",
         under=_MOVES,
+    ),
+    Mutant(
+        "front-waits-for-queues-that-wait-for-its-space",
+        "broker/wiring.py",
+        "        is_mended = mender.is_at_work and not mender.waits_for_space\n",
+        "        is_mended = mender.is_at_work\n",
+        masked="what is full has space again before the end",
+        tests=_ROOM,
+    ),
+    Mutant(
+        "front-waits-for-a-note-that-waits-for-its-space",
+        "broker/log_start.py",
+        "        if front.is_mending_without_space():",
+        "        if False:",
+        masked="what is full has space again before the end",
+        tests=_ROOM,
+    ),
+    Mutant(
+        "front-that-waits-for-a-repair-says-nothing",
+        "broker/log_start.py",
+        "        self._tell_of_what_hinders()\n",
+        "        pass\n",
+        masked="whoever waits loses nothing",
+        tests=_ROOM,
+    ),
+    Mutant(
+        "next-base-takes-as-long-a-turn-as-it-wants",
+        "broker/log_start.py",
+        "self._front.log.read(first, last), self._front.share())",
+        "self._front.log.read(first, last))",
+        masked="it costs time only",
+        tests=_TURNS,
+    ),
+    Mutant(
+        "mending-takes-as-long-a-turn-as-it-wants",
+        "broker/mending.py",
+        "self._log.read(first, last), self._share())",
+        "self._log.read(first, last))",
+        masked="it costs time only",
+        tests=_TURNS,
+    ),
+    Mutant(
+        "front-begins-all-queues-in-one-turn",
+        "broker/log_start.py",
+        "            if is_enough():\n",
+        "            if False:\n",
+        masked="it costs time only",
+        tests=_TURNS,
+    ),
+    Mutant(
+        "files-of-a-queue-go-all-in-one-turn",
+        "store/queue_files.py",
+        "        for name in unneeded[:FILES_A_TURN]:\n",
+        "        for name in unneeded:\n",
+        masked="it costs time only",
+        tests=_TURNS,
+    ),
+    Mutant(
+        "keeper-that-is-stopped-leaves-descriptors",
+        "broker/log_start.py",
+        "            await doing\n            raise\n",
+        "            doing.cancel()\n            raise\n",
+        masked="descriptors of a run aren't counted after a reopening",
+        tests=_FLUSHED,
+    ),
+    Mutant(
+        "base-that-waits-for-nothing-is-told",
+        "broker/log_start.py",
+        "            if waits := front.snapshots.base_waits:  # not just for another\n",
+        "            if (waits := front.snapshots.base_waits) or True:\n",
+        masked="whoever waits loses nothing",
+        tests=_FLUSHED,
     ),
     Mutant(
         "front-closed-before-it-is-flushed",
@@ -85,6 +158,15 @@ LOG_START = (
         "        if self._is_base_rotten:\n            rotten =",
         "        if False:\n            rotten =",
         masked="bases of a run don't rot in both copies",
+        tests=_PAST_ROT,
+    ),
+    Mutant(
+        "rotten-base-is-taken-for-both-copies",
+        "broker/log_start.py",
+        "            await self._hand.run(partial(front.base.files.mend_base, self._head(start)))\n"
+        '            failure = ""\n',
+        '            failure = ""\n',
+        masked="bases of a run don't rot while the front moves",
         tests=_PAST_ROT,
     ),
     Mutant(

@@ -53,20 +53,20 @@ REPLICA = (
     Mutant(
         "noted-before-the-sync",
         "broker/housekeeping.py",
-        "            for stage in work.stages():\n"
-        "                await self._hand.run_all(stage)\n"
-        "            if settled and not self.is_checkpoint_held:\n"
-        "                await self._hand.run(partial(notes.note, settled))\n",
-        "            if settled and not self.is_checkpoint_held:\n"
-        "                await self._hand.run(partial(notes.note, settled))\n"
-        "            for stage in work.stages():\n"
-        "                await self._hand.run_all(stage)\n",
+        "        for stage in work.stages():  # each: the last one gives space back\n"
+        "            await self._unless_full(self._hand.run_all(stage))\n"
+        "        if settled and not self.is_checkpoint_held:\n"
+        "            await self._unless_full(self._hand.run(partial(notes.note, settled)))\n",
+        "        if settled and not self.is_checkpoint_held:\n"
+        "            await self._unless_full(self._hand.run(partial(notes.note, settled)))\n"
+        "        for stage in work.stages():\n"
+        "            await self._unless_full(self._hand.run_all(stage))\n",
     ),
     Mutant(
         "noted-after-the-first-step-of-a-sync",
         "broker/housekeeping.py",
-        "                await self._hand.run_all(stage)\n",
-        "                await self._hand.run_all(stage[:1])\n",
+        "self._hand.run_all(stage)",
+        "self._hand.run_all(stage[:1])",
     ),
     Mutant(
         "a-file-of-each-sync-step-is-left-out",
@@ -140,14 +140,23 @@ REPLICA = (
     Mutant(
         "noted-what-was-applied-meanwhile",
         "broker/housekeeping.py",
-        "await self._hand.run(partial(notes.note, settled))",
-        "await self._hand.run(partial(notes.note, notes.settled()))",
+        "self._hand.run(partial(notes.note, settled))",
+        "self._hand.run(partial(notes.note, notes.settled()))",
     ),
     Mutant(
         "noted-after-a-sync-that-failed",
         "broker/housekeeping.py",
         "            self.is_checkpoint_held = True\n",
         "",
+    ),
+    Mutant(
+        "full-disk-keeps-what-deleted-topics-left",
+        "broker/housekeeping.py",
+        "            await self._unless_full(self._hand.run_all(stage))\n",
+        "            if not self.is_checkpoint_held:\n"
+        "                await self._unless_full(self._hand.run_all(stage))\n",
+        masked="it costs space only, until the next start",
+        tests=("tests/broker/test_housekeeping.py",),
     ),
     Mutant(
         "round-torn-away-by-the-stop",

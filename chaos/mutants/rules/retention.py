@@ -92,8 +92,27 @@ RETENTION = (
     ),
     _mutant(
         "retention-goes-on-before-it-has-gone",
-        "            if front.is_behind():\n                return\n",
-        "            front.is_behind()\n",
+        "            if is_behind and not measured.in_need:\n                return\n"
+        "            rules = Rules() if is_behind else self._rules_now()\n",
+        "            rules = self._rules_now()\n",
+    ),
+    _mutant(
+        "retention-of-a-full-disk-waits-for-the-leader",
+        "            if is_behind and not measured.in_need:\n",
+        "            if is_behind:\n",
+    ),
+    _mutant(
+        "retention-of-a-full-disk-waits-and-more-goes",
+        "            rules = Rules() if is_behind else self._rules_now()\n",
+        "            rules = self._rules_now()\n",
+    ),
+    Mutant(
+        "retention-decides-the-same-again-while-it-has-not-gone",
+        "broker/front.py",
+        "        if (decided := self._decided()) is not None:\n",
+        "        if (decided := self._decided()) is not None and not self.log.last_index:\n",
+        masked="few leaders of a run mend while a disk is full",
+        tests=_DISKS,
     ),
     Mutant(
         "retention-for-a-disk-that-stays-full",

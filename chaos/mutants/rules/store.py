@@ -209,6 +209,22 @@ STORE = (
         tests=("tests/store/test_consumequeue.py",),
     ),
     Mutant(
+        "deleting-looks-at-every-queue-that-there-is",
+        "store/consumequeue.py",
+        "        for queue_id in range(self._ends.pop(topic, 0)):",
+        "        for queue_id in [key[1] for key in self._queues if key[0] == topic]:",
+        masked="it costs time only",
+        tests=("tests/store/test_consumequeue.py",),
+    ),
+    Mutant(
+        "queue-that-was-only-begun-outlives-its-topic",
+        "store/consumequeue.py",
+        "                self._count(topic, queue_id)\n                self._begun",
+        "                self._begun",
+        masked="a topic's folder is never used again",
+        tests=("tests/store/test_consumequeue.py",),
+    ),
+    Mutant(
         "later-files-of-an-empty-queue-kept",
         "store/queue_files.py",
         "if path != kept or not self._empty(path):",
