@@ -269,6 +269,11 @@ class Pulls:
             self.budget.take(size)
             call.on_end(lambda: self.budget.give_back(size))
 
+    def account_handed_out(self, size: int, call: Call) -> None:
+        """As `account`, of what can't be refused any more: the log says who has it."""
+        self.budget.add(size)
+        call.on_end(lambda: self.budget.give_back(size))
+
     async def read(self, request: PullRequest) -> Found:
         """The messages there are, now.
 
