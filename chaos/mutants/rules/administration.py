@@ -14,6 +14,15 @@ _TOLD_LATE = "whoever isn't told is refused by its epoch"
 
 ADMINISTRATION = (
     Mutant(
+        "moves-are-told-as-they-were-asked",
+        _MOVING,
+        "        self._moved(tuple(moves))\n",
+        "        asked = (each._replace(offset=wanted[each.queue_id]) for each in moves)\n"
+        "        self._moved(tuple(asked))\n",
+        masked="simulated overseers don't look at what they are told",
+        tests=_SERVICE,
+    ),
+    Mutant(
         "move-leaves-the-lease",
         _MOVING,
         "            self._leases.move(place, finished)\n",
@@ -33,8 +42,8 @@ ADMINISTRATION = (
     Mutant(
         "move-never-goes-back",
         _MOVING,
-        "topic.name, tuple(frontiers), is_reset=True)\n",
-        "topic.name, tuple(frontiers), is_reset=False)\n",
+        "topic.name, frontiers, is_reset=True)\n",
+        "topic.name, frontiers, is_reset=False)\n",
         seed=4,
         tests=_STATE,
     ),
