@@ -7,7 +7,11 @@ made smaller; it never waits. What has happened already is counted, over the lim
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker.errors import BrokerError, ErrorCode
+
+ANSWER_BYTES: Final = 32 << 20  # over all answers that clients have not read yet
 
 
 class ByteBudget:

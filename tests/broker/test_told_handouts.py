@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from broker.errors import BrokerError, ErrorCode
+from broker.leader.budget import ANSWER_BYTES
 from broker.leader.deliveries.asking import Settlement
 from broker.leader.deliveries.desk import Desk
 from broker.leader.units import UnitResult
 from broker.services.deliveries import Receive, Received
 from broker.services.gate import Gate
-from broker.services.messages import ANSWER_BYTES
 from broker.state.topics import TopicRef
 from dledger.outcome import Outcome
 from dledger.wire.commands_pb2 import SETTLING_FINISHED
