@@ -16,6 +16,7 @@ from broker.leader.groups.keeper import GroupKeeper
 from broker.reading.held import HeldPulls
 from broker.state.compound import Judged
 from broker.state.listening import QueueKey
+from broker.state.moving import Moves
 from broker.state.refusals import BatchRefusal, Malformed, Refusal
 from broker.state.topics import TopicState
 from dledger.sparing import Sparing
@@ -31,6 +32,7 @@ class Announcer:
         self._held = held
         self._groups = groups
         self._sparing = Sparing()
+        self._moves: Moves | None = None  # of the command that is being applied
 
     def arrived(self, queue: QueueKey) -> None:
         self._held.wake(queue)
@@ -61,6 +63,9 @@ class Announcer:
     def group_changed(self, name: str) -> None:
         self._groups.on_group(name)
 
+    def group_moved(self, moves: Moves) -> None:
+        self._moves = moves
+
     def units_applied(self, index: int, units: Sequence[Judged]) -> None:
         for number, unit in enumerate(units):
             if unit.refusal is None or not unit.batches:
@@ -77,5 +82,6 @@ class Announcer:
         self._held.look()
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:
-        self._appender.on_command(index, refusal)
+        moves, self._moves = self._moves, None
+        self._appender.on_command(index, refusal or moves)
         self._held.look()

@@ -15,6 +15,7 @@ from broker.comparing import Comparison
 from broker.config import NodeConfig
 from broker.leader.append import Appender
 from broker.leader.batches import PART_WEIGHT
+from broker.leader.budget import ANSWER_BYTES
 from broker.leader.commands import Commands
 from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.leadership import Leadership
@@ -93,6 +94,7 @@ class Surrounds:
         disk: the one that the replica is on.
         premises: what there is to say of where it lives.
         part_weight: of a Send: what is proposed in one turn.
+        answer_bytes: over all answers that clients have not read yet.
     """
 
     links: Callable[[], Mapping[NodeId, PeerLink]]
@@ -102,6 +104,7 @@ class Surrounds:
     disk: Callable[[], DiskId] = lambda: NO_DISK
     premises: Callable[[], Premises] = nothing_known
     part_weight: int = PART_WEIGHT
+    answer_bytes: int = ANSWER_BYTES
 
 
 def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Services:
@@ -113,7 +116,8 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
     hold = HoldTimes(default_ms=limits.long_poll_default_ms, max_ms=limits.long_poll_max_ms)
     sends = Sends(gate, parts.appender, surrounds.turns, surrounds.timings, surrounds.part_weight)
     soundness = Soundness(surrounds.fail, parts.repairs.takes)
-    pulls = Pulls(gate, reader, parts.held, hold, surrounds.turns, soundness)
+    answers = surrounds.answer_bytes
+    pulls = Pulls(gate, reader, parts.held, hold, surrounds.turns, soundness, answers)
 
     def status() -> NodeStatus:
         facts = facts_of(parts, sends, pulls, surrounds.links())

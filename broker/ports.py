@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 
 from broker.archiving import RunCommand, run_command
 from broker.leader.batches import PART_WEIGHT
+from broker.leader.budget import ANSWER_BYTES
 from broker.leader.groups.pace import USUAL_PACE as USUAL_GROUPS
 from broker.leader.groups.pace import Pace
 from broker.leader.topic_retention import SLACK_MS
@@ -124,6 +125,7 @@ class Rhythm:
     groups: Pace = USUAL_GROUPS
     delays_ms: tuple[int, ...] = LEVEL_DELAYS_MS  # by level: the format's, but where time is short
     part_weight: int = PART_WEIGHT  # of a Send: what is proposed in one turn, in records
+    answer_bytes: int = ANSWER_BYTES
     hastens_first_election: bool = True  # see `broker.first_election`
 
 

@@ -309,6 +309,7 @@ class Wiring:
             lambda: own_disk(self._recovered),
             ports.premises,
             ports.rhythm.part_weight,
+            ports.rhythm.answer_bytes,
         )
         return services_of(config, self.parts, around)
 

@@ -46,6 +46,7 @@ from broker.leader.units import Units
 from broker.leader.voided import closed, refused_batch, voided
 from broker.state.compound import NO_PRODUCER, Judged
 from broker.state.machine import StateMachine
+from broker.state.moving import Moves
 from broker.state.refusals import BatchRefusal, Refusal
 from broker.state.sequences import StoredBatch
 from broker.state.topics import TopicState
@@ -130,7 +131,7 @@ class Appender:
             self._propose, machine, lambda: self._flight, self._rules, store_host, segment_bytes
         )
         self._waiting: dict[int, list[Waiting]] = {}
-        self._commands: dict[int, asyncio.Future[Refusal | None]] = {}
+        self._commands: dict[int, asyncio.Future[Any]] = {}  # what `submit` gives
         self._applied = 0
         self._is_leading = False
         self._batches = self._messages = self._bytes = self._duplicates = self._refused = 0
@@ -406,7 +407,8 @@ class Appender:
     # --- commands -----------------------------------------------------------------------------
 
     def submit(self, command: Command) -> asyncio.Future[Refusal | None]:
-        """Proposes a command; the future gives its refusal, or None when it took effect.
+        """Proposes a command; the future gives its refusal, or None when it took effect; of a move
+        what it did.
 
         Raises:
             BrokerError: nothing happened.
@@ -418,16 +420,16 @@ class Appender:
             self._make_room()
         index = self._propose(EntryKind.COMMAND, 0, command.SerializeToString(), None)
         self._flight.add_command(index, command)
-        future: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._commands[index] = future
         return future
 
-    def on_command(self, index: int, refusal: Refusal | None) -> None:
+    def on_command(self, index: int, result: Refusal | Moves | None) -> None:
         """The state machine has applied the command at `index`, or refused it."""
         self._flight.retire_command(index)
         future = self._commands.pop(index, None)
         if future is not None and not future.done():
-            future.set_result(refusal)
+            future.set_result(result)
 
     def on_units(self, index: int, units: Sequence[Judged]) -> None:
         """The state machine has applied the units of the entry at `index`, or refused them."""

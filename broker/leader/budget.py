@@ -2,12 +2,16 @@
 
 Counts alone bound nothing: forty clients that ask for 8 MiB each and don't read the answers
 would hold a gigabyte. What is over the budget is refused as BUSY before anything happened, or
-made smaller; it never waits.
+made smaller; it never waits. What has happened already is counted, over the limit if need be.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker.errors import BrokerError, ErrorCode
+
+ANSWER_BYTES: Final = 32 << 20  # over all answers that clients have not read yet
 
 
 class ByteBudget:
@@ -29,6 +33,15 @@ class ByteBudget:
         """What may be taken still; 0 when the budget is used up."""
         return max(0, self._limit - self.used_bytes)
 
+    def check_room(self) -> None:
+        """Returns if anything may be taken still.
+
+        Raises:
+            BrokerError: BUSY.
+        """
+        if not self.left_bytes:
+            raise self._used_up()
+
     def take(self, size: int) -> None:
         """`size` more bytes are in use, until `give_back`.
 
@@ -36,11 +49,17 @@ class ByteBudget:
             BrokerError: BUSY; nothing was taken.
         """
         if self.used_bytes and self.used_bytes + size > self._limit:
-            raise BrokerError(
-                ErrorCode.BUSY,
-                f"{self.used_bytes} bytes of {self._purpose} are under way, the limit is "
-                f"{self._limit}",
-            )
+            raise self._used_up()
+        self.used_bytes += size
+
+    def _used_up(self) -> BrokerError:
+        text = f"{self.used_bytes} bytes of {self._purpose} are under way, the limit is "
+        return BrokerError(ErrorCode.BUSY, f"{text}{self._limit}")
+
+    def add(self, size: int) -> None:
+        """`size` more bytes are in use, until `give_back`: they can't be refused any more. Whoever
+        adds has looked at `check_room` before it came to that, so the limit is passed by no more
+        than what was under way then."""
         self.used_bytes += size
 
     def give_back(self, size: int) -> None:

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from broker.leader.units import ProposedUnit, UnitResult
 from broker.state.filters import wire_filters
 from broker.state.groups import JoinWish
+from broker.state.moving import Moves
 from broker.state.offsets import OffsetCommit
 from broker.state.refusals import Refusal
 from broker.state.registration import Registration
@@ -306,8 +307,8 @@ class Commands:
 
     # --- administration of groups -------------------------------------------------------------
 
-    def move_group(self, wanted: GroupMove) -> Awaitable[Refusal | None]:
-        """Proposes where a group goes on."""
+    def move_group(self, wanted: GroupMove) -> Awaitable[Refusal | Moves]:
+        """Proposes where a group goes on; what its entry found there, and did."""
         command = MoveGroupCommand(
             group=wanted.group,
             topic=wanted.topic.name,
@@ -315,7 +316,8 @@ class Commands:
             queues=[QueueStart(queue_id=q, offset=o) for q, o in wanted.offsets],
             forward=wanted.is_forward,
         )
-        return self._submitter.submit(Command(move_group=command))
+        submitted = self._submitter.submit(Command(move_group=command))
+        return cast("Awaitable[Refusal | Moves]", submitted)
 
     def clone_group(self, source: str, target: str) -> Awaitable[Refusal | None]:
         """Proposes that a group that nobody knows has committed what another one has."""

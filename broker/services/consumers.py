@@ -29,6 +29,7 @@ from broker.services.soundness import Soundness
 from broker.state.groups import MAX_GROUP_BYTES, Group, Settings
 from broker.state.leases import Place, Ranges
 from broker.state.machine import StateMachine
+from broker.state.moving import Moves
 from broker.state.refusals import Refusal
 from broker.state.topics import TopicRef, TopicState
 from dledger.level import DELIVERY_LEVEL
@@ -152,14 +153,6 @@ class MoveWish:
     queue_ids: tuple[int, ...]
     to: To
     number: int = 0
-
-
-class MovedQueue(NamedTuple):
-    """A queue in which a group goes on at `offset`; None before: it had committed nothing."""
-
-    queue_id: int
-    before: int | None
-    offset: int
 
 
 # --- the service -------------------------------------------------------------------------------
@@ -307,8 +300,9 @@ class Consumers:
 
     # --- commands -----------------------------------------------------------------------------
 
-    async def move(self, wish: MoveWish) -> tuple[MovedQueue, ...]:
-        """Where the group goes on now. Of the queues named all are moved, or none.
+    async def move(self, wish: MoveWish) -> Moves:
+        """Where the group goes on, and where it was, both as of the entry that moved it. Of the
+        queues named all are moved, or none.
 
         Raises:
             BrokerError: GROUP_NOT_FOUND, TOPIC_NOT_FOUND, TOPIC_REPLACED, QUEUE_NOT_FOUND,
@@ -322,31 +316,29 @@ class Consumers:
         topic = TopicRef(state.name, state.incarnation)
         if len(set(wish.queue_ids)) < len(wish.queue_ids):
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, "a queue is named twice")
-        moved: list[MovedQueue] = []
+        targets: list[tuple[int, int]] = []
         is_enough = self._turns.share()
         for queue_id in wish.queue_ids or range(self._read_queues(state)):
             if is_enough():
                 await self._turns.pause()
                 is_enough = self._turns.share()
-            moved.append(self._target(wish, topic, queue_id))
-        offsets = tuple((each.queue_id, each.offset) for each in moved)
-        move = GroupMove(wish.group, topic, offsets, is_forward=wish.to is To.SKIP)
+            targets.append((queue_id, self._target(wish, topic, queue_id)))
+        move = GroupMove(wish.group, topic, tuple(targets), is_forward=wish.to is To.SKIP)
         self._gate.check_writable()
         proposed = asyncio.ensure_future(self._commands.move_group(move))
         # Also if who asked is gone by then: who held those queues has lost them.
         proposed.add_done_callback(lambda done: self._moved(wish.group, done))
-        refusal = await asyncio.shield(proposed)
-        if refusal is not None:
-            raise refused(refusal)
-        return tuple(moved)
+        result = await asyncio.shield(proposed)
+        if not isinstance(result, tuple):
+            raise refused(result)
+        return result
 
-    def _moved(self, group: str, done: asyncio.Future[Refusal | None]) -> None:
+    def _moved(self, group: str, done: asyncio.Future[Refusal | Moves]) -> None:
         if not done.cancelled() and done.exception() is None:
             self._keeper.tell_all(group)
 
-    def _target(self, wish: MoveWish, topic: TopicRef, queue_id: int) -> MovedQueue:
+    def _target(self, wish: MoveWish, topic: TopicRef, queue_id: int) -> int:
         low, high = self._reader.bounds(topic, queue_id)
-        before = self._state.offsets.of(wish.group, topic.name).get(queue_id)
         match wish.to:
             case To.FIRST:
                 offset = low
@@ -361,10 +353,11 @@ class Consumers:
                 offset = wish.number
             case To.SKIP:
                 lease = self._state.leases.of(Place(wish.group, topic.incarnation, queue_id))
-                first = max(before or 0, low)
+                before = self._state.offsets.of(wish.group, topic.name).get(queue_id, 0)
+                first = max(before, low)
                 skipped = after_unfinished(first, lease.finished, wish.number)
                 offset = min(skipped, high) if wish.number else high
-        return MovedQueue(queue_id, before, offset)
+        return offset
 
     async def clone(self, source: str, target: str) -> int:
         """The target has committed what the source has; in how many topics.

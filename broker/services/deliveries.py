@@ -36,6 +36,7 @@ from broker.state.handouts import ATTEMPT_ID_SIZE, NO_ATTEMPT, SPAN
 from broker.state.machine import StateMachine
 from broker.state.topics import TopicRef, TopicState
 from dledger.level import DELIVERY_LEVEL, TOPIC_RULES_LEVEL
+from dledger.outcome import Outcome
 from dledger.ports import Turns
 from dledger.records.reserved import DEFAULT_ATTEMPTS, MOST_ATTEMPTS
 from dledger.sparing import Sparing
@@ -118,6 +119,7 @@ class Deliveries:
             buried_bytes(segment_bytes),
             turns,
             used_again_ms(unused_ms),
+            pulls.budget.check_room,
         )
         self._desks: dict[Place, Desk] = {}
         self._sparing = Sparing()
@@ -159,8 +161,8 @@ class Deliveries:
             if not receiver.done.done():
                 desk.withdraw(receiver)
                 receiver.done.cancel()
-        superseded = () if settler is None else await self._surely(settler)
-        self._pulls.account(sum(len(each.records) for each in handed), call)
+        superseded = () if settler is None else await self._settled(settler, handed)
+        self._pulls.account_handed_out(sum(len(each.records) for each in handed), call)
         return Received(handed, superseded, topic.incarnation)
 
     def _attempts(self, wish: Receive) -> int:
@@ -215,6 +217,20 @@ class Deliveries:
         settler = desk.settle(settled)
         self._set_to_work(desk)
         return await self._surely(settler)
+
+    async def _settled(
+        self, settler: Settler, handed: tuple[Handed, ...]
+    ) -> tuple[Superseded, ...]:
+        """What isn't settled. Where that can't be told, and messages were handed out already, it
+        isn't said that nothing happened: the same attempt asks again, and is given the same."""
+        try:
+            return await self._surely(settler)
+        except BrokerError as error:
+            if not handed or error.traits.outcome is Outcome.MAY_HAVE_HAPPENED:
+                raise
+            told, text = error.failure, f"messages were handed out, and then: {error.message}"
+            code = ErrorCode.LEADERSHIP_LOST
+            raise BrokerError(code, text, leader=told.leader, term=told.term) from error
 
     async def _surely(self, settler: Settler) -> tuple[Superseded, ...]:
         """What isn't settled; that may be said by who leads, as others know more by now."""

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.batches import PART_WEIGHT, Batch, BatchAnswer
-from broker.leader.budget import ByteBudget
+from broker.leader.budget import ANSWER_BYTES, ByteBudget
 from broker.reading.held import HeldPulls
 from broker.reading.queues import DEFAULT_BYTES, Found, QueueReader
 from broker.reading.tags import UNITS_AT_ONCE, WantedTags, wanted_tags
@@ -31,7 +31,6 @@ from dledger.records.record import parse_message_id
 
 REQUEST_BYTES: Final = 64 << 20  # over all Sends that wait for their commit
 BATCH_WEIGHT: Final = 10  # checking a batch takes as long as checking so many records
-ANSWER_BYTES: Final = 32 << 20  # over all pulls whose clients have not read the answer
 
 
 # --- sends -------------------------------------------------------------------------------------
@@ -218,9 +217,11 @@ class Pulls:
         hold: HoldTimes,
         turns: Turns,
         soundness: Soundness,
+        answer_bytes: int = ANSWER_BYTES,
     ) -> None:
         """Args:
         turns: how a long pull shares the event loop.
+        answer_bytes: over all pulls whose clients have not read the answer.
         """
         self._turns = turns
         self._gate = gate
@@ -228,7 +229,7 @@ class Pulls:
         self._held = held
         self._hold = hold
         self._soundness = soundness
-        self.budget = ByteBudget(ANSWER_BYTES, "pulled messages that were not read yet")
+        self.budget = ByteBudget(answer_bytes, "pulled messages that were not read yet")
 
     async def pull(self, request: PullRequest, call: Call) -> Found:
         """The messages there are, or that arrive while the pull is held; none at its end.
@@ -268,6 +269,11 @@ class Pulls:
         if size:
             self.budget.take(size)
             call.on_end(lambda: self.budget.give_back(size))
+
+    def account_handed_out(self, size: int, call: Call) -> None:
+        """As `account`, of what can't be refused any more: the log says who has it."""
+        self.budget.add(size)
+        call.on_end(lambda: self.budget.give_back(size))
 
     async def read(self, request: PullRequest) -> Found:
         """The messages there are, now.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from broker.state.consuming import At, Consuming
 from broker.state.delivering import Delivering, Moment
 from broker.state.listening import Listener, Nobody
-from broker.state.moving import Moving
+from broker.state.moving import Moves, Moving
 from broker.state.offsets import OffsetCommit
 from broker.state.refusals import Refusal, TopicNotFound, TopicReplaced
 from broker.state.replicated import ReplicatedState
@@ -26,7 +26,7 @@ class Effects:
         self.listener: Listener = Nobody()
         owners = state.groups, state.leases, state.offsets, state.attempts
         self.consuming = Consuming(*owners, self.meant, self._on_group_changed)
-        self.moving = Moving(*owners, self.meant, self._on_group_changed)
+        self.moving = Moving(*owners, self.meant, self._on_group_changed, self._on_moved)
         self.delivering = Delivering(state.deliveries, state.offsets, state.groups)
 
     def now(self) -> At:
@@ -73,6 +73,9 @@ class Effects:
 
     def _on_group_changed(self, name: str) -> None:
         self.listener.group_changed(name)
+
+    def _on_moved(self, moves: Moves) -> None:
+        self.listener.group_moved(moves)
 
     def check_invariants(self) -> None:
         """What holds between owners that commands change together.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from broker.state.compound import Judged
+from broker.state.moving import Moves
 from broker.state.refusals import BatchRefusal, Malformed, Refusal
 from broker.state.topics import TopicState
 
@@ -51,6 +52,10 @@ class Listener(Protocol):
         """Members, settings or leases of the group may be others."""
         ...
 
+    def group_moved(self, moves: Moves) -> None:
+        """The command that is being applied has a group go on there; it takes effect."""
+        ...
+
     def command_applied(self, index: int, refusal: Refusal | None) -> None:
         """The command at `index` took effect, or was refused."""
         ...
@@ -85,6 +90,9 @@ class Nobody:
         return None
 
     def group_changed(self, name: str) -> None:
+        return None
+
+    def group_moved(self, moves: Moves) -> None:
         return None
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:

@@ -15,7 +15,7 @@ late. What holds for the group is that entry alone, with members or without.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.state.attempts import Attempts
 from broker.state.consuming import At, Meant
@@ -35,9 +35,21 @@ from dledger.wire.commands_pb2 import CloneGroupCommand, MoveGroupCommand
 NOTHING: Final[Ranges] = ()
 
 
+class MovedQueue(NamedTuple):
+    """A queue in which a group goes on at `offset`; None before: it had committed nothing."""
+
+    queue_id: int
+    before: int | None
+    offset: int
+
+
+Moves = tuple[MovedQueue, ...]
+
+
 class Moving:
     """The four owners, and how to find a topic. `changed` is told each group of which something
-    has changed that its members care for."""
+    has changed that its members care for, and `moved` what a move found and did: whoever asked for
+    it had looked earlier, and others may have committed since."""
 
     def __init__(
         self,
@@ -47,6 +59,7 @@ class Moving:
         attempts: Attempts,
         meant: Meant,
         changed: Callable[[str], None],
+        moved: Callable[[Moves], None],
     ) -> None:
         self._groups = groups
         self._leases = leases
@@ -54,6 +67,7 @@ class Moving:
         self._attempts = attempts
         self._meant = meant
         self._changed = changed
+        self._moved = moved
 
     def move(self, command: MoveGroupCommand, at: At) -> Refusal | None:
         """The group goes on there, in all queues named; or why in none."""
@@ -73,7 +87,7 @@ class Moving:
         if refusal is not None:
             return refusal
         known = self._offsets.of(command.group, topic.name)
-        frontiers: list[tuple[int, int]] = []
+        moves: list[MovedQueue] = []
         for queue_id, offset in wanted.items():
             place = Place(command.group, topic.incarnation, queue_id)
             frontier, finished = offset, NOTHING
@@ -81,13 +95,15 @@ class Moving:
                 frontier, finished = _forward(
                     known.get(queue_id, 0), self._leases.of(place).finished, offset
                 )
-            frontiers.append((queue_id, frontier))
+            moves.append(MovedQueue(queue_id, known.get(queue_id), frontier))
             self._leases.move(place, finished)
             self._attempts.on_frontier(place, frontier)
-        moved = OffsetCommit(command.group, topic.name, tuple(frontiers), is_reset=True)
-        self._offsets.commit(moved, topic.next_offsets)
+        frontiers = tuple((each.queue_id, each.offset) for each in moves)
+        done = OffsetCommit(command.group, topic.name, frontiers, is_reset=True)
+        self._offsets.commit(done, topic.next_offsets)
         self._groups.use(command.group, at.lived_ms)
         self._changed(command.group)
+        self._moved(tuple(moves))
         return None
 
     def clone(self, command: CloneGroupCommand, at: At) -> Refusal | None:

@@ -51,6 +51,7 @@ class DeliveryModel:
     def __init__(self, machine: StateMachine) -> None:
         self._machine = machine
         self._queues: dict[Seat, _Queue] = {}
+        self.attempts: set[bytes] = set()  # that were given anything
         self.given = self.again = self.finished = self.returned = self.extended = 0
 
     def starts(self, group: str) -> dict[tuple[int, int], int]:
@@ -146,6 +147,8 @@ class DeliveryModel:
     def _give(self, queue: _Queue, given: pb.GivenMessages, header: EntryHeader) -> None:
         now_ms = header.append_time_ms
         until_ms = now_ms + given.hidden_ms
+        if given.mask:
+            self.attempts.add(given.attempt_id)
         if not given.former:
             wanted = _offsets(given.base, given.mask)
             end = given.base + given.mask.bit_length()

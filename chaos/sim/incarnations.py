@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from broker.state.compound import Judged
 from broker.state.listening import QueueKey
 from broker.state.machine import StateMachine
+from broker.state.moving import Moves
 from broker.state.refusals import (
     BatchRefusal,
     KeyTaken,
@@ -143,6 +144,9 @@ class Witness:
 
     def group_changed(self, name: str) -> None:
         """`Listener`: `chaos.sim.lease_model` looks at what it is then."""
+
+    def group_moved(self, moves: Moves) -> None:
+        """`Listener`: `chaos.sim.lease_model` looks at where it is then."""
 
     def command_applied(self, index: int, refusal: Refusal | None) -> None:
         """`Listener`: a refusal changes nothing."""

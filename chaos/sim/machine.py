@@ -196,7 +196,7 @@ class Links:
 
 
 class CallContext:
-    """What the services use of a gRPC context; an answer is read by its client at once."""
+    """What the services use of a gRPC context; `finish` is when its client has read the answer."""
 
     def __init__(self) -> None:
         self.told: Metadata = ()

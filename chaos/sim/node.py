@@ -25,6 +25,7 @@ from broker.doors.grpc.deliveries import DeliveriesDoor
 from broker.doors.grpc.epochs import heed_epoch
 from broker.doors.grpc.groups import GroupsDoor
 from broker.errors import BrokerError, ErrorCode
+from broker.leader.budget import ANSWER_BYTES
 from broker.leader.units import ProposedUnit
 from broker.ports import OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.refilling import Refilling
@@ -83,6 +84,7 @@ SCRUB_PAUSE_S = 0.005
 SCRUB_BESIDE_EVERY = 8  # each look reads every queue, and the next pass is close
 SCRUB_LONGEST_PAUSE_S = 1.0
 SCRUB_NOTE_S = 0.3
+READ_S = (0.0, 0.0, 0.02, 0.3)  # how long a slow reader takes
 LOOK_S = 0.02  # between two looks at whether the calls under way have their answers
 
 
@@ -110,6 +112,7 @@ class SimNode(Machine):
     def __init__(self, world: World, name: NodeId, number: int, plan: Plan) -> None:
         super().__init__(world, name, number, plan)
         self._calls = 0
+        self._readers = plan.random(f"slow-readers/{name}")
 
     def boot(self) -> None:
         """The process starts: it recovers and joins, or fails to start."""
@@ -272,6 +275,7 @@ class SimNode(Machine):
                 topic_slack_ms=tuning.topic_slack_ms,
                 groups=MEMBER_PACE,
                 delays_ms=MEMBER_DELAYS_MS,
+                answer_bytes=tuning.answer_bytes or ANSWER_BYTES,
                 part_weight=1,  # each batch of a Send has a turn of its own
                 hastens_first_election=tuning.hastens_first_election,
             ),
@@ -495,7 +499,15 @@ class SimNode(Machine):
             raise
         finally:
             del life.calls[number]
+            self._finish(life, context)
+
+    def _finish(self, life: Life, context: CallContext) -> None:
+        """The call is over; while there are faults, for who reads slowly after a while."""
+        is_calm = self.world.timeline.now >= self.plan.duration_ms * 1_000
+        if is_calm or not self.plan.tuning.answer_bytes:
             context.finish()
+        else:
+            life.loop.call_later(self._readers.choice(READ_S), context.finish)
 
     async def _write_unit(self, wanted: object, context: object) -> bool:
         """Whether a unit took effect, written past the door, which has no such call yet."""

@@ -148,6 +148,7 @@ class Tuning:
     topic_slack_ms: int = 100  # that what goes by a topic's wish is older than that, at least
     turn_steps: int = 1_000  # of what is done in pieces: entries applied, records read
     flush: Literal["sync", "async"] = "sync"
+    answer_bytes: int = 0  # that clients who read slowly may leave unread; 0: all read at once
     hastens_first_election: bool = False  # nodes do; seeds are what they were before these did
 
 

@@ -45,6 +45,7 @@ class Shop:
     done: dict[Message, None] = field(default_factory=dict)  # somebody wanted it finished
     finished_us: dict[Message, int] = field(default_factory=dict)  # was told that it is
     hands: dict[tuple[Message, int], str] = field(default_factory=dict)  # by handout: whose
+    refused: set[bytes] = field(default_factory=set)  # attempts that didn't happen
     is_drained: Callable[[], bool] = lambda: True
 
 
@@ -105,9 +106,12 @@ class Popper(Client):
                 answer = await self.call("receive", request)
             except CallFailed as failure:
                 self._check_refused(failure)
+                if not (failure.may_have_happened or request.again):
+                    self._shop.refused.add(request.attempt_id)
+                    request.attempt_id = _next_attempt(request.attempt_id)
+                request.again |= failure.may_have_happened
                 if self.chance.random() < 0.2 and not self.shared.stopping:
                     return  # what it was given comes again, when its time is over
-                request.again = True
                 await self.back_off()
                 continue
             self._note_finished(mine, answer.unsettled)
@@ -220,6 +224,11 @@ class Popper(Client):
         raise Defect("two styles", f"offsets of {self._shop.group} were committed")
 
 
+def _next_attempt(attempt_id: bytes) -> bytes:
+    """The first one is told not to have happened: whether that is so is looked at in the end."""
+    return attempt_id[:-1] + bytes((attempt_id[-1] + 1,))
+
+
 def _together(mine: Iterable[InHand]) -> list[list[InHand]]:
     """Those of one hand and queue, in order, as far as one settlement names them: as the library
     acknowledges what it was given together. Asked for more time each is by itself."""
@@ -268,9 +277,11 @@ def check_shops(
         is_whole: whether nothing has gone from the logs.
 
     Raises:
-        Defect: one was forgotten, or passed over.
+        Defect: one was forgotten, or passed over, or handed out to who was told that it wasn't.
     """
     for shop in shops:
+        if shop.refused & model.attempts:
+            raise Defect("handed out", f"to receivers of {shop.group} that were refused")
         passed_over = model.passed_over(shop.group)
         for (incarnation, queue_id), start in model.starts(shop.group).items():
             name, end = queue_of(incarnation, queue_id)

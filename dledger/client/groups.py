@@ -6,16 +6,20 @@ answer in pages, each a picture of some moment; the deadline of a call is each p
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from dledger.client.arguments import milliseconds, queue_ids, text, u64
+from dledger.client.arguments import milliseconds, queue_ids, seconds, text, u64
 from dledger.client.broker_group import BrokerGroup, Effect
-from dledger.client.connection import Method
-from dledger.client.errors import InvalidArgument
+from dledger.client.connection import DESCRIBE_TOPIC, Method, WhenDeposed
+from dledger.client.errors import ClientError, InvalidArgument
+from dledger.client.offsets import Claim, fetch
 from dledger.client.options import StartFrom
+from dledger.outcome import Outcome
+from dledger.wire import broker_pb2 as bpb
 from dledger.wire import commands_pb2 as cpb
 from dledger.wire import consumers_pb2 as pb
 
@@ -110,7 +114,9 @@ class GroupDescription:
 
 
 class MovedQueue(NamedTuple):
-    """A queue in which a group goes on at `offset`; None before: it had committed nothing."""
+    """A queue in which a group goes on at `offset`; None before: it had committed nothing. Both are
+    as of the moment it was moved; `before`, of a reset that had to be asked for again, as of the
+    call's begin."""
 
     queue_id: int
     before: int | None
@@ -196,6 +202,7 @@ class ConsumerGroups:
         Raises:
             GroupNotFound, TopicNotFound, QueueNotFound: there is none.
             OffsetOutOfRange: a queue hasn't that offset.
+            TopicReplaced: the topic was made anew while it was asked.
             NotReady: not every member of the broker group knows how yet.
         """
         request = _move(group, topic, queues)
@@ -208,11 +215,38 @@ class ConsumerGroups:
             request.start = cpb.START_FIRST if is_first else cpb.START_LAST
         else:
             request.offset = u64("to", to)
-        # The same wish again is the same end of it.
-        answer = await self._broker_group().call(
-            MOVE_GROUP, request, Effect.IDEMPOTENT, deadline_s=deadline_s
+        until_s = self._until_s(deadline_s)
+        broker_group = await self._of_topic(request, until_s)
+        known = await fetch(
+            broker_group, Claim(group, topic, request.incarnation), _left_s(until_s)
         )
+        try:
+            answer = await broker_group.call(
+                *(MOVE_GROUP, request, Effect.ONCE),
+                deadline_s=_left_s(until_s),
+                when_deposed=WhenDeposed.ABANDON,
+            )
+        except ClientError as error:
+            is_lost = error.retriable and error.outcome is Outcome.MAY_HAVE_HAPPENED
+            if not is_lost or asyncio.get_running_loop().time() >= until_s:
+                raise
+            return await self._reset_again(request, known, until_s)
         return [_moved(each) for each in answer.queues]
+
+    async def _reset_again(
+        self, request: pb.MoveGroupRequest, known: dict[int, int], until_s: float
+    ) -> Moved:
+        """The same wish again is the same end of it. What the brokers find there then may be what
+        the attempt whose answer was lost has set: where the group was is known from before that."""
+        try:
+            answer = await self._broker_group().call(
+                MOVE_GROUP, request, Effect.IDEMPOTENT, deadline_s=_left_s(until_s)
+            )
+        except ClientError as error:
+            error.outcome = Outcome.MAY_HAVE_HAPPENED
+            raise
+        moved = map(_moved, answer.queues)
+        return [each._replace(before=known.get(each.queue_id)) for each in moved]
 
     async def skip(
         self,
@@ -237,10 +271,30 @@ class ConsumerGroups:
             raise InvalidArgument(f"one message at least is skipped, not {count}")
         request = _move(group, topic, queues)
         request.skip = u64("count", count or 0)
-        answer = await self._broker_group().call(
-            MOVE_GROUP, request, Effect.ONCE, deadline_s=deadline_s
+        until_s = self._until_s(deadline_s)
+        broker_group = await self._of_topic(request, until_s)
+        answer = await broker_group.call(
+            MOVE_GROUP, request, Effect.ONCE, deadline_s=_left_s(until_s)
         )
         return [_moved(each) for each in answer.queues]
+
+    async def _of_topic(self, request: pb.MoveGroupRequest, until_s: float) -> BrokerGroup:
+        """The broker group that is to be asked. The request is about the topic that is there now:
+        sent again once there is another one of the name, it moves nobody."""
+        broker_group = self._broker_group()
+        wanted = bpb.DescribeTopicRequest(name=request.topic)
+        answer = await broker_group.call(
+            DESCRIBE_TOPIC, wanted, Effect.NONE, deadline_s=_left_s(until_s)
+        )
+        request.incarnation = answer.topic.incarnation
+        return broker_group
+
+    def _until_s(self, deadline_s: float | None) -> float:
+        """When a call of several requests is over, by the loop's clock."""
+        total_s = self._broker_group().options.deadline_s
+        if deadline_s is not None:
+            total_s = seconds("deadline_s", deadline_s)
+        return asyncio.get_running_loop().time() + total_s
 
     async def clone(self, source: str, target: str, *, deadline_s: float | None = None) -> int:
         """The target, which nobody knows yet, has committed what the source has; in how many
@@ -255,6 +309,10 @@ class ConsumerGroups:
             CLONE_GROUP, request, Effect.ONCE, deadline_s=deadline_s
         )
         return answer.topic_count
+
+
+def _left_s(until_s: float) -> float:
+    return max(0.001, until_s - asyncio.get_running_loop().time())
 
 
 def _move(group: str, topic: str, queues: Collection[int]) -> pb.MoveGroupRequest:

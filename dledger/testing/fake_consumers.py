@@ -154,7 +154,7 @@ class FakeConsumers:
         record, model = self._record(request.group), self._group.model
         if record is not None and record.settings.broadcast:
             raise Refusal(wire_error(epb.INVALID_ARGUMENT, "its members know where they are"))
-        model.queue(request.topic, 0)
+        model.queue(request.topic, 0, request.incarnation)
         if len(set(request.queue_ids)) < len(request.queue_ids):
             raise Refusal(wire_error(epb.INVALID_ARGUMENT, "a queue is named twice"))
         queue_ids = request.queue_ids or range(len(model.topics[request.topic]))

@@ -11,7 +11,7 @@ from broker.state.groups import Groups
 from broker.state.leases import OWN_SECTIONS as LEASE_SECTIONS
 from broker.state.leases import Lease, Leases, Place, runs_of
 from broker.state.level import Level
-from broker.state.moving import Moving
+from broker.state.moving import Moves, Moving
 from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.queue_numbers import QueueNumbers
 from broker.state.refusals import Refusal, TopicNotFound, TopicReplaced
@@ -63,10 +63,12 @@ class Owners:
             self.meant,
             self.changed.append,
         )
+        self.moves: list[Moves] = []
         self.moving = Moving(
             *(self.groups, self.leases, self.offsets, self.attempts),
             self.meant,
             self.changed.append,
+            self.moves.append,
         )
 
     def meant(self, ref: TopicRef) -> TopicState | TopicNotFound | TopicReplaced:

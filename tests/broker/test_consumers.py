@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import BrokerError, ErrorCode
+from broker.leader.commands import Commands, GroupMove, QueueDone, TopicDone
 from broker.leader.groups.pace import USUAL_PACE
 from broker.services import consumers as pages
 from broker.services.consumers import (
     Consumers,
-    MovedQueue,
     MoveWish,
     QueueAt,
     QueuePicture,
@@ -22,7 +22,9 @@ from broker.services.consumers import (
     after_unfinished,
 )
 from broker.state.groups import Settings
+from broker.state.moving import MovedQueue, Moves
 from broker.state.offsets import OffsetCommit
+from broker.state.refusals import Refusal
 from broker.state.topics import TopicRef
 from dledger.level import DELIVERY_LEVEL
 from tests.broker.attended import QUEUES, Member, Room, Seat
@@ -245,6 +247,31 @@ def test_members_are_given_moved_queues_anew(to: To, number: int, goes_on: int) 
     assert late.failure.code is ErrorCode.LEASE_LOST
     assert room.queue().frontier == goes_on
     assert room.commit(member, 0, goes_on) == ()
+
+
+@pytest.mark.parametrize(
+    ("to", "number", "goes_on"), [(To.SKIP, 1, 6), (To.SKIP, 0, SENT), (To.FIRST, 0, 0)]
+)
+def test_what_is_told_of_a_move_is_what_its_entry_did(
+    monkeypatch: pytest.MonkeyPatch, to: To, number: int, goes_on: int
+) -> None:
+    """A member commits between the look at the group and the entry, and another move follows before
+    anybody is answered: a skip that passed over nothing says so."""
+    room = Looked()
+    _, member = at_work(room)
+    move_group = Commands.move_group
+
+    def overtaken(commands: Commands, wanted: GroupMove) -> Awaitable[Refusal | Moves]:
+        queue = QueueDone(0, member.held["t", 0], 5, (), is_released=False)
+        done = TopicDone("t", wanted.topic.incarnation, (queue,))
+        commands.commit_leases("g", member.session, (done,))  # to the sixth, which is finished
+        answer = move_group(commands, wanted)
+        move_group(commands, wanted._replace(offsets=((0, 9),), is_forward=False))
+        return answer
+
+    monkeypatch.setattr(Commands, "move_group", overtaken)
+    assert room.move(to, number, 0) == [MovedQueue(0, 6, goes_on)]
+    assert room.queue().frontier == 9
 
 
 def test_all_queues_are_moved_unless_some_are_named() -> None:

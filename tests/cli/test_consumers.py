@@ -188,13 +188,14 @@ def test_tables_fit_eighty_columns(group: LocalGroup) -> None:
     ("command", "said"),
     [
         ("describe nobody", "'nobody' does not exist"),
-        ("reset-offset nobody t --to first", "'nobody' does not exist"),
-        ("skip nobody t --all", "'nobody' does not exist"),
+        ("reset-offset nobody not-theirs --to first", "'nobody' does not exist"),
+        ("skip nobody not-theirs --all", "'nobody' does not exist"),
         ("clone nobody other", "'nobody' does not exist"),
     ],
 )
 def test_a_group_that_is_not_there_ends_with_1(group: LocalGroup, command: str, said: str) -> None:
-    """One line that says which."""
+    """One line that says which; the topic is there."""
+    told(group, "topic", "create", "not-theirs", "--if-not-exists")
     code, out, error = invoked(group, "consumers", *command.split())
     assert (code, out) == (ExitCode.FAILED, "")
     assert said in error

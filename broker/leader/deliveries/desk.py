@@ -108,6 +108,7 @@ class Surroundings:
         buried_bytes: of messages that become dead letters together; one at least.
         turns: how long work shares the event loop.
         used_again_ms: of lived time, after which whoever waits is in the log again.
+        check_room: raises BrokerError unless an answer may be kept until it is read.
     """
 
     state: StateMachine
@@ -121,6 +122,7 @@ class Surroundings:
     buried_bytes: int
     turns: Turns
     used_again_ms: int
+    check_room: Callable[[], None]
 
 
 class Desk:
@@ -372,7 +374,13 @@ class Desk:
             return end if held is None or not self.is_fifo else held
 
         turns = self._around.turns
-        return Choice(planning, topic, command, now_ms, self._read, end_of, turns, attempts)
+        return Choice(planning, topic, command, now_ms, self._read_to_give, end_of, turns, attempts)
+
+    async def _read_to_give(self, queue_id: int, offset: int, count: int, size: int) -> Found:
+        """What is chosen can be answered: once it is in the log that it was handed out it is too
+        late to say that there is no room for the answer."""
+        self._around.check_room()
+        return await self._read(queue_id, offset, count, size)
 
     async def _propose(self, choice: Choice) -> UnitResult:
         commands = (Command(deliver=choice.command),)

@@ -9,10 +9,45 @@ _STATE = ("tests/broker/test_moving.py",)
 _SERVICE = ("tests/broker/test_consumers.py",)
 _MOVING = "broker/state/moving.py"
 _CONSUMERS = "broker/services/consumers.py"
+_CLIENT = ("tests/client/test_consumer_groups.py",)
+_NO_LIBRARY = "simulated overseers don't use the library"
 _LEADER_ASKS = "a leader looks before it proposes"
 _TOLD_LATE = "whoever isn't told is refused by its epoch"
 
 ADMINISTRATION = (
+    Mutant(
+        "reset-again-in-a-later-topic-of-the-name",
+        "dledger/client/groups.py",
+        "        request.incarnation = answer.topic.incarnation\n",
+        "        del answer\n",
+        masked=_NO_LIBRARY,
+        tests=_CLIENT,
+    ),
+    Mutant(
+        "reset-again-tells-what-its-first-attempt-set",
+        "dledger/client/groups.py",
+        "each._replace(before=known.get(each.queue_id)) for each in moved",
+        "each._replace(before=each.before) for each in moved",
+        masked=_NO_LIBRARY,
+        tests=_CLIENT,
+    ),
+    Mutant(
+        "reset-again-refused-and-said-not-to-have-happened",
+        "dledger/client/groups.py",
+        "            error.outcome = Outcome.MAY_HAVE_HAPPENED\n            raise\n",
+        "            raise\n",
+        masked=_NO_LIBRARY,
+        tests=_CLIENT,
+    ),
+    Mutant(
+        "moves-are-told-as-they-were-asked",
+        _MOVING,
+        "        self._moved(tuple(moves))\n",
+        "        asked = (each._replace(offset=wanted[each.queue_id]) for each in moves)\n"
+        "        self._moved(tuple(asked))\n",
+        masked="simulated overseers don't look at what they are told",
+        tests=_SERVICE,
+    ),
     Mutant(
         "move-leaves-the-lease",
         _MOVING,
@@ -33,8 +68,8 @@ ADMINISTRATION = (
     Mutant(
         "move-never-goes-back",
         _MOVING,
-        "topic.name, tuple(frontiers), is_reset=True)\n",
-        "topic.name, tuple(frontiers), is_reset=False)\n",
+        "topic.name, frontiers, is_reset=True)\n",
+        "topic.name, frontiers, is_reset=False)\n",
         seed=4,
         tests=_STATE,
     ),

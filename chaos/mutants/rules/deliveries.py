@@ -8,10 +8,35 @@ _STATE = ("tests/broker/test_delivering.py",)
 _WIRE = ("tests/integration/test_deliveries.py",)
 _CHOICE = ("tests/broker/test_choosing.py",)
 _DESK = ("tests/broker/test_desk.py",)
+_TOLD = ("tests/broker/test_told_handouts.py",)
 _HELD = ("tests/broker/test_reads.py", "tests/broker/test_turns.py")
 _PLANNED = "the leader asks the same rules, and proposes nothing that they refuse"
 
 DELIVERIES = (
+    Mutant(
+        "handed-out-and-then-refused-for-want-of-room",
+        "broker/services/deliveries.py",
+        "        self._pulls.account_handed_out(",
+        "        self._pulls.account(",
+        seed=13,
+        tests=_TOLD,
+    ),
+    Mutant(
+        "messages-chosen-where-no-answer-has-room",
+        "broker/leader/deliveries/desk.py",
+        "        self._around.check_room()\n",
+        "",
+        masked="what is handed out is answered, over the budget if need be",
+        tests=_TOLD,
+    ),
+    Mutant(
+        "handed-out-and-told-that-it-did-not-happen",
+        "broker/services/deliveries.py",
+        "            if not handed or error.traits.outcome",
+        "            if True or error.traits.outcome",
+        masked="few simulated leaders are lost between an entry and its answer",
+        tests=_TOLD,
+    ),
     Mutant(
         "queue-that-goes-meanwhile-is-a-fault",
         "broker/leader/deliveries/choosing.py",

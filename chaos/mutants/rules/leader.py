@@ -91,7 +91,7 @@ LEADER = (
     Mutant(
         "applied-commands-not-announced",
         "broker/announcing.py",
-        "        self._appender.on_command(index, refusal)\n",
+        "        self._appender.on_command(index, refusal or moves)\n",
         "        del index, refusal\n",
         masked="whoever has no answer takes it for one that may have happened",
         tests=("tests/broker/test_append.py",),

@@ -278,8 +278,8 @@ RESIZING = (
     Mutant(
         "commits-free-nobody",
         "broker/announcing.py",
-        "        self._appender.on_command(index, refusal)\n        self._held.look()\n",
-        "        self._appender.on_command(index, refusal)\n",
+        "        self._appender.on_command(index, refusal or moves)\n        self._held.look()\n",
+        "        self._appender.on_command(index, refusal or moves)\n",
         masked="it costs time and no order",
         tests=_HELD,
     ),

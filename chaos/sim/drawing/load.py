@@ -10,6 +10,7 @@ RACERS_SHARE = 0.35  # of the seeds
 UNIT_WRITERS_SHARE = 0.5  # of the seeds
 CREWS_SHARE = 0.4
 POPPERS_SHARE = 0.4
+SLOW_READERS_SHARE = 0.3  # of those
 FAILING_SHARE = 0.25
 KEYED_SHARE = 0.3
 GATEKEEPER_SHARE = 0.15
@@ -52,6 +53,15 @@ def with_poppers(plan: Plan) -> Plan:
     if chance.random() >= POPPERS_SHARE:
         return plan
     return replace(plan, poppers=chance.choice(((2,), (3,), (1, 2), (3, 2))))
+
+
+def with_slow_readers(plan: Plan) -> Plan:
+    """Some nodes have little room for answers that aren't read yet, and clients take their time."""
+    chance = plan.random("slow-readers")
+    if not plan.poppers or chance.random() >= SLOW_READERS_SHARE:
+        return plan
+    tuning = replace(plan.tuning, answer_bytes=chance.choice((1 << 10, 4 << 10, 16 << 10)))
+    return replace(plan, tuning=tuning)
 
 
 def with_failing(plan: Plan) -> Plan:

@@ -37,6 +37,7 @@ from chaos.sim.drawing.load import (
     with_overseers,
     with_poppers,
     with_racers,
+    with_slow_readers,
     with_unit_writers,
     with_wisher,
 )
@@ -86,4 +87,5 @@ def draw_plan(
     one_away = plan.random("one-away/drawn").random() < share
     plan = replace(plan, upgraded=upgraded, one_away=one_away)
     plan = with_overseers(with_crews(with_unit_writers(plan)))
-    return with_wisher(with_keyed(with_gatekeeper(with_failing(with_poppers(plan)))))
+    plan = with_slow_readers(with_poppers(plan))
+    return with_wisher(with_keyed(with_gatekeeper(with_failing(plan))))

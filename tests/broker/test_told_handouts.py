@@ -1,0 +1,120 @@
+"""A receive that is told *did not happen* has handed out nothing (ADR 57): whatever comes in
+between once its entry is in the log leaves it answered, or in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.budget import ANSWER_BYTES
+from broker.leader.deliveries.asking import Settlement
+from broker.leader.deliveries.desk import Desk
+from broker.leader.units import UnitResult
+from broker.services.deliveries import Receive, Received
+from broker.services.gate import Gate
+from broker.state.topics import TopicRef
+from dledger.outcome import Outcome
+from dledger.wire.commands_pb2 import SETTLING_FINISHED
+from tests.broker.asked import EndlessCall
+from tests.broker.test_held_back import Shop
+
+T = TopicRef("t")
+BODY = 1_000
+
+
+class Filled(Shop):
+    """Three messages, and a node that counts the bytes of its answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.services = self.room.leader.replica.services
+        self.budget = self.services.pulls.budget
+        self.asked = 0
+        self.send(0, *(bytes([97 + number]) * BODY for number in range(3)))
+
+    def receive(self, *settled: Settlement, count: int = 1, hold_ms: int = 0) -> Received:
+        self.asked += 1
+        attempt = self.asked.to_bytes(8, "big")
+        wish = Receive("g", T, False, attempt, False, count, 0, hold_ms, 60_000, 0, 0, settled)
+        received = self.services.deliveries.receive(wish, EndlessCall())
+        return self.room.world.run(self.room.leader, received)
+
+    def refused(self, *settled: Settlement) -> BrokerError:
+        with pytest.raises(BrokerError) as told:
+            self.receive(*settled, hold_ms=1_000)
+        return told.value
+
+    @property
+    def in_hand(self) -> int:
+        """How many messages somebody is supposed to have."""
+        incarnation = self.room.machine.topics["t"].incarnation
+        records = self.room.machine.deliveries.in_topic("g", incarnation).values()
+        return sum(len(list(each.offsets())) for record in records for each in record)
+
+
+def finishing(received: Received, *, wrongly: bool = False) -> Settlement:
+    """Of the first message that came, by its hand or by one that isn't."""
+    handout = received.handed[0].handout - wrongly
+    return Settlement(0, handout, 0, 1, SETTLING_FINISHED, 0)
+
+
+def between(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    """That happens as a desk's command is on its way into the log."""
+    propose = Desk._propose
+
+    async def delayed(desk: Desk, choice: Any) -> UnitResult:
+        happens()
+        return await propose(desk, choice)
+
+    monkeypatch.setattr(Desk, "_propose", delayed)
+
+
+def test_while_no_answer_can_be_kept_nothing_is_handed_out() -> None:
+    """Whoever asks is told to come again, and finds everything as it was; what he acknowledges is
+    so, as that takes no room."""
+    shop = Filled()
+    first = shop.receive()
+    left = shop.budget.left_bytes
+    shop.budget.take(left)
+    told = shop.refused(finishing(first))
+    assert (told.code, told.traits.outcome) == (ErrorCode.BUSY, Outcome.DID_NOT_HAPPEN)
+    assert shop.in_hand == 0
+    shop.budget.give_back(left)
+    second = shop.receive(count=3)
+    assert [(each.count, each.attempt) for each in second.handed] == [(2, 1)]
+
+
+def test_what_is_handed_out_is_answered_though_others_took_the_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its bytes count as well: whoever comes next waits until they are read."""
+    shop = Filled()
+    between(monkeypatch, lambda: shop.budget.take(shop.budget.left_bytes))
+    handed = shop.receive(count=2).handed
+    assert [each.count for each in handed] == [2]
+    assert shop.budget.used_bytes == ANSWER_BYTES + len(handed[0].records)
+    assert shop.refused().code is ErrorCode.BUSY
+    assert shop.in_hand == 2
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER, ErrorCode.NOT_READY])
+def test_who_was_handed_something_and_cannot_be_told_all_of_it_is_in_doubt(
+    monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+) -> None:
+    """As the same attempt he is given the same again: he doesn't ask so if it didn't happen."""
+    shop = Filled()
+    first = shop.receive()
+
+    async def confirm(gate: Gate) -> None:
+        raise BrokerError(code, "somebody else leads", term=7)
+
+    monkeypatch.setattr(Gate, "confirm", confirm)
+    told = shop.refused(finishing(first, wrongly=True))
+    assert shop.in_hand == 2
+    assert (told.code, told.failure.term) == (ErrorCode.LEADERSHIP_LOST, 7)
+    assert told.traits.outcome is Outcome.MAY_HAVE_HAPPENED
+    shop.receive(count=3)
+    assert shop.refused(finishing(first, wrongly=True)).code is code, "nothing was left for it"
