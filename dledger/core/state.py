@@ -46,6 +46,8 @@ from dledger.core.types import (
     VoteResponse,
 )
 
+MOST_DOUBLINGS = 3  # of the longest election timeout: to 2.4 s, where it is 300 ms
+
 
 class Transfer:
     """A handover of leadership under way; it outlives the leadership until it is decided."""
@@ -159,7 +161,9 @@ class RaftState:
         self.election_elapsed_ticks = 0
         self.election_timeout_ticks = 0
         self.suspicion_attempt = 0  # 0: no; else campaigns since the leader was suspected, + 1
-        self.votes: dict[NodeId, bool] = {}
+        self.campaigns = 0  # real ones in a row, since anybody led; without those of a suspicion
+        self.votes: dict[NodeId, bool] = {}  # of this term; with the own one, once it is durable
+        self.pre_votes: dict[NodeId, bool] = {}  # for the next term, while that is asked for
         # Volatile on a follower: what this term's leader has shown to be in its own log.
         self.verified_index = NO_INDEX
         self.ack_wanted_index = NO_INDEX  # answer once this entry is durable; 0: nothing owed
@@ -300,11 +304,14 @@ class RaftState:
     # --- Time -------------------------------------------------------------------------------
 
     def reset_election_timer(self) -> None:
-        """Draw a fresh election timeout; the only randomness there is."""
+        """Draw a fresh election timeout; the only randomness there is. From the second campaign in
+        a row the longest one doubles with each: candidates whose voters are slower than they are
+        depose each other until one of them waits for long enough."""
         options = self.options
+        doublings = min(max(0, self.campaigns - 1), MOST_DOUBLINGS)
         self.election_elapsed_ticks = 0
         self.election_timeout_ticks = self.rng.randint(
-            options.election_timeout_min_ticks, options.election_timeout_max_ticks
+            options.election_timeout_min_ticks, options.election_timeout_max_ticks << doublings
         )
 
     def trusts_a_leader(self) -> bool:
