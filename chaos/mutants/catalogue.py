@@ -38,6 +38,7 @@ from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.log_start import LOG_START
 from chaos.mutants.rules.members import MEMBERS
 from chaos.mutants.rules.offline_repairs import OFFLINE_REPAIRS
+from chaos.mutants.rules.patience import PATIENCE
 from chaos.mutants.rules.permissions import PERMISSIONS
 from chaos.mutants.rules.preference import PREFERENCE
 from chaos.mutants.rules.reading import READING
@@ -63,6 +64,7 @@ _RULES = (
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
     *MEMBERS,
     *PREFERENCE,
+    *PATIENCE,
     *SNAPSHOTS,
     *LOG_START,
     *BEGINNINGS,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from chaos.mutants.mutant import Mutant
 
-_SLOW_SAVES = ("tests/core/test_slow_saves.py",)
-
 CORE = (
     Mutant(
         "vote-before-fsync",
@@ -122,7 +120,7 @@ CORE = (
     Mutant(
         "lost-appends-never-noticed",
         "dledger/core/progress.py",
-        "return round_number > self.progress_round + patience",
+        "return answered.is_past(self.progressed, patience, heartbeat_ticks)",
         "return False",
     ),
     Mutant(
@@ -328,71 +326,5 @@ CORE = (
         "    if True:\n",
         masked="it costs lines in a log",
         tests=("tests/core/test_election.py::test_cut_off_node_asks_on_and_changes_its_role_once",),
-    ),
-    Mutant(
-        "campaigns-while-its-vote-is-saved",
-        "dledger/core/election.py",
-        "    if not state.persists.hard_state_is_durable:\n"
-        "        if state.role is Role.CANDIDATE:",
-        "    if False:\n        if state.role is Role.CANDIDATE:",
-        masked="nobody is ever elected on slow disks alone",
-        tests=_SLOW_SAVES,
-    ),
-    Mutant(
-        "voters-get-no-time-to-save",
-        "dledger/core/election.py",
-        "            _grant_a_tick(state)\n",
-        "            pass\n",
-        masked="it costs rounds of elections on slow disks",
-        tests=_SLOW_SAVES,
-    ),
-    Mutant(
-        "voters-get-time-without-end",
-        "dledger/core/election.py",
-        "max(-most, state.election_elapsed_ticks - 1)",
-        "state.election_elapsed_ticks - 1",
-        masked="only a save of many seconds shows it",
-        tests=_SLOW_SAVES,
-    ),
-    Mutant(
-        "promises-a-vote-while-another-is-saved",
-        "dledger/core/election.py",
-        "    if not state.persists.hard_state_is_durable:\n        return  # it is asked again\n",
-        "",
-        masked="it costs rounds of elections on slow disks",
-        tests=_SLOW_SAVES,
-    ),
-    Mutant(
-        "late-votes-do-not-count",
-        "dledger/core/election.py",
-        "    if state.node in state.votes:\n        state.votes[message.sender]",
-        "    if state.role is Role.CANDIDATE:\n        state.votes[message.sender]",
-        masked="it costs rounds of elections on slow disks",
-        tests=_SLOW_SAVES,
-    ),
-    Mutant(
-        "votes-count-after-following",
-        "dledger/core/election.py",
-        "    if state.node in state.votes:\n        state.votes[message.sender]",
-        "    if state.role in (Role.CANDIDATE, Role.PRE_CANDIDATE):\n"
-        "        state.votes[message.sender]",
-        masked="votes that come so late are rare",
-        tests=_SLOW_SAVES,
-    ),
-    Mutant(
-        "late-refusal-ends-the-next-round",
-        "dledger/core/election.py",
-        "            if state.role is Role.CANDIDATE:  # else it asks for the next one already\n",
-        "            if True:\n",
-        masked="it costs a round of an election",
-        tests=_SLOW_SAVES,
-    ),
-    Mutant(
-        "timeouts-stay-what-they-were",
-        "dledger/core/state.py",
-        "MOST_DOUBLINGS = 3",
-        "MOST_DOUBLINGS = 0",
-        masked="only disks of different slowness show it",
-        tests=_SLOW_SAVES,
     ),
 )
