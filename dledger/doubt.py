@@ -14,6 +14,7 @@ not again for a while, so that a peer can't keep the disk busy by contradicting.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -24,6 +25,7 @@ from dledger.errors import ReplicaDiverged
 from dledger.ports import Observer, ReplicatedLog
 
 REPORT_EVERY_TICKS = 500  # five seconds, as a rule: for each peer and kind, a line in the log
+MAX_REPORTS = 256  # remembered, the newest; who is no member calls under any name it likes
 LOOK_EVERY_TICKS = 6_000  # a minute
 LOOK_SLICE_BYTES = 256 << 10  # a tick: about a millisecond
 
@@ -65,7 +67,7 @@ class Doubt(Generic[H]):
         self._observer = observer
         self._on_contradiction = on_contradiction
         self._tick = 0
-        self._reports: dict[tuple[NodeId, bool], _Report] = {}  # two for each member
+        self._reports: OrderedDict[tuple[NodeId, bool], _Report] = OrderedDict()
         self._look: _Look | None = None
         self._next_look_tick = 0
 
@@ -122,5 +124,8 @@ class Doubt(Generic[H]):
             return
         unreported = report.unreported if report is not None else 0
         self._reports[peer, is_contradiction] = _Report(self._tick)
+        self._reports.move_to_end((peer, is_contradiction))
+        if len(self._reports) > MAX_REPORTS:
+            self._reports.popitem(last=False)
         kind = PeerContradicted if is_contradiction else PeerMessageRefused
         self._observer.on_event(kind(peer, reason, unreported))

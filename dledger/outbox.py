@@ -22,7 +22,7 @@ class Outbox:
 
     def put(self, message: PeerMessage) -> bool:
         """Queues `message`; False when it was dropped, because of the bound or the end."""
-        size = message.append_request.frames_size or message.entries_response.frames_size
+        size = _bytes_of(message)
         full = self._bytes + size > OUTBOX_BYTES or len(self._messages) >= OUTBOX_MESSAGES
         if self._closed or (full and self._messages):
             return False
@@ -46,3 +46,16 @@ class Outbox:
         message, size = self._messages.popleft()
         self._bytes -= size
         return message
+
+
+def _bytes_of(message: PeerMessage) -> int:
+    """Of what it carries that may be much; the rest is bounded by the count of messages."""
+    match message.WhichOneof("body"):
+        case "append_request":
+            return message.append_request.frames_size
+        case "entries_response":
+            return message.entries_response.frames_size
+        case "snapshot_response":
+            return len(message.snapshot_response.piece)
+        case _:
+            return 0

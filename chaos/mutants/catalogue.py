@@ -39,6 +39,7 @@ from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.log_start import LOG_START
 from chaos.mutants.rules.members import MEMBERS
 from chaos.mutants.rules.offline_repairs import OFFLINE_REPAIRS
+from chaos.mutants.rules.patience import PATIENCE
 from chaos.mutants.rules.permissions import PERMISSIONS
 from chaos.mutants.rules.preference import PREFERENCE
 from chaos.mutants.rules.reading import READING
@@ -65,6 +66,7 @@ _RULES = (
     *DELIVERY_AUDITS,
     *MEMBERS,
     *PREFERENCE,
+    *PATIENCE,
     *SNAPSHOTS,
     *LOG_START,
     *BEGINNINGS,

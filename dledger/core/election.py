@@ -4,6 +4,12 @@ A vote is granted in `on_vote_request`, under the conditions of `_may_vote_for`.
 changes the receiver's term or vote. A node that trusts a living leader answers neither
 (stickiness), unless leadership is being transferred.
 
+An election takes two saves, the candidate's and its voters', and a disk may take longer for them
+than any timeout. So a node's time stands still while its term or vote is being saved, and a
+candidate's voters get as long for theirs; meanwhile nobody is told that it would vote for the next
+term; and votes that come after a candidate has begun to ask for that one count for this one: it has
+given it its own vote, and follows nobody.
+
 Source: Raft paper §5.2, §5.4.1; dissertation §3.10, §4.2.3 (disruptive servers), §9.6.
 """
 
@@ -19,7 +25,7 @@ from dledger.core.roles import (
     become_pre_candidate,
 )
 from dledger.core.sick_disk import yielded_ticks
-from dledger.core.state import RaftState
+from dledger.core.state import MOST_DOUBLINGS, RaftState
 from dledger.core.types import (
     CampaignReason,
     Index,
@@ -35,7 +41,12 @@ from dledger.core.types import (
 
 
 def on_election_tick(state: RaftState) -> None:
-    """One tick of a node that does not lead; campaigns when its time is up."""
+    """One tick of a node that does not lead; campaigns when its time is up. While its term or vote
+    isn't durable what it says is held: nobody would hear that it campaigns again."""
+    if not state.persists.hard_state_is_durable:
+        if state.role is Role.CANDIDATE:
+            _grant_a_tick(state)
+        return
     state.election_elapsed_ticks += 1
     if state.election_elapsed_ticks < state.election_timeout_ticks + yielded_ticks(state):
         return
@@ -46,7 +57,7 @@ def on_election_tick(state: RaftState) -> None:
         state.suspicion_attempt += 1
     if state.options.pre_vote:
         become_pre_candidate(state)
-        _count_votes(state)
+        _count_pre_votes(state)
     else:
         become_candidate(state, CampaignReason.TIMEOUT)
 
@@ -66,7 +77,10 @@ def on_own_vote_durable(state: RaftState) -> None:
 
 
 def on_pre_vote_request(state: RaftState, message: PreVoteRequest) -> None:
-    """Say whether a vote would be granted; nothing here changes."""
+    """Say whether a vote would be granted; nothing here changes. Whose vote is being saved says
+    nothing: it would be told together with that vote, and depose whoever is elected by it."""
+    if not state.persists.hard_state_is_durable:
+        return  # it is asked again
     granted = (
         message.term >= state.term
         and state.is_known
@@ -89,8 +103,8 @@ def on_pre_vote_response(state: RaftState, message: PreVoteResponse) -> None:
         return
     if message.granted and message.term != state.term + 1:
         return
-    state.votes[message.sender] = message.granted
-    _count_votes(state)
+    state.pre_votes[message.sender] = message.granted
+    _count_pre_votes(state)
 
 
 def on_vote_request(state: RaftState, message: VoteRequest) -> None:
@@ -109,8 +123,9 @@ def on_vote_request(state: RaftState, message: VoteRequest) -> None:
 
 
 def on_vote_response(state: RaftState, message: VoteResponse) -> None:
-    """Count the answer of this term's election."""
-    if state.role is Role.CANDIDATE:
+    """Count the answer of this term's election, late ones too. The own vote is there from when it
+    is durable until this node follows: its log is the one that the voters were told of."""
+    if state.node in state.votes:
         state.votes[message.sender] = message.granted
         _count_votes(state)
 
@@ -139,6 +154,12 @@ def suspect_leader(state: RaftState, peer: NodeId) -> None:
     delay = state.rng.randint(options.suspicion_delay_min_ticks, options.suspicion_delay_max_ticks)
     state.election_elapsed_ticks = 0
     state.election_timeout_ticks = max(1, min(left, delay))
+
+
+def _grant_a_tick(state: RaftState) -> None:
+    """One more for the voters, who save as well: their disks may be as slow as this one."""
+    most = state.options.election_timeout_max_ticks << MOST_DOUBLINGS
+    state.election_elapsed_ticks = max(-most, state.election_elapsed_ticks - 1)
 
 
 def _may_vote_for(state: RaftState, message: VoteRequest) -> bool:
@@ -174,17 +195,28 @@ def _is_sticky(state: RaftState) -> bool:
     return has_quorum(state.log.configuration, active | {state.node})
 
 
-def _count_votes(state: RaftState) -> None:
-    result = vote_result(state.log.configuration, state.votes)
+def _count_pre_votes(state: RaftState) -> None:
+    result = vote_result(state.log.configuration, state.pre_votes)
     match result:
         case VoteResult.PENDING:
             pass
         case VoteResult.LOST:
             become_follower(state, state.term, None, reason="lost the election")
         case VoteResult.WON:
-            if state.role is Role.PRE_CANDIDATE:
-                become_candidate(state, CampaignReason.TIMEOUT)
-            else:
-                become_leader(state)
+            become_candidate(state, CampaignReason.TIMEOUT)
+        case _:
+            assert_never(result)
+
+
+def _count_votes(state: RaftState) -> None:
+    result = vote_result(state.log.configuration, state.votes)
+    match result:
+        case VoteResult.PENDING:
+            pass
+        case VoteResult.LOST:
+            if state.role is Role.CANDIDATE:  # else it asks for the next one already
+                become_follower(state, state.term, None, reason="lost the election")
+        case VoteResult.WON:
+            become_leader(state)
         case _:
             assert_never(result)

@@ -112,8 +112,8 @@ def on_leader_heard(state: RaftState, sender: NodeId) -> None:
     state.leader_heard_tick = state.now_tick
     if state.leader is None:
         state.set_leader(sender)
-    if state.suspicion_attempt or state.election_elapsed_ticks:
-        state.suspicion_attempt = 0
+    if state.suspicion_attempt or state.campaigns or state.election_elapsed_ticks:
+        state.suspicion_attempt = state.campaigns = 0
         state.reset_election_timer()
 
 

@@ -2,7 +2,8 @@
 
 Rounds are numbered. An answer to round n proves three things: the peer lives (CheckQuorum), this
 node still led when round n began (ReadIndex), and an append sent well before round n that is not
-acknowledged is lost (the window recovers).
+acknowledged is lost (the window recovers), if enough time has passed as well: reads begin rounds of
+their own.
 
 Source: Raft paper §5.2; dissertation §6.2 (CheckQuorum), §6.4 (ReadIndex).
 """
@@ -10,7 +11,7 @@ Source: Raft paper §5.2; dissertation §6.2 (CheckQuorum), §6.4 (ReadIndex).
 from __future__ import annotations
 
 from dledger.core.errors import ReadRefused
-from dledger.core.progress import PeerState
+from dledger.core.progress import Moment, PeerState
 from dledger.core.quorum import agreed, has_quorum
 from dledger.core.replication import become_probe
 from dledger.core.roles import become_follower, end_transfer
@@ -66,14 +67,16 @@ def on_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> None:
         progress.acked_round = round_number
         progress.is_short_of_space = message.is_short_of_space
         _confirm_reads(state)
+    answered, heartbeat_ticks = Moment(round_number, state.now_tick), state.options.heartbeat_ticks
     if progress.state is PeerState.PROBE:
-        if progress.has_lost_probe(round_number, message.last_index):
-            progress.probe_paused = False
+        progress.note_last_index(message.last_index)
+        if progress.has_lost_probe(answered, message.last_index, heartbeat_ticks):
+            progress.on_probe_lost(heartbeat_ticks)
             state.appends_due = True
     elif progress.state is PeerState.SNAPSHOT:
         state.appends_due = True
     elif progress.state is PeerState.REPLICATE and progress.has_lost_appends(
-        round_number, message.last_index
+        answered, message.last_index, heartbeat_ticks
     ):
         become_probe(state, progress, Index(progress.match_index + 1))
     if state.transfer is not None and state.transfer.target == message.sender:

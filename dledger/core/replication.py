@@ -19,7 +19,7 @@ from dledger.core.errors import (
     TransferInProgress,
 )
 from dledger.core.membership import check_change
-from dledger.core.progress import ROUNDS_UNTIL_OFFERED, PeerState, Progress
+from dledger.core.progress import PeerState, Progress
 from dledger.core.quorum import agreed
 from dledger.core.roles import track_members
 from dledger.core.state import RaftState
@@ -147,8 +147,7 @@ def _become_snapshot(state: RaftState, progress: Progress) -> None:
 
 def _offer(state: RaftState, progress: Progress) -> None:
     """Offer the base, and again a few heartbeats later: it may have been lost on the way."""
-    if state.heartbeat_round >= progress.offered_round + ROUNDS_UNTIL_OFFERED:
-        progress.offered_round = state.heartbeat_round
+    if progress.take_offer(state.now_tick, state.options.heartbeat_ticks):
         state.send(SnapshotOffer(state.node, progress.peer, state.term, state.log.base))
 
 
@@ -195,11 +194,11 @@ def _send_one(state: RaftState, progress: Progress) -> None:
         size = log.bytes_between(progress.next_index, last)
     _send_range(state, progress, previous, last)
     if progress.state is PeerState.PROBE:
-        progress.on_probe_sent(last if last > previous else None, state.heartbeat_round)
+        progress.on_probe_sent(last if last > previous else None, state.moment)
     else:
         # A size that was forgotten at commit counts as a full message.
         known = state.options.max_append_bytes if size is None else size
-        progress.on_append_sent(last, known, state.heartbeat_round)
+        progress.on_append_sent(last, known, state.moment)
 
 
 def _cut(state: RaftState, first: Index, last: Index) -> Index:
@@ -227,7 +226,7 @@ def _send_range(state: RaftState, progress: Progress, previous: Index, last: Ind
 
 
 def _on_accepted(state: RaftState, progress: Progress, match_index: Index) -> None:
-    is_news = progress.advance_match(match_index, state.heartbeat_round)
+    is_news = progress.advance_match(match_index, state.moment)
     has_base = progress.state is PeerState.SNAPSHOT and match_index >= state.log.base.index
     is_found = progress.state is PeerState.PROBE and match_index >= progress.next_index - 1
     if has_base or is_found:
@@ -247,11 +246,10 @@ def _on_refused(state: RaftState, progress: Progress, message: AppendResponse) -
             next_index = max(next_index, _next_index_by_hint(state, message))
         become_probe(state, progress, next_index)
     elif progress.state is PeerState.PROBE and rejected == progress.next_index - 1:
-        progress.next_index = _next_index_by_hint(state, message)
+        progress.on_probe_refused(_next_index_by_hint(state, message))
         # A peer that refuses what it once acknowledged has lost its disk (`test_s43`). Taking
         # the match back is the cautious side: it can only delay a commit.
         progress.match_index = min(progress.match_index, Index(progress.next_index - 1))
-        progress.probe_paused = False
 
 
 def _next_index_by_hint(state: RaftState, message: AppendResponse) -> Index:

@@ -1,8 +1,13 @@
 """The transitions between roles; there is no other place where `role` changes.
 
+                                ┌──────────── timeout ───────────────┐
+                                ▼                                    │
     FOLLOWER ──timeout──▶ PRE_CANDIDATE ──majority would vote──▶ CANDIDATE ──majority──▶ LEADER
-        ▲                      │                                     │                     │
-        └──────────────────────┴──── leader heard, lost, higher term ┴─────────────────────┘
+        ▲                       │                                    │                     │
+        └───────────────────────┴─── leader heard, lost, higher term ┴─────────────────────┘
+
+A candidate that asks for the next term (the arrow back) still becomes the leader of this one, if
+the votes for it come late.
 
 Source: Raft paper figure 4; dissertation §9.6 (PreVote), §3.10 (transfer skips it).
 """
@@ -41,6 +46,7 @@ def become_follower(state: RaftState, term: Term, leader: NodeId | None, *, reas
     if old_role is not Role.FOLLOWER:
         state.role = Role.FOLLOWER
         state.votes.clear()
+        state.pre_votes.clear()
         state.emit(RoleChanged(Role.FOLLOWER, term, reason))
         start_retry_timer(state)
     state.set_leader(leader)
@@ -53,7 +59,7 @@ def become_pre_candidate(state: RaftState) -> None:
         state.role = Role.PRE_CANDIDATE
         state.emit(RoleChanged(Role.PRE_CANDIDATE, state.term, "election timeout"))
     state.set_leader(None)
-    state.votes = {state.node: True}
+    state.pre_votes = {state.node: True}
     start_retry_timer(state)
     log = state.log
     asked_term = Term(state.term + 1)
@@ -69,7 +75,9 @@ def become_candidate(state: RaftState, campaign_reason: CampaignReason) -> None:
     state.role = Role.CANDIDATE
     state.emit(RoleChanged(Role.CANDIDATE, state.term, campaign_reason.value))
     state.set_leader(None)
-    state.votes = {}
+    state.votes, state.pre_votes = {}, {}
+    if not state.suspicion_attempt:
+        state.campaigns += 1
     start_retry_timer(state)
     log = state.log
     for voter in state.other_voters():
@@ -86,16 +94,15 @@ def become_leader(state: RaftState) -> None:
     if state.noop is not None:
         raise InvariantViolation("elected twice before the effects were taken")
     state.role = Role.LEADER
-    state.suspicion_attempt = 0
+    state.suspicion_attempt = state.campaigns = 0
     state.votes.clear()
+    state.pre_votes.clear()
     state.emit(RoleChanged(Role.LEADER, state.term, "won the election"))
     state.set_leader(state.node)
     end_transfer(state, "aborted")  # one that this node began in an earlier term
     state.is_retiring = False
     state.heartbeat_elapsed_ticks = 0
-    state.disk.begin_leading(
-        state.heartbeat_round, state.now_tick + state.options.hand_over_interval_ticks
-    )
+    state.disk.begin_leading(state.moment, state.now_tick + state.options.hand_over_interval_ticks)
     state.preference.begin_leading()
     track_members(state)
     index = state.log.append(state.term, state.options.noop_size)

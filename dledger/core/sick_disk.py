@@ -24,9 +24,9 @@ from dledger.core.state import RaftState
 from dledger.core.transfer import transfer_leadership
 from dledger.core.types import NO_INDEX, HandOverBegun
 
-# What a peer says of itself counts when it answered a heartbeat sent after so many rounds had
-# begun since this disk got sick: what filled it may be filling the peer's at the same moment.
-_ROUNDS_UNTIL_TRUSTED = 2
+# What a peer says of itself counts when it answered a heartbeat sent after so many had been due
+# since this disk got sick: what filled it may be filling the peer's at the same moment.
+_BEATS_UNTIL_TRUSTED = 2
 # After a broken stream candidates follow each other within the suspicion delay; so many of them
 # leave the others time to be elected.
 _SUSPICION_DELAYS_YIELDED = 4
@@ -38,7 +38,7 @@ def report_fitness(state: RaftState, *, is_short: bool, can_serve: bool) -> None
     was_unfit = disk.is_unfit
     disk.is_short, disk.can_serve = is_short, can_serve
     if disk.is_unfit and not was_unfit:
-        disk.since_round = state.heartbeat_round
+        disk.since = state.moment
 
 
 def yielded_ticks(state: RaftState) -> int:
@@ -114,10 +114,12 @@ def _successor(state: RaftState, *, takes_entries: bool) -> Progress | None:
 
 def has_room(state: RaftState, progress: Progress) -> bool:
     """Whether it has room, by its own and recent word."""
+    since, beats = state.disk.since, _BEATS_UNTIL_TRUSTED
     silent_ticks = state.now_tick - progress.last_heard_tick
     return (
         not progress.is_short_of_space
-        and progress.acked_round >= state.disk.since_round + _ROUNDS_UNTIL_TRUSTED
+        and progress.acked_round >= since.round + beats
+        and state.now_tick - since.tick >= beats * state.options.heartbeat_ticks
         and silent_ticks < state.options.election_timeout_min_ticks
     )
 

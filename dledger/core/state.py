@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from dledger.core.log import RaftLog
 from dledger.core.persistence import PersistQueue
-from dledger.core.progress import Progress
+from dledger.core.progress import Moment, Progress
 from dledger.core.reads import PendingReads
 from dledger.core.types import (
     MAX_TERM,
@@ -46,6 +46,8 @@ from dledger.core.types import (
     VoteResponse,
 )
 
+MOST_DOUBLINGS = 3  # of the longest election timeout: to 2.4 s, where it is 300 ms
+
 
 class Transfer:
     """A handover of leadership under way; it outlives the leadership until it is decided."""
@@ -62,13 +64,13 @@ class OwnDisk:
 
     __slots__ = (
         *("behind_index", "behind_since_tick", "can_serve", "is_short"),
-        *("not_before_tick", "since_round"),
+        *("not_before_tick", "since"),
     )
 
     def __init__(self) -> None:
         self.is_short = False  # of space, as the driver says
         self.can_serve = True  # whether what is committed is applied here, as the driver says
-        self.since_round = 0  # the heartbeat round under way when that, or leading, began
+        self.since = Moment(0, 0)  # when that, or leading, began
         self.behind_index = NO_INDEX  # committed and not durable here; 0: there was no such entry
         self.behind_since_tick = 0  # when that was seen first
         self.not_before_tick = 0  # no hand-over of its own accord before this
@@ -78,9 +80,9 @@ class OwnDisk:
         """Whether somebody else had better lead, as far as the driver knows."""
         return self.is_short or not self.can_serve
 
-    def begin_leading(self, round_number: int, not_before_tick: int) -> None:
+    def begin_leading(self, now: Moment, not_before_tick: int) -> None:
         """A leadership begins: nothing is known of peers, and it has to last for a while."""
-        self.since_round = round_number
+        self.since = now
         self.behind_index = NO_INDEX
         self.not_before_tick = not_before_tick
 
@@ -159,7 +161,9 @@ class RaftState:
         self.election_elapsed_ticks = 0
         self.election_timeout_ticks = 0
         self.suspicion_attempt = 0  # 0: no; else campaigns since the leader was suspected, + 1
-        self.votes: dict[NodeId, bool] = {}
+        self.campaigns = 0  # real ones in a row, since anybody led; without those of a suspicion
+        self.votes: dict[NodeId, bool] = {}  # of this term; with the own one, once it is durable
+        self.pre_votes: dict[NodeId, bool] = {}  # for the next term, while that is asked for
         # Volatile on a follower: what this term's leader has shown to be in its own log.
         self.verified_index = NO_INDEX
         self.ack_wanted_index = NO_INDEX  # answer once this entry is durable; 0: nothing owed
@@ -214,6 +218,11 @@ class RaftState:
         if self.role is Role.LEADER:
             return log.durable_index
         return min(log.durable_index, max(self.verified_index, log.commit_index))
+
+    @property
+    def moment(self) -> Moment:
+        """Now, as a leader's messages count it."""
+        return Moment(self.heartbeat_round, self.now_tick)
 
     def other_voters(self) -> list[NodeId]:
         """Every other voter, in sorted order: iteration must not depend on hashing."""
@@ -300,11 +309,14 @@ class RaftState:
     # --- Time -------------------------------------------------------------------------------
 
     def reset_election_timer(self) -> None:
-        """Draw a fresh election timeout; the only randomness there is."""
+        """Draw a fresh election timeout; the only randomness there is. From the second campaign in
+        a row the longest one doubles with each: candidates whose voters are slower than they are
+        depose each other until one of them waits for long enough."""
         options = self.options
+        doublings = min(max(0, self.campaigns - 1), MOST_DOUBLINGS)
         self.election_elapsed_ticks = 0
         self.election_timeout_ticks = self.rng.randint(
-            options.election_timeout_min_ticks, options.election_timeout_max_ticks
+            options.election_timeout_min_ticks, options.election_timeout_max_ticks << doublings
         )
 
     def trusts_a_leader(self) -> bool:

@@ -1,4 +1,5 @@
-"""A disk that is only slow, in the simulator: nobody is elected for it, and nobody waits for it."""
+"""Disks that are only slow, in the simulator: nobody is elected for one, and nobody waits for it;
+where all of them are, somebody is elected all the same."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from chaos.checkers.history import Send
+from chaos.sim.at_rest import somebody_leads
 from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.node import SimNode
 from chaos.sim.plan import SMALL, Plan
@@ -83,4 +85,37 @@ def check(whose: Role, seed: int) -> None:
     for node in world.nodes.values():
         assert node.life is not None
         node.life.loop.die()
+    world.clients.die()
+
+
+@pytest.mark.parametrize("sync_us", [60_000, 150_000])
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_leader_is_elected_where_every_disk_is_slow(nodes: int, sync_us: int) -> None:
+    """A save of term and vote is three syncs: it takes longer than any election timeout, or as long
+    as the shortest. The leader dies, and the group has one again."""
+    for seed in range(2):
+        with quiet_logs():
+            check_election(replace(quiet(seed), nodes=nodes), sync_us)
+
+
+def check_election(plan: Plan, sync_us: int) -> None:
+    run = Run(plan)
+    world = run.world
+    world.start()
+    run._advance(SETTLED_US)
+    assert somebody_leads(world)
+    leader = next(
+        each for each in world.nodes.values() if each.life and each.life.core.is_ready_leader
+    )
+    for node in world.nodes.values():
+        node.sync_us = sync_us
+        node.disk.failures.append("slow")
+    leader.kill()
+    if plan.nodes == 1:
+        leader.boot()
+    run._advance(world.now_us + SLOW_US)
+    assert somebody_leads(world)
+    for node in world.nodes.values():
+        if node.life is not None:
+            node.life.loop.die()
     world.clients.die()

@@ -476,6 +476,9 @@ def test_a_lying_member_harms_nobody(seed: int, liar: NodeId) -> None:
 
 def test_lying_members_do_lie() -> None:
     """The property above is no idle noise."""
-    storm = LyingStorm((A, B, C), 7, B)
-    storm.run(random.Random(7), 1000)
-    assert storm.refused > 25
+    refused = 0
+    for seed in range(5):
+        storm = LyingStorm((A, B, C), seed, B)
+        storm.run(random.Random(seed), 1000)
+        refused += storm.refused
+    assert refused > 50

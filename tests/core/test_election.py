@@ -474,15 +474,18 @@ def test_s20_no_vote_without_a_disk() -> None:
 
 
 def test_s20_an_earlier_write_does_not_make_the_own_vote_count() -> None:
-    """A single voter leads when the write that holds its vote is done, no earlier (ADR 3)."""
-    node = Node(A, Configuration(frozenset({A})))
+    """A candidate asks for votes when the write that holds its own is done, no earlier (ADR 3)."""
+    node = Node(A, THREE, options=WITHOUT_PRE_VOTE)
+    node.step(heartbeat(4))
     node.writes_complete = False
-    node.step(HeartbeatResponse(B, A, Term(4)))  # a stray message: the term moves on
+    node.step(append(4, 0, 0, 4))  # an entry that takes its time
     node.tick(31)
     assert (node.core.role, node.term) == (Role.CANDIDATE, 5)
-    node.complete_writes(1)
+    assert node.complete_writes(1) == []
+    node.step(VoteResponse(B, A, Term(5), True))
     assert node.core.role is Role.CANDIDATE
-    node.complete_writes(1)
+    assert len(of_type(node.complete_writes(1), VoteRequest)) == 2
+    node.step(VoteResponse(B, A, Term(5), True))
     assert node.core.statistics().role is Role.LEADER
 
 

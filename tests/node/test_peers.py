@@ -16,7 +16,7 @@ from dledger.core.types import (
     PeerContradicted,
     PeerMessageRefused,
 )
-from dledger.doubt import LOOK_EVERY_TICKS, REPORT_EVERY_TICKS
+from dledger.doubt import LOOK_EVERY_TICKS, MAX_REPORTS, REPORT_EVERY_TICKS
 from dledger.errors import InvalidMessage, ReplicaDiverged
 from dledger.reading.entry import HEADER_SIZE, build_frame
 from dledger.wire.raft_pb2 import PeerMessage
@@ -225,6 +225,18 @@ def test_refusals_are_told_at_a_bounded_rate() -> None:
     lie()
     assert [event.unreported for event in told()] == [0, 49]
     assert follower.driver.statistics().messages_refused == 52
+
+
+def test_names_that_callers_choose_are_not_remembered_without_end() -> None:
+    """Who is no member calls under any name; of those heard last it is known what was told."""
+    _, leader, follower = running()
+    wrong = heartbeat(leader, 0, 1, commit=LAST - 1)
+    for number in range(2 * MAX_REPORTS):
+        refuse(follower, NodeId(f"stranger-{number}"), wrong)
+    assert len(follower.driver._doubt._reports) == MAX_REPORTS
+    told = len(follower.events)
+    refuse(follower, NodeId(f"stranger-{2 * MAX_REPORTS - 1}"), wrong)
+    assert len(follower.events) == told
 
 
 def test_own_log_is_not_read_again_and_again() -> None:

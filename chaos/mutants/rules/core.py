@@ -120,7 +120,7 @@ CORE = (
     Mutant(
         "lost-appends-never-noticed",
         "dledger/core/progress.py",
-        "return round_number > self.progress_round + patience",
+        "return answered.is_past(self.progressed, patience, heartbeat_ticks)",
         "return False",
     ),
     Mutant(

@@ -123,4 +123,12 @@ LINKS = (
         "self._heard_at += slept_s",
         seed=175,
     ),
+    Mutant(
+        "pieces-weigh-nothing",
+        "dledger/outbox.py",
+        "            return len(message.snapshot_response.piece)\n",
+        "            return 0\n",
+        masked="a peer must ask for much and read nothing",
+        tests=("tests/links/test_outbox.py",),
+    ),
 )

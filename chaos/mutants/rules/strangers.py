@@ -316,4 +316,12 @@ STRANGERS = (
         masked="one flipped bit of some hundred thousand hits that tag while the disk is full",
         tests=("tests/node/test_checksum.py",),
     ),
+    Mutant(
+        "every-name-is-remembered",
+        "dledger/doubt.py",
+        "if len(self._reports) > MAX_REPORTS:",
+        "if False:",
+        masked="it costs memory",
+        tests=("tests/node/test_peers.py",),
+    ),
 )
