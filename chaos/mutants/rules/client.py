@@ -417,8 +417,8 @@ CLIENT = (
     Mutant(
         "delivery-of-others-is-settled",
         "dledger/client/simple_consumer.py",
-        "            if not each.is_of(self.topic, self.group):\n",
-        "            if not each.is_of(self.topic, each._consumer.group):\n",
+        " or not each.is_of(self.topic, self.group):\n",
+        " or not each.is_of(self.topic, each._consumer.group):\n",
         masked=_NO_SUCH_CLIENT,
         tests=("tests/testing/test_fakes.py",),
     ),
