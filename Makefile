@@ -42,8 +42,11 @@ status: setup    ## who leads, terms, indexes
 demo: setup      ## the standard library through a group whose leader is killed twice, and a consumer (KEEP=1: keep its data)
 	$(BIN)/python -m chaos.demo $(if $(KEEP),--keep)
 
-test: setup extras  ## every test (EXTRAS= leaves out what needs Spark)
+test: setup extras  ## every test but the long ones (EXTRAS= leaves out what needs Spark)
 	$(BIN)/pytest -q -n 4 --dist loadgroup --no-loadscope-reorder
+
+test-long: setup extras  ## those that make test leaves out: more of the same kinds
+	$(BIN)/pytest -q -n 3 --dist loadgroup --no-loadscope-reorder -m long
 
 sim: setup       ## the deterministic simulator, for a minute (SEED=0 SEEDS=100000 LIMIT=60)
 	$(BIN)/dledger chaos sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),100000) --time-limit $(or $(LIMIT),60)

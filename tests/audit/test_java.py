@@ -89,6 +89,7 @@ def test_without_any_java_the_message_says_what_to_do(no_java: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.long
 def test_audit_runs_where_the_only_java_is_the_bundled_one(
     three: ReplicaSet, tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ def audit_on(
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.long
 def test_cluster_without_workers_is_unreachable(three: ReplicaSet, lonely_master: str) -> None:
     """Exit code 3 after the time that was given, the master and what is missing named."""
     done = audit_on(lonely_master, three, "2")

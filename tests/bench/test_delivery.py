@@ -48,6 +48,7 @@ def test_workers_acknowledge_everything_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("_nodes_are_started")
 def test_topics_are_made_filled_and_started_with(tmp_path: Path) -> None:
     """A few of them."""

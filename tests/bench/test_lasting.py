@@ -203,6 +203,7 @@ def test_the_tail_of_a_directory_without_snapshots_is_its_log(tmp_path: Path) ->
     assert read_once(tmp_path, Tail(0, 5_000, 7)) > 0
 
 
+@pytest.mark.long
 def test_entries_are_as_large_as_their_messages() -> None:
     """A topic's name is in each record."""
     one, many = Shape(1_024, 1), Shape(1_024, 200)

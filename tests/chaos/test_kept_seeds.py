@@ -13,15 +13,19 @@ from chaos.sim.plan import SPEECH, Fault, FaultEvent, Plan
 from chaos.sim.run import Report, run_plan
 
 SHORT_MS = 3_000
+LONG = pytest.mark.long
 
 # Seeds that once found a defect, with the duration that shows it and what it was. The code that
 # they ran on is gone; they stay because what broke once may break again.
 KEPT = (
     (2, 8_000, "a proposal between a failed flush and its news left the core ahead of the log"),
     (12, 4_000, "a follower that had paused applying on a full disk spun its event loop"),
-    (5072, 8_000, "the killer schedule on five nodes with a rotten disk"),
+    pytest.param(5072, 8_000, "the killer schedule on five nodes with a rotten disk", marks=LONG),
     (51, 4_000, "a topic made anew with fewer queues while its batches were in flight"),
-    (200311, 8_000, "term and vote of a dead process were taken from the page cache"),
+    pytest.param(
+        *(200311, 8_000, "term and vote of a dead process were taken from the page cache"),
+        marks=LONG,
+    ),
     (162, 4_000, "a segment's file was closed before what fills it up was flushed"),
     (2038, 8_000, "rot beside an entry that could be reached over other rotten bytes only"),
 )
@@ -60,7 +64,7 @@ def test_seed_that_once_failed(seed: int, duration_ms: int, what: str) -> None:
     assert run_plan(draw_plan(seed, duration_ms=duration_ms, churn=False)).failure is None, what
 
 
-@pytest.mark.parametrize("seed", [2, 40, 64])
+@pytest.mark.parametrize("seed", [2, pytest.param(40, marks=LONG), pytest.param(64, marks=LONG)])
 def test_full_disks_that_once_failed(seed: int) -> None:
     """Entries that wait for a stalled disk aren't looked for in the files."""
     assert run_plan(full_disks(seed)).failure is None

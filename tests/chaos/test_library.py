@@ -16,7 +16,7 @@ from chaos.sim.timeline import Timeline
 from dledger.client import ClientError, SendResult
 from dledger.outcome import Outcome as Fate
 
-SEEDS = int(os.environ.get("LIBRARY_SEEDS", "12"))
+SEEDS = int(os.environ.get("LIBRARY_SEEDS", "6"))
 REACHED = 12  # seeds, which reach together what this is about
 SHORT_MS = 6_000
 

@@ -102,7 +102,7 @@ def failing(operation: str) -> Callable[[FaultOrders], FaultOrders]:
 
 @pytest.mark.parametrize(
     ("who", "operation"),
-    [("leader", "fdatasync"), ("follower", "pwritev")],
+    [("leader", "fdatasync"), pytest.param("follower", "pwritev", marks=pytest.mark.long)],
 )
 def test_node_whose_disk_fails_ends_with_4_and_the_group_goes_on(
     tmp_path: Path, who: str, operation: str
@@ -151,7 +151,7 @@ def test_start_on_a_disk_that_cannot_be_read_ends_with_4(tmp_path: Path) -> None
     within_group(tmp_path, act)
 
 
-@pytest.mark.parametrize("who", ["leader", "follower"])
+@pytest.mark.parametrize("who", ["leader", pytest.param("follower", marks=pytest.mark.long)])
 def test_disk_that_is_only_slow_moves_no_leader_and_slows_nobody(tmp_path: Path, who: str) -> None:
     """Two thirds of the time of an election for each sync: the other two are a majority that is as
     fast as ever. All times are five times the usual ones, so that a machine that has others to run

@@ -85,7 +85,9 @@ def test_demo_loses_nothing_and_leaves_nothing(demo: subprocess.Popen[str], tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_interrupted_demo_leaves_nothing(
     long_demo: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
 ) -> None:

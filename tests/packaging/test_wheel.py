@@ -146,6 +146,7 @@ def test_base_install_is_the_client(tmp_path: Path, wheel: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_extra_brings_the_program(tmp_path: Path, wheel: Path) -> None:
     """A group is started, asked and stopped by what was installed, and is all that the guide and
     the README's program need."""
