@@ -15,7 +15,7 @@ VERSIONED = tests/client tests/core tests/links tests/node tests/store
 unexport PYTHONDONTWRITEBYTECODE
 PROTOS  = $(sort $(wildcard proto/dledger/wire/*.proto))
 
-.PHONY: help extras setup up down status demo test sim library audit-property table-kills object-server spark-kills mutants chaos fuzz flips judgement check format lint types verify-proto proto versions picture architecture audit audit-package testing bench wheel-check clean
+.PHONY: help extras setup up down status demo test test-long sim library audit-property table-kills object-server spark-kills mutants chaos fuzz flips judgement check format lint types verify-proto proto versions picture architecture audit audit-package testing bench wheel-check clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
