@@ -54,7 +54,8 @@ class Doubts:
 
     Attributes:
         listening: members that say nothing and take connections: certificates that aren't named or
-            believed look like this, and so does a process that hangs.
+            believed look like this, and so does a process that hangs. So do those that answer now,
+            and didn't when they were asked first: nobody has compared their logs.
         elsewhere: addresses that the caller gave where the same happens. Nobody knows who is there:
             each may be any member.
         unformed: members whose node runs on a directory that was never formed.
@@ -106,9 +107,10 @@ async def doubts(
     found = await asyncio.gather(*(_found_at(address, tls) for address in wanted))
     takes = [at for at, each in zip(wanted, found, strict=True) if each is _SAYS_NOTHING]
     answers = [each for each in found if isinstance(each, NodeStatus)]
+    late = {each.node_id for each in answers if _is_member(survivor, each)} - known.keys()
     waiting = {each.node_id for each in answers if _waits_as_member(survivor, each)}
     return Doubts(
-        listening=tuple(silent[at] for at in takes if at in silent),
+        listening=tuple(sorted({*(silent[at] for at in takes if at in silent), *late})),
         elsewhere=tuple(at for at in takes if at not in silent),
         unformed=tuple(sorted(waiting - known.keys())),
     )

@@ -145,7 +145,33 @@ async def _gone_already(calls: JoiningCalls, leader: str, wish: Wish) -> cpb.Mem
         raise RefusedForNow(
             f"who the members are is in entry {members.configuration_index}, which isn't committed"
         )
-    return members if is_fulfilled(wish, members) else None
+    if not is_fulfilled(wish, members):
+        return None
+    await _check_confirmed(calls, members)
+    return members
+
+
+async def _check_confirmed(calls: JoiningCalls, members: cpb.Members) -> None:
+    """Returns if a majority of the voters knows of no other members: who leads may have been cut
+    off, and those who go on without it may have taken in whom it doesn't know.
+
+    Raises:
+        RefusedForNow: they know of others, or don't answer.
+    """
+    voters = [each for each in members.members if each.role == "voter"]
+    agreeing = 0
+    for each in voters:
+        try:
+            heard = await calls.list_members(each.address)
+        except (MemberUnreachable, FormationRefused):
+            continue
+        if heard.configuration_index > members.configuration_index:
+            raise RefusedForNow(f"{each.node_id} knows of newer members than who leads")
+        agreeing += heard.configuration_index == members.configuration_index
+    if 2 * agreeing <= len(voters):
+        raise RefusedForNow(
+            f"{agreeing} of {len(voters)} voters say who the members are: no majority"
+        )
 
 
 def _told_of_gone(wish: Wish, members: cpb.Members) -> str:

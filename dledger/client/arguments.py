@@ -147,12 +147,21 @@ def queue_ids(value: object) -> list[int]:
     Raises:
         InvalidArgument: it is no sequence of numbers, or has none.
     """
-    if not isinstance(value, Iterable) or isinstance(value, str | bytes):
-        raise InvalidArgument(f"queues is of type {type(value).__name__}; wanted: numbers, or ALL")
-    numbers = [u32("queues: an id", queue_id) for queue_id in value]
+    numbers = some_queue_ids(value)
     if not numbers:
         raise InvalidArgument("the list of queues to read is empty")
-    return list(dict.fromkeys(numbers))
+    return numbers
+
+
+def some_queue_ids(value: object) -> list[int]:
+    """As `queue_ids`, where none may be meant.
+
+    Raises:
+        InvalidArgument: it is no sequence of numbers.
+    """
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes):
+        raise InvalidArgument(f"queues is of type {type(value).__name__}; wanted: numbers, or ALL")
+    return list(dict.fromkeys(u32("queues: an id", queue_id) for queue_id in value))
 
 
 def check_bounds_of_tags(tags: Collection[str]) -> None:

@@ -234,7 +234,7 @@ class Client:
             )
         except ClientError as error:
             raise error.halfway(
-                f"topic {name!r} is there, and all of its queues take messages"
+                f"topic {name!r} is there, and {made.write_queues} of its queues take messages"
             ) from error
 
     async def retain_topic(

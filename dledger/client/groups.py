@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from dledger.client.arguments import milliseconds, queue_ids, seconds, text, u64
+from dledger.client.arguments import milliseconds, seconds, some_queue_ids, text, u64
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import DESCRIBE_TOPIC, Method, WhenDeposed
 from dledger.client.errors import ClientError, InvalidArgument
@@ -319,7 +319,7 @@ def _move(group: str, topic: str, queues: Collection[int]) -> pb.MoveGroupReques
     return pb.MoveGroupRequest(
         group=text("group", group),
         topic=text("topic name", topic),
-        queue_ids=queue_ids(queues) if queues else (),
+        queue_ids=some_queue_ids(queues),
     )
 
 

@@ -203,6 +203,33 @@ def test_what_was_let_go_unexported_is_no_silent_hole(
     assert (again.start, again.end, again.files) == (three.end, three.end, 0)
 
 
+def test_an_export_that_was_done_goes_on_behind_what_retention_took(
+    three: ReplicaSet, tmp_path: Path
+) -> None:
+    """It ended where nothing is left to compare with, by a digest of its own."""
+    replica, target = three.replicas[0], tmp_path / "out"
+    export_messages(replica, target, LocalEngine())
+    whole = read_state(target)
+    assert whole is not None
+    early = three.header_of(after=5000)
+    write_state(
+        target,
+        replace(
+            whole,
+            done=early.physical_offset,
+            pending=early.physical_offset,
+            done_digest=7,
+            pending_digest=7,
+        ),
+    )
+    for _ in dropping(
+        three.paths["n1"], start_of(three.paths["n1"], three.header_of(after=SEGMENT).index)
+    ):
+        pass
+    done = export_messages(replica, target, LocalEngine(), accept_retention=True)
+    assert (done.start, done.end) == (SEGMENT, three.end)
+
+
 def test_export_begins_where_the_log_does(three: ReplicaSet, tmp_path: Path) -> None:
     """A first one has all that there is, and nothing to accept."""
     start = start_of(three.paths["n1"], three.header_of(after=SEGMENT).index)

@@ -153,6 +153,22 @@ def test_topic_whose_second_step_failed_is_said_to_be_there(
     check()
 
 
+@pytest.mark.parametrize("queues", [0, False, None, "0", b"0"])
+def test_what_is_no_list_of_queues_means_none_and_not_all(queues: Any) -> None:
+    """All would be skipped."""
+
+    @async_test
+    async def check() -> None:
+        async with stocked(2, 1) as (_group, client):
+            await client.commit_offsets("c", "t", {0: 0})
+            with pytest.raises(InvalidArgument, match="queues"):
+                await client.consumer_groups.skip("c", "t", queues=queues)
+            with pytest.raises(InvalidArgument, match="queues"):
+                await client.consumer_groups.reset("c", "t", StartFrom.LAST, queues=queues)
+
+    check()
+
+
 def test_what_rides_on_a_receive_may_be_a_generator() -> None:
     """It can be gone over only once: nothing of it is lost by being looked at."""
 

@@ -171,6 +171,15 @@ def test_who_has_gone_by_an_earlier_attempt_is_not_asked_for_again() -> None:
         assert calls.changed == 0
 
 
+@pytest.mark.parametrize("others", [members(9, n3="voter"), None], ids=["newer", "silent"])
+def test_who_leads_no_more_does_not_say_who_has_gone(others: cpb.Members | None) -> None:
+    """Cut off from the others, which may have taken that one in: its disk would be emptied."""
+    calls = Calls(lambda address, _: without_n3() if address == "a:1" else others)
+    with pytest.raises(RefusedForNow):
+        let_go(calls, Wish(remove=("n3",)))
+    assert calls.changed == 0
+
+
 @pytest.mark.parametrize(
     ("listed", "wish"),
     [

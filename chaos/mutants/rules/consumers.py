@@ -484,6 +484,27 @@ CONSUMERS = (
         ("tests/client/members/test_attendance.py",),
     ),
     _mutant(
+        "broadcast-topic-is-whole-as-its-session-ends",
+        "dledger/client/members/membership.py",
+        "                if self.member.is_whole and self._unlocated",
+        "                if self.member.was_whole and self._unlocated",
+        (_BROADCAST[0] + "::test_member_that_was_told_everything_says_so_in_its_file",),
+    ),
+    _mutant(
+        "no-list-of-queues-is-all-of-them",
+        "dledger/client/groups.py",
+        "        queue_ids=some_queue_ids(queues),\n",
+        "        queue_ids=some_queue_ids(queues or ()),\n",
+        ("tests/client/test_any_argument.py",),
+    ),
+    _mutant(
+        "export-behind-retention-is-another-log",
+        "dledger/reading/places.py",
+        "    if end.offset <= start.offset:  # what was read has gone",
+        "    if False:  # what was read has gone",
+        ("tests/audit/test_export.py",),
+    ),
+    _mutant(
         "broadcast-topic-is-never-whole",
         "dledger/client/members/membership.py",
         "if self.keeper is not None and (gained or assignment.whole):\n",

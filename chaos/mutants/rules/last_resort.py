@@ -17,6 +17,22 @@ _NODES = ("tests/integration/test_recovery_by_force.py",)
 LAST_RESORT = (
     # --- who hears whom ---
     Mutant(
+        "who-answers-the-second-time-only-is-lost",
+        "broker/last_resort.py",
+        "if _is_member(survivor, each)} - known.keys()\n",
+        "if False} - known.keys()\n",
+        masked="nobody recovers by the command in the simulator",
+        tests=("tests/broker/test_last_resort.py",),
+    ),
+    Mutant(
+        "who-has-gone-is-said-by-who-leads-alone",
+        "broker/forming/joining.py",
+        "    await _check_confirmed(calls, members)\n",
+        "",
+        masked="administrators of the simulator ask the leader of the core",
+        tests=("tests/forming/test_joining.py",),
+    ),
+    Mutant(
         "those-of-before-are-heard",
         "dledger/greeting.py",
         "        return WrongEpoch(peer, standing, speaker.recoveries, self.recoveries)\n",

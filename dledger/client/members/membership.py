@@ -278,7 +278,7 @@ class Membership:
                 if any(queue.state is not Held.GONE for queue in queues):
                     await self.keeper.locate(queues, made_since=made_since)
                     self._unlocated -= {queue.place for queue in queues}
-                if self.member.was_whole and self._unlocated.isdisjoint(self.member.queues):
+                if self.member.is_whole and self._unlocated.isdisjoint(self.member.queues):
                     await self.keeper.on_all_located()
                 break
             except ClientError as error:

@@ -209,6 +209,9 @@ def test_member_that_was_told_everything_says_so_in_its_file(tmp_path: Path) -> 
                 keeper = membership.keeper
                 await until(lambda: not keeper._in_part)
                 keeper._in_part.add(("of an earlier process", 1))
+                membership.member.is_whole = False  # its session is over, and it holds nothing
+                await membership._locate([], ())
+                assert keeper._in_part
                 membership.on_assignment(gpb.Assignment(whole=True))
                 await until(lambda: not keeper._in_part)
 
