@@ -55,6 +55,9 @@ class LastLook:
         if world.archive is not None:
             topics, nodes = self._shared.topics, world.nodes.values()
             world.archive.tell_what_went(history, topics, nodes, world.now_us)
+            for node in world.nodes.values():
+                if node.life is not None and not node.has_another_log:
+                    world.archive.beginnings.check(node, node.life)
         explained = check_linearizability(history)
         anomalies = [*find_anomalies(history), *explained.anomalies]
         if anomalies:

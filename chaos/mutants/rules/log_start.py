@@ -311,6 +311,22 @@ LOG_START = (
         tests=_STATE,
     ),
     Mutant(
+        "queue-begins-a-message-late",
+        "store/consumequeue.py",
+        "        queue.first = max(queue.first, min(first, queue.next))\n",
+        "        queue.first = max(queue.first, min(first + 1, queue.next))\n",
+        seed=8,
+        under=_MOVES,
+    ),
+    Mutant(
+        "queue-begins-where-it-ends-after-a-start",
+        "broker/state/replay.py",
+        "            queues.expect(*key, end, starts.get(key, NOTHING)[0])\n",
+        "            queues.expect(*key, end, end if key in starts else 0)\n",
+        seed=15,
+        under=_MOVES,
+    ),
+    Mutant(
         "scrub-goes-on-in-what-is-gone",
         "store/commitlog.py",
         "        self.scrub.begin_at()\n",
