@@ -108,6 +108,11 @@ class Archive:
             if not is_same:
                 raise Defect("history", f"{node.name} holds other entries than were committed")
 
+    def first_of(self, queue: QueueKey) -> int:
+        """From where on nobody ever lacked a message of the queue; once it was told what went."""
+        held = self.beginnings.of(queue, max(self.bases, default=0))
+        return max(held, self._wished.start_of(*queue))
+
     def tell_what_went(
         self, history: History, topics: Collection[str], nodes: Iterable[SimNode], now_us: int
     ) -> None:

@@ -76,12 +76,7 @@ class LastLook:
         if models is None:
             raise Defect("not compared", "nobody runs")
         self._check_crews(models)
-        check_shops(
-            self._cast.shops.values(),
-            models.deliveries,
-            self._queue,
-            is_whole=not self._world.plan.moves_start,
-        )
+        check_shops(self._cast.shops.values(), models.deliveries, self._queue, self._first)
 
     def _check_units(self) -> None:
         """Each node has of each unit all or nothing, by the history, or by a log that begins with
@@ -126,6 +121,11 @@ class LastLook:
             if node.life is not None and node.life.replica.leadership.serving
         )
         return wanted_offsets(node, topic, queue_id, start, crew.tags)
+
+    def _first(self, incarnation: int, queue_id: int) -> int:
+        """From where on nobody ever lacked a message of the queue."""
+        archive = self._world.archive
+        return archive.first_of((incarnation, queue_id)) if archive is not None else 0
 
     def _queue(self, incarnation: int, queue_id: int) -> tuple[str, int]:
         """The name of the queue's topic, and where the queue ends."""
