@@ -95,6 +95,13 @@ class LastLook:
         for crew in self._world.crews.values():
             for (incarnation, queue_id), due in model.due(crew.group).items():
                 name, _ = self._queue(incarnation, queue_id)
+                told = crew.gone.get((name, incarnation, queue_id), 0)
+                if told > (first := self._first(incarnation, queue_id)):
+                    raise Defect(
+                        "message forgotten",
+                        f"{crew.group} was told that {name}/{queue_id} begins at {told}, and "
+                        f"nobody lacks what is from {first} on",
+                    )
                 done = crew.done.get((name, incarnation, queue_id), {})
                 wanted = self._wanted(crew, TopicRef(name, incarnation), queue_id, due.begin)
                 missing = [at for at in sorted(wanted) if done.get(at, 0) <= due.since]

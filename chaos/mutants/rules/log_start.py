@@ -327,6 +327,14 @@ LOG_START = (
         under=_MOVES,
     ),
     Mutant(
+        "a-message-more-than-has-gone-told-as-gone",
+        "broker/doors/grpc/errors.py",
+        "epb.OffsetRange(min_offset=valid[0], ",
+        "epb.OffsetRange(min_offset=valid[0] + 1, ",
+        seed=58,
+        under=_MOVES,
+    ),
+    Mutant(
         "scrub-goes-on-in-what-is-gone",
         "store/commitlog.py",
         "        self.scrub.begin_at()\n",
