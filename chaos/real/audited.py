@@ -1,7 +1,8 @@
 """The audits of what a run has left: do the replicas agree, and does the log hold what clients were
 told? They are the product's commands, on the directories of the stopped nodes.
 
-A delivery audit takes what isn't in the log for lost, so it is for logs that begin with entry 1.
+A delivery audit knows by itself where queues begin in a log that begins later: by the state that
+the log begins with, and not by what nodes have told their clients.
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ def audits(directory: Path, *, retains_all: bool) -> list[list[str]]:
     nodes = LocalGroup.open(directory / GROUP_FOLDER).nodes
     data = {node.id: directory / GROUP_FOLDER / node.id / "data" for node in nodes}
     replicas = [word for name, path in data.items() for word in ("--replica", f"{name}={path}")]
-    if not retains_all:
-        return [["audit", "replicas", *replicas, "--accept-retention"]]
+    accepted = [] if retains_all else ["--accept-retention"]
     history = str(directory / HISTORY_FILE)
     return [
-        ["audit", "replicas", *replicas],
+        ["audit", "replicas", *replicas, *accepted],
         ["audit", "delivery", "--history", history, *replicas],
     ]
 

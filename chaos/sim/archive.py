@@ -13,8 +13,10 @@ from collections.abc import Collection, Iterable, Sequence
 from broker.state.compound import Judged
 from broker.state.listening import Nobody, QueueKey
 from broker.state.machine import MachineOptions, StateMachine
+from broker.state.topic_retention import TopicRetentions
 from chaos.checkers.history import History, Poll
 from chaos.sim.ages import Ages, Wishes
+from chaos.sim.beginnings import Beginnings
 from chaos.sim.defect import Defect
 from chaos.sim.machine import Life
 from chaos.sim.machine_config import NEWER_LEVEL
@@ -33,9 +35,11 @@ class Archive:
     def __init__(self, ages: Ages | None = None) -> None:
         self.ages = ages  # where nothing may go but what is old
         self.wishes = Wishes()  # of topics; filled in the end
+        self.beginnings = Beginnings()  # of queues; filled in the end
         self.frames: list[bytes] = []
         self.bases: set[int] = set()  # behind which some log begins, or began
         self._machines: dict[int, StateMachine] = {}  # by known level: the furthest there was
+        self._wished = TopicRetentions()  # by the whole history; filled in the end
 
     def after_event(self, node: SimNode, life: Life) -> None:
         """Takes down what `node` has called committed.
@@ -104,6 +108,11 @@ class Archive:
             if not is_same:
                 raise Defect("history", f"{node.name} holds other entries than were committed")
 
+    def first_of(self, queue: QueueKey) -> int:
+        """From where on nobody ever lacked a message of the queue; once it was told what went."""
+        held = self.beginnings.of(queue, max(self.bases, default=0))
+        return max(held, self._wished.start_of(*queue))
+
     def tell_what_went(
         self, history: History, topics: Collection[str], nodes: Iterable[SimNode], now_us: int
     ) -> None:
@@ -130,18 +139,22 @@ class Archive:
             if len(batches) != len(listener.places):
                 raise Defect("void entry", f"entry {header.index}: its leader had not applied all")
             for (queue, is_void), (alone, batch) in zip(listener.places, batches, strict=True):
-                records = [] if is_void else decode_records(batch[alone.first_record_at :])
+                placed = decode_records(batch[alone.first_record_at :])
+                self.beginnings.note(queue, header.index, placed[-1].queue_offset + 1)
+                records = [] if is_void else placed
                 told = found.setdefault(queue, [])
                 told += [(r.queue_offset, r.body.rstrip(b".").decode()) for r in records]
                 for record in records[:1]:
                     self.wishes.on_arrival(queue, record.queue_offset, whole.lived_time.lived_ms)
+        self._wished = whole.topic_retention
         for topic in [each for each in machine.topics.values() if each.name in topics]:
             for queue_id in range(len(topic.next_offsets)):
-                held = [life.replica.queues.min_offset(topic.folder, queue_id) for life in lives]
-                first = max(*held, machine.topic_retention.start_of(topic.incarnation, queue_id))
-                gone = [
-                    each for each in found.get((topic.incarnation, queue_id), []) if each[0] < first
-                ]
+                queue = topic.incarnation, queue_id
+                held = self.beginnings.of(
+                    queue, max(life.replica.log.start.index for life in lives)
+                )
+                first = max(held, self._wished.start_of(*queue))
+                gone = [each for each in found.get(queue, []) if each[0] < first]
                 if gone:
                     action = Poll(topic.name, queue_id, gone[0][0], seek=True)
                     operation = history.invoke(now_us, f"archive/{topic.name}/{queue_id}", action)

@@ -55,6 +55,9 @@ class LastLook:
         if world.archive is not None:
             topics, nodes = self._shared.topics, world.nodes.values()
             world.archive.tell_what_went(history, topics, nodes, world.now_us)
+            for node in world.nodes.values():
+                if node.life is not None and not node.has_another_log:
+                    world.archive.beginnings.check(node, node.life)
         explained = check_linearizability(history)
         anomalies = [*find_anomalies(history), *explained.anomalies]
         if anomalies:
@@ -73,12 +76,7 @@ class LastLook:
         if models is None:
             raise Defect("not compared", "nobody runs")
         self._check_crews(models)
-        check_shops(
-            self._cast.shops.values(),
-            models.deliveries,
-            self._queue,
-            is_whole=not self._world.plan.moves_start,
-        )
+        check_shops(self._cast.shops.values(), models.deliveries, self._queue, self._first)
 
     def _check_units(self) -> None:
         """Each node has of each unit all or nothing, by the history, or by a log that begins with
@@ -97,6 +95,13 @@ class LastLook:
         for crew in self._world.crews.values():
             for (incarnation, queue_id), due in model.due(crew.group).items():
                 name, _ = self._queue(incarnation, queue_id)
+                told = crew.gone.get((name, incarnation, queue_id), 0)
+                if told > (first := self._first(incarnation, queue_id)):
+                    raise Defect(
+                        "message forgotten",
+                        f"{crew.group} was told that {name}/{queue_id} begins at {told}, and "
+                        f"nobody lacks what is from {first} on",
+                    )
                 done = crew.done.get((name, incarnation, queue_id), {})
                 wanted = self._wanted(crew, TopicRef(name, incarnation), queue_id, due.begin)
                 missing = [at for at in sorted(wanted) if done.get(at, 0) <= due.since]
@@ -123,6 +128,11 @@ class LastLook:
             if node.life is not None and node.life.replica.leadership.serving
         )
         return wanted_offsets(node, topic, queue_id, start, crew.tags)
+
+    def _first(self, incarnation: int, queue_id: int) -> int:
+        """From where on nobody ever lacked a message of the queue."""
+        archive = self._world.archive
+        return archive.first_of((incarnation, queue_id)) if archive is not None else 0
 
     def _queue(self, incarnation: int, queue_id: int) -> tuple[str, int]:
         """The name of the queue's topic, and where the queue ends."""

@@ -71,6 +71,7 @@ class Crew:
     tags: tuple[str, ...] = ()  # only messages with one of these; none: all
     done: dict[Queue, dict[int, int]] = field(default_factory=dict)  # offset -> the newest epoch
     said: dict[int, Said] = field(default_factory=dict)  # by session
+    gone: dict[Queue, int] = field(default_factory=dict)  # where it begins, as somebody was told
     is_drained: Callable[[], bool] = lambda: True
 
     def work(self, queue: Queue, offsets: Iterable[int], epoch: int) -> None:
@@ -426,9 +427,10 @@ class Member(Client):
             if part.error.code == epb.OFFSET_OUT_OF_RANGE:
                 if not self.shared.moves_start:
                     raise Defect("stale refusal", f"{self.name} at {held.position}: {part.error}")
-                gone = range(held.position, max(held.position, part.error.valid.min_offset))
-                self._crew.work(queue, gone, held.epoch)
-                held.skip_to(part.error.valid.min_offset)
+                first = part.error.valid.min_offset
+                self._crew.gone[queue] = max(first, self._crew.gone.get(queue, 0))
+                self._crew.work(queue, range(held.position, first), held.epoch)
+                held.skip_to(first)
             return
         if self._crew.tags:
             check_counts(part, held.position)

@@ -266,15 +266,14 @@ def check_shops(
     shops: Iterable[Shop],
     model: DeliveryModel,
     queue_of: Callable[[int, int], tuple[str, int]],
-    *,
-    is_whole: bool,
+    first_of: Callable[[int, int], int],
 ) -> None:
     """Every message from a group's start on was finished by somebody who had it, or is a dead
     letter, unless it has gone from the log.
 
     Args:
         queue_of: a queue's topic, and where it ends, by incarnation and queue id.
-        is_whole: whether nothing has gone from the logs.
+        first_of: from where on nothing of the queue has gone, of anybody's.
 
     Raises:
         Defect: one was forgotten, or passed over, or handed out to who was told that it wasn't.
@@ -285,16 +284,19 @@ def check_shops(
         passed_over = model.passed_over(shop.group)
         for (incarnation, queue_id), start in model.starts(shop.group).items():
             name, end = queue_of(incarnation, queue_id)
-            skipped = passed_over[incarnation, queue_id]
+            first = first_of(incarnation, queue_id)
+            skipped = {each for each in passed_over[incarnation, queue_id] if each >= first}
             done = {
                 offset
                 for topic, inc, queue, offset in shop.done
                 if (topic, inc, queue) == (name, incarnation, queue_id)
             }
             missing = (
-                set(range(start, end)) - done - model.buried(shop.group, incarnation, queue_id)
+                set(range(max(start, first), end))
+                - done
+                - model.buried(shop.group, incarnation, queue_id)
             )
-            if is_whole and (missing or skipped):
+            if missing or skipped:
                 raise Defect(
                     "message forgotten",
                     f"{shop.group} is through with {name}/{queue_id}, and nobody has finished "

@@ -18,6 +18,7 @@ from chaos.sim.run import run_plan
 from chaos.sim.world import World
 from dledger.limits import RPC_LIMIT_BYTES
 from dledger.wire import errors_pb2 as epb
+from store.consumequeue import ConsumeQueues
 
 WISHED = 740020  # some of its topics' messages go
 
@@ -52,6 +53,19 @@ def test_an_age_that_is_reckoned_too_high_is_found(monkeypatch: pytest.MonkeyPat
     failure = run_plan(aged(9)).failure
     assert failure is not None
     assert failure.check == "retired too early"
+
+
+def test_a_queue_that_begins_too_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that takes what its log holds for gone says so to every client."""
+
+    def at_its_end(queues: ConsumeQueues, topic: str, queue_id: int, _: int) -> bool:
+        return honest(queues, topic, queue_id, queues.max_offset(topic, queue_id))
+
+    honest = ConsumeQueues.begin_at
+    monkeypatch.setattr(ConsumeQueues, "begin_at", at_its_end)
+    failure = run_plan(aged(9)).failure
+    assert failure is not None
+    assert failure.check == "queue begins elsewhere"
 
 
 def test_a_part_of_the_seeds_goes_by_age_alone() -> None:

@@ -218,6 +218,14 @@ DELIVERIES = (
         tests=_WIRE,
     ),
     Mutant(
+        "a-message-more-than-has-gone-passed-over",
+        "broker/leader/deliveries/choosing.py",
+        "            passed = self._gone_before if found is None else found.next_offset\n",
+        "            passed = self._gone_before + 1 if found is None else found.next_offset\n",
+        seed=11,
+        under="move-start",
+    ),
+    Mutant(
         "stale-receipt-acknowledged",
         "broker/leader/deliveries/choosing.py",
         "            left &= others | never_given\n",

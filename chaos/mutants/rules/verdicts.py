@@ -9,6 +9,15 @@ _KILLS = ("tests/chaos/test_mutants.py::test_a_seed_that_fails_without_a_defect_
 
 VERDICTS = (
     Mutant(
+        "years-end-without-a-delivery-audit",
+        "chaos/real/audited.py",
+        '    accepted = [] if retains_all else ["--accept-retention"]\n',
+        '    accepted = [] if retains_all else ["--accept-retention"]\n'
+        '    if accepted:\n        return [["audit", "replicas", *replicas, *accepted]]\n',
+        masked="real runs end with audits, and simulated ones with checks of their own",
+        tests=("tests/chaos_real/test_retired.py",),
+    ),
+    Mutant(
         "crowded-key-takes-the-others-with-it",
         "chaos/checkers/linearizability.py",
         "            found.undecided.append(error)\n            continue\n",
