@@ -75,7 +75,8 @@ class Archiver:
         self._is_full = is_full
         self._clock = clock
         self._given: set[Path] = set()
-        self._handed_s: dict[Path, float] = {}  # when each of those that wait was to go first
+        # When each of those that wait was to go first, and later by as long as others were given.
+        self._handed_s: dict[Path, float] = {}
         self._not_before_s = 0.0
         self._why = ""
         self._archived = self._failed = self._unarchived = 0
@@ -106,11 +107,13 @@ class Archiver:
         """Whether this one may go: given away, or held for long enough."""
         if self._clock() < self._not_before_s and not self._may_be_lost(path):
             return False
+        began_s = self._clock()
         arguments = [each.replace(PLACE, str(path)) for each in self._command]
         self._why = await self._run(arguments, TIMEOUT_S)
         if not self._why:
             self._archived += 1
-            self._handed_s = dict.fromkeys(self._handed_s, self._clock())
+            took_s = self._clock() - began_s  # who waits behind what is given away isn't held
+            self._handed_s = {each: at_s + took_s for each, at_s in self._handed_s.items()}
             log.info("segment_archived", file=path.name)
             return True
         self._failed += 1
@@ -124,8 +127,7 @@ class Archiver:
         return True
 
     def _may_be_lost(self, path: Path) -> bool:
-        """Whether it has been held for long enough since the command last worked, behind others
-        too, or the disk can't wait."""
+        """Whether it has been held for long enough, behind others too, or the disk can't wait."""
         return self._is_full() or self._clock() - self._handed_s[path] >= self._hold_s
 
 

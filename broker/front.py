@@ -29,12 +29,14 @@ class LogFront:
     """See `broker.leader.retention.Front`.
 
     Attributes:
+        node_id: this replica's.
         disk_percent: a disk is full from there on; 0: never.
         disks: how full the voters' are, as far as that is known.
         mended: whether rot in the log is being repaired.
         at_base: makes a machine with the state as of the entry before the first.
     """
 
+    node_id: NodeId
     log: CommitLog
     machine: StateMachine
     disk_percent: int
@@ -48,19 +50,22 @@ class LogFront:
         """As of now. Raises: CorruptionFound, BaseMissing."""
         lived_ms, begin_time_ms = await self._beginning()
         size = self.log.options.segment_size_bytes
+        in_need = self._full.in_need(
+            self.disks(),
+            self.disk_percent,
+            end_offset=self.log.end_offset,
+            segment_size=size,
+            now_s=asyncio.get_running_loop().time(),
+        )
+        if self.is_behind():  # what goes next frees others' disks, and nothing of this one
+            in_need -= {self.node_id}
         return Measured(
             start_offset=self._start_offset(),
             end_offset=self.log.end_offset,
             segment_size=size,
             lived_ms=self.machine.lived_time.lived_ms - lived_ms,
             begin_time_ms=begin_time_ms,
-            in_need=self._full.in_need(
-                self.disks(),
-                self.disk_percent,
-                end_offset=self.log.end_offset,
-                segment_size=size,
-                now_s=asyncio.get_running_loop().time(),
-            ),
+            in_need=in_need,
         )
 
     def on_decided(self, measured: Measured) -> None:

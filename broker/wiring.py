@@ -219,6 +219,7 @@ class Wiring:
         member, ports, wanted = self._member, self._ports, self._config.retention
         rules = Rules(wanted.age_hours * HOUR_MS, wanted.bytes, wanted.disk_percent)
         front = LogFront(
+            NodeId(self._config.node_id),
             member.log,
             member.machine,
             wanted.disk_percent,

@@ -104,7 +104,9 @@ async def change(
     )
     if wish.remove and (gone := await _gone_already(calls, leader, wish)) is not None:
         tell(_told_of_gone(wish, gone))
-        return gone, True
+        if is_fulfilled(wish, gone):
+            return gone, True
+        del request.remove[:]  # what was asked for with it goes on
     members = taken = await calls.change_members(leader, request)
     for newcomer, itself in found:
         if itself.state == UNFORMED:
@@ -130,7 +132,7 @@ async def change(
 
 
 async def _gone_already(calls: JoiningCalls, leader: str, wish: Wish) -> cpb.Members | None:
-    """The members, if who is to go is none and the rest is as wished; else None.
+    """The members, if who is to go is none; else None.
 
     The leader refuses names that are nobody's. Who let a member go, and wasn't answered as
     leadership moved with that, asks again, and would hear that it did not happen.
@@ -145,8 +147,6 @@ async def _gone_already(calls: JoiningCalls, leader: str, wish: Wish) -> cpb.Mem
         raise RefusedForNow(
             f"who the members are is in entry {members.configuration_index}, which isn't committed"
         )
-    if not is_fulfilled(wish, members):
-        return None
     await _check_confirmed(calls, members)
     return members
 

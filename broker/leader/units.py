@@ -206,9 +206,13 @@ class Units:
     # --- proposing ----------------------------------------------------------------------------
 
     def propose(
-        self, wanted: ProposedUnit, *, is_internal: bool = False
+        self, wanted: ProposedUnit, *, is_internal: bool = False, is_single: bool = False
     ) -> asyncio.Future[UnitResult]:
         """Takes a unit; the future gives its result. It may fail as a whole entry does.
+
+        Args:
+            is_internal: nobody waits for it but the brokers themselves.
+            is_single: who proposes has one at a time, and isn't refused for what others have.
 
         Raises:
             BrokerError: nothing happened.
@@ -222,7 +226,7 @@ class Units:
         is_full = self._waiting_bytes + unit.body.size > MAX_WAITING_BYTES
         if len(self._waiting) >= MAX_WAITING or is_full:
             raise BrokerError(ErrorCode.BUSY, f"{len(self._waiting)} units wait for their turn")
-        for key in unit.own_keys:
+        for key in () if is_internal or is_single else unit.own_keys:
             if self._waiting_of[key] >= MAX_OF_KEY:
                 about = f"{key.what or 'all'} of topic {key.topic!r}"
                 text = f"{MAX_OF_KEY} units about {about} wait already"

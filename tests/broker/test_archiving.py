@@ -120,6 +120,22 @@ def test_time_in_which_the_command_works_is_no_hold() -> None:
     assert archive.counts() == (2, 1, 0)
 
 
+def test_a_command_that_works_now_and_then_holds_nothing_for_ever() -> None:
+    """The last one has waited for as long as it may when all failures are counted together."""
+    archive = Archive()
+
+    async def takes_the_first_only(arguments: Sequence[str], _: float, /) -> str:
+        return "" if str(PATHS[0]) in arguments and archive.now_s > 1_000 else "no room"
+
+    archive.archiver._run = takes_the_first_only
+    assert PATHS[0].name in archive.release()
+    archive.now_s += HOUR_S / 2
+    assert PATHS[1].name in archive.release()
+    archive.now_s += HOUR_S / 2
+    assert archive.release() == ""
+    assert archive.counts()[2] == 2
+
+
 def test_without_a_hold_each_is_tried_once() -> None:
     archive = Archive(hold_s=0)
     archive.failing = "exit code 1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,8 @@ from broker.front import LogFront
 from broker.leader.retention import Rules, first_kept
 from broker.state.lived_time import LivedTime
 from broker.state.log_start import RetiredThrough
+from dledger.core.types import NodeId
+from dledger.disk_figures import DiskFigure
 from dledger.reading.entry import HEADER_SIZE, EntryKind
 from dledger.records.layout import ENTRY, file_name
 from store.commitlog import CommitLogOptions
@@ -46,7 +49,7 @@ def front_of(made: LogUnderTest) -> LogFront:
     whole = RetiredThrough()
     machine = SimpleNamespace(applied_index=made.log.last_index, lived_time=lived, log_start=whole)
     unused = cast("Any", None)
-    return LogFront(made.log, cast("Any", machine), 0, dict, lambda _: True, unused)
+    return LogFront(NodeId("n1"), made.log, cast("Any", machine), 90, dict, lambda _: True, unused)
 
 
 async def kept_by(front: LogFront) -> list[int | None]:
@@ -81,3 +84,15 @@ def test_no_flipped_bit_of_a_header_lets_anything_go(index: int) -> None:
             refused += is_there and within - made.log.position_of(index) % SEGMENT in times
         made.disk.flip(path, within, bit)
     assert refused == 64, "whoever reads a time that has rotted says so"
+
+
+def test_who_is_behind_lets_nothing_more_go_for_its_own_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It frees nothing here, whatever is decided: one segment an hour would go for nothing."""
+    front = front_of(filled())
+    full = {NodeId(name): DiskFigure(1, 100) for name in ("n1", "n2")}
+    front = replace(front, disks=lambda: full)
+    for is_behind, whose in ((False, {"n1", "n2"}), (True, {"n2"})):
+        monkeypatch.setattr(LogFront, "is_behind", lambda _, is_behind=is_behind: is_behind)
+        assert asyncio.run(front.measured()).in_need == whose

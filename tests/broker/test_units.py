@@ -344,6 +344,8 @@ def test_who_says_much_about_one_thing_at_once_is_told_to_come_again() -> None:
         with pytest.raises(BrokerError) as refused:
             put(bench, of_one)
         assert refused.value.failure.code is ErrorCode.BUSY
+        # Who has one at a time waits for its turn: many wait behind it.
+        bench.appender.units.propose(of_one, is_single=True)
         put(bench, of_another, *[unit(unnumbered(b"x"))] * (2 * MAX_OF_KEY))
         bench.commit()
         assert entries(bench, before)[:2] == [1, 2 + 2 * MAX_OF_KEY]

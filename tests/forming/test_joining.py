@@ -46,6 +46,7 @@ class Calls:
     ) -> None:
         self.asked: list[str] = []
         self.changed = 0
+        self.requests: list[cpb.ChangeMembersRequest] = []
         self.taken = taken or members(7, n3="learner", committed=False)
         self._known = known
 
@@ -57,6 +58,7 @@ class Calls:
 
     async def change_members(self, address: str, request: cpb.ChangeMembersRequest) -> cpb.Members:
         self.changed += 1
+        self.requests.append(request)
         return self.taken
 
     async def held_log(self, address: str) -> cpb.HeldLog | None:
@@ -169,6 +171,18 @@ def test_who_has_gone_by_an_earlier_attempt_is_not_asked_for_again() -> None:
         calls = Calls(lambda *_: without_n3())
         assert let_go(calls, wish) == (True, ["n3 is no member: n1, n2 are"])
         assert calls.changed == 0
+
+
+def test_what_was_asked_for_with_who_has_gone_goes_on() -> None:
+    """The leader would refuse all of it by the name that is nobody's."""
+    taken = without_n3()
+    taken.members[1].role = "observer"
+    calls = Calls(lambda *_: taken, taken=without_n3())
+    assert let_go(calls, Wish(remove=("n3",), promote=("n2",))) == (
+        True,
+        ["n3 is no member: n1, n2 are"],
+    )
+    assert [list(each.remove) for each in calls.requests] == [[]]
 
 
 @pytest.mark.parametrize("others", [members(9, n3="voter"), None], ids=["newer", "silent"])

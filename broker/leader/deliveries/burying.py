@@ -69,6 +69,6 @@ class Burying:
             attempts=attempts,
         )
         unit = ProposedUnit(copies, (Command(bury=command),))
-        result = await self._units.propose(unit)
+        result = await self._units.propose(unit, is_single=True)
         if result.refusal is not None:
             raise self._refused(result.refusal)

@@ -77,7 +77,9 @@ def used_again_ms(unused_ms: int) -> int:
 class UnitTaker(Protocol):
     """`broker.leader.units.Units`, as far as it is used here."""
 
-    def propose(self, wanted: ProposedUnit) -> Awaitable[UnitResult]: ...
+    def propose(
+        self, wanted: ProposedUnit, *, is_single: bool = False
+    ) -> Awaitable[UnitResult]: ...
 
 
 # (whose, queue id, in which hand, messages that follow each other, after so many attempts)
@@ -384,7 +386,7 @@ class Desk:
 
     async def _propose(self, choice: Choice) -> UnitResult:
         commands = (Command(deliver=choice.command),)
-        return await self._around.units.propose(ProposedUnit(commands=commands))
+        return await self._around.units.propose(ProposedUnit(commands=commands), is_single=True)
 
     def _answer(self, choice: Choice, settlers: Sequence[Settler], index: int) -> None:
         for settler in settlers:
