@@ -426,7 +426,7 @@ MEMBERS = (
     Mutant(
         "a-removal-that-happened-did-not-happen",
         "broker/forming/joining.py",
-        "    return members if is_fulfilled(wish, members) else None\n",
+        "    await _check_confirmed(calls, members)\n    return members\n",
         "    return None\n",
         masked=_NO_COMMANDS,
         tests=("tests/forming/test_joining.py",),
