@@ -353,6 +353,14 @@ def _group_gauges(facts: Facts) -> dict[str, tuple[str, float]]:
     machine = facts.machine
     return {
         "group_members": ("Members of consumer groups: sessions.", machine.members),
+        "single_messages_unfinished": (
+            "Messages handed out one by one and not finished, of all groups.",
+            machine.unfinished,
+        ),
+        "single_message_rows": (
+            "Rows that these take: what was handed out together and is still alike is one.",
+            machine.handouts,
+        ),
         "group_leases": ("Queues that a member holds.", machine.leases),
         "group_streams": ("Streams of members at this leader.", facts.groups.streams),
         "group_members_attached": ("Members on them.", facts.groups.attached),

@@ -104,6 +104,8 @@ class MachineStatistics:
     groups: int
     members: int
     leases: int
+    unfinished: int
+    handouts: int
     messages_applied: int
     entries_applied: int
     entries_void: int
@@ -364,6 +366,8 @@ class StateMachine:
             groups=self.offsets.group_count,
             members=self.groups.session_count,
             leases=self.leases.lease_count,
+            unfinished=self.deliveries.unfinished,
+            handouts=self.deliveries.handout_count,
             messages_applied=self.messages_applied,
             entries_applied=self.applied_index,
             entries_void=self._entries_void,
