@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from itertools import groupby
 from typing import Annotated
 
@@ -66,7 +67,8 @@ def list_groups(
 ) -> None:
     """List the consumer groups.
 
-    Those without a style have only committed offsets: nobody ever joined them.
+    Those without a style have only committed offsets: nobody ever joined them. Singles are handed
+    their messages one by one.
 
     \b
     Example:
@@ -106,7 +108,8 @@ def describe(
     AHEAD counts messages above the committed offset that are finished already, LAG those that are
     there and unfinished. RATE is messages finished a second. OLDEST is how long ago the oldest
     unfinished message was stored, by this machine's clock. BY says which member holds the queue; a
-    star, that it was asked back.
+    star, that it was asked back; of a group of single messages IN HAND says how many are handed out
+    or given back, and not finished.
 
     \b
     Examples:
@@ -151,16 +154,21 @@ def _show(found: GroupDescription, rates: Rates) -> None:
             ),
         )
     for topic, queues in groupby(found.queues, key=lambda each: each.topic):
-        _show_topic(topic, list(queues), rates, numbers)
+        holder = _in_hand if group.singles else partial(_holder, numbers=numbers)
+        _show_topic(topic, list(queues), rates, "IN HAND" if group.singles else "BY", holder)
 
 
 def _show_topic(
-    topic: str, queues: Sequence[GroupQueue], rates: Rates, numbers: Mapping[int, int]
+    topic: str,
+    queues: Sequence[GroupQueue],
+    rates: Rates,
+    last: str,
+    shown_last: Callable[[GroupQueue], object],
 ) -> None:
     typer.echo(f"\n{topic}: lag {sum(each.lag for each in queues)}")
     now_ms = time.time() * 1000
     print_columns(
-        ("QUEUE", "COMMITTED", "END", "AHEAD", "LAG", "RATE", "OLDEST", "BY"),
+        ("QUEUE", "COMMITTED", "END", "AHEAD", "LAG", "RATE", "OLDEST", last),
         (
             (
                 each.queue_id,
@@ -170,11 +178,15 @@ def _show_topic(
                 each.lag,
                 _rate(rates.get((topic, each.queue_id))),
                 _age(each, now_ms),
-                _holder(each, numbers),
+                shown_last(each),
             )
             for each in queues
         ),
     )
+
+
+def _in_hand(queue: GroupQueue) -> int:
+    return queue.in_hand
 
 
 def _holder(queue: GroupQueue, numbers: Mapping[int, int]) -> str | None:
@@ -194,9 +206,9 @@ def _rate(rate: float | None) -> str | None:
 
 
 def _style(group: GroupInfo) -> str | None:
-    if not group.joined:
+    if not group.joined and not group.singles:
         return None
-    style = "broadcast" if group.broadcast else "shared"
+    style = "singles" if group.singles else "broadcast" if group.broadcast else "shared"
     return f"{style} in order" if group.in_order else style
 
 

@@ -48,8 +48,8 @@ _UNTOLD: Final = frozenset({ErrorCode.NOT_READY, ErrorCode.OFFSET_OUT_OF_RANGE})
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """A group. `created` 0 and no settings: it has only ever committed offsets. `unused_ms`: lived
-    time since it was used last, 0 with members."""
+    """A group. `created` 0 and no settings: it is handed single messages, or has only ever
+    committed offsets. `unused_ms`: lived time since it was used last, 0 with members."""
 
     name: str
     created: int
@@ -57,6 +57,8 @@ class GroupSummary:
     member_count: int
     topic_count: int
     settings: Settings | None
+    hands_out_singles: bool = False
+    is_fifo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class QueuePicture:
         unfinished_count: of those that are there.
         session: who holds it, by which epoch; 0 both: nobody.
         oldest_unfinished_ms: when that was stored; 0: everything is finished, or it can't be told.
+        in_hand_count: handed out one by one, and not finished.
     """
 
     at: QueueAt
@@ -120,6 +123,7 @@ class QueuePicture:
     epoch: int
     is_asked: bool
     oldest_unfinished_ms: int
+    in_hand_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +231,13 @@ class Consumers:
         settings = group.settings if group.created else None
         topics = len(settings.topics) if settings else self._state.offsets.topic_count(group.name)
         unused_ms = 0 if group.members else self._state.lived_time.lived_ms - group.used_ms
+        deliveries = self._state.deliveries
+        hands_out = deliveries.has(group.name)
         return GroupSummary(
-            group.name, group.created, unused_ms, len(group.members), topics, settings
+            *(group.name, group.created, unused_ms, len(group.members), topics, settings),
+            hands_out,
+            hands_out
+            and any(deliveries.is_fifo(group.name, of) for of in deliveries.incarnations()),
         )
 
     # --- progress -----------------------------------------------------------------------------
@@ -274,6 +283,20 @@ class Consumers:
         place = Place(group, topic.incarnation, queue_id)
         lease = self._state.leases.of(place)
         first = max(frontier or 0, low)
+        record = self._state.deliveries.in_topic(group, topic.incarnation).get(queue_id)
+        if record is not None:
+            done = max(0, record.next - first - record.unfinished)
+            return QueuePicture(
+                *(QueueAt(topic.name, queue_id), topic.incarnation, low, high, frontier),
+                finished_count=done,
+                finished_runs=0,
+                unfinished_count=max(0, high - first - done),
+                session=0,
+                epoch=0,
+                is_asked=False,
+                oldest_unfinished_ms=self._stored_ms(ref, queue_id, first) if first < high else 0,
+                in_hand_count=record.unfinished,
+            )
         oldest = after_unfinished(first, lease.finished, 0)
         return QueuePicture(
             QueueAt(topic.name, queue_id),

@@ -37,9 +37,10 @@ CLONE_GROUP: Final = Method(_SERVICE + "CloneGroup", pb.CloneGroupRequest, pb.Cl
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """A consumer group. One that nobody ever joined (`joined`) has only committed offsets, and says
-    nothing of what its members agree on. `topics` are those that it wants; `unused_s`: lived time
-    since it was used last, 0 with members."""
+    """A consumer group. One that nobody ever joined (`joined`) is handed single messages
+    (`singles`), or has only committed offsets, and says nothing of what its members agree on.
+    `topics` are those that it wants; `unused_s`: lived time since it was used last, 0 with
+    members."""
 
     name: str
     joined: bool
@@ -52,6 +53,7 @@ class GroupInfo:
     start: str = ""
     version: int = 0
     topics: tuple[str, ...] = ()
+    singles: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class GroupQueue:
         asked: it was asked back.
         oldest_unfinished_ms: when the oldest one was stored, since the epoch; None: there is none,
             or it can't be told.
+        in_hand: of a group that is handed single messages: those that aren't finished, hidden or
+            given back.
     """
 
     topic: str
@@ -93,6 +97,7 @@ class GroupQueue:
     epoch: int
     asked: bool
     oldest_unfinished_ms: int | None
+    in_hand: int = 0
 
     @property
     def done(self) -> int:
@@ -338,12 +343,13 @@ def _info(wire: pb.GroupSummary) -> GroupInfo:
         wire.member_count,
         wire.topic_count,
         wire.unused_ms / 1000,
-        settings.orderly,
+        settings.orderly or wire.singles_in_order,
         settings.broadcast,
         settings.strategy or ("STICKY" if wire.created else ""),
         STARTS.get(settings.start, "") if wire.created else "",
         settings.version,
         tuple(settings.topics),
+        wire.singles,
     )
 
 
@@ -372,6 +378,7 @@ def _queue(wire: pb.ProgressOfQueue) -> GroupQueue:
         wire.epoch,
         wire.asked,
         wire.oldest_unfinished_ms or None,
+        wire.in_hand_count,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from dledger.client.members.finished import Finished
 from dledger.records.record import decode_records
+from dledger.testing.fake_deliveries import FakeDeliveries
 from dledger.testing.fake_members import FakeMembers, FakePlace, FakeRecord
 from dledger.testing.fake_model import Model
 from dledger.testing.refusals import Refusal, wire_error
@@ -24,6 +25,7 @@ class Nodes(Protocol):
 
     model: Model
     members: FakeMembers
+    deliveries: FakeDeliveries
     page_size: int
 
 
@@ -34,7 +36,8 @@ class FakeConsumers:
         self._group = group
 
     def _names(self) -> set[str]:
-        return {*self._group.members.records, *(name for name, _ in self._group.model.offsets)}
+        committed = {name for name, _ in self._group.model.offsets}
+        return {*self._group.members.records, *committed, *self._group.deliveries.names()}
 
     def _check(self, name: str) -> None:
         if name not in self._names():
@@ -56,7 +59,12 @@ class FakeConsumers:
 
     def _summary(self, name: str) -> pb.GroupSummary:
         record = self._record(name)
-        found = pb.GroupSummary(name=name, topic_count=len(self._topics(name)))
+        found = pb.GroupSummary(
+            name=name,
+            topic_count=len(self._topics(name)),
+            singles=self._group.deliveries.has(name),
+            singles_in_order=self._group.deliveries.is_fifo(name),
+        )
         if record is not None:
             found.created, found.member_count = record.created, len(record.sessions)
             found.topic_count = len(record.settings.topics)
@@ -67,6 +75,7 @@ class FakeConsumers:
         """Those that it wants, or has committed in."""
         record = self._record(name)
         committed = {topic for group, topic in self._group.model.offsets if group == name}
+        committed |= self._group.deliveries.topics(name)
         wanted = committed if record is None else committed | set(record.settings.topics)
         return sorted(wanted & self._group.model.topics.keys())
 
@@ -131,6 +140,14 @@ class FakeConsumers:
         if left:
             stored = decode_records(queue.records[left[0]])[0]
             found.oldest_unfinished_ms = stored.store_time_ms
+        handing = self._group.deliveries.handing(name, place.topic, place.queue_id)
+        if handing is not None:
+            found.in_hand_count, found.finished_runs = len(handing.hands), 0
+            found.frontier = min(handing.hands, default=handing.next)
+            first = max(found.frontier, queue.min_offset)
+            done = handing.next - first - sum(at >= first for at in handing.hands)
+            found.finished_count = max(0, done)
+            found.unfinished_count = len(queue.records) - first - found.finished_count
         lease = None if record is None else record.leases.get(place)
         if lease is not None:
             found.session, found.epoch = lease.session, lease.epoch
@@ -160,6 +177,8 @@ class FakeConsumers:
         queue_ids = request.queue_ids or range(len(model.topics[request.topic]))
         places = [self._group.members.place(request.topic, queue_id) for queue_id in queue_ids]
         wanted = {place: self._target(request, place) for place in places}
+        if self._group.deliveries.has(request.group):
+            raise Refusal(wire_error(epb.GROUP_STYLED, f"{request.group} is handed single ones"))
         answer, offsets = pb.MoveGroupResponse(), model.offsets
         committed = offsets.setdefault((request.group, request.topic), {})
         for place, finished in wanted.items():

@@ -88,6 +88,24 @@ class FakeDeliveries:
         """Whether the group's messages are handed out one by one."""
         return any(of == group for of, _ in self._desks)
 
+    def names(self) -> set[str]:
+        """Groups that are handed messages one by one."""
+        return {group for group, _ in self._desks}
+
+    def is_fifo(self, group: str) -> bool:
+        """Whether a queue's messages are handed out in order."""
+        return any(desk.is_fifo for (of, _), desk in self._desks.items() if of == group)
+
+    def handing(self, group: str, topic: str, queue_id: int) -> FakeHanding | None:
+        """What the group has in hand of a queue; None: it is handed nothing of it."""
+        desk = self._desks.get((group, topic))
+        known = desk is not None and queue_id < len(desk.handing)
+        return desk.handing[queue_id] if desk is not None and known else None
+
+    def topics(self, group: str) -> set[str]:
+        """Of which the group is handed messages."""
+        return {topic for of, topic in self._desks if of == group}
+
     def _forget(self, topic: str) -> None:
         """The topic is deleted: what is in hand of it is nothing any more."""
         self._desks = {key: desk for key, desk in self._desks.items() if key[1] != topic}

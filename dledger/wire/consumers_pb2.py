@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from dledger.wire import commands_pb2 as dledger_dot_wire_dot_commands__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64ledger/wire/consumers.proto\x12\ndledger.v1\x1a\x1b\x64ledger/wire/commands.proto\"\'\n\x11ListGroupsRequest\x12\x12\n\npage_token\x18\x01 \x01(\t\"W\n\x12ListGroupsResponse\x12(\n\x06groups\x18\x01 \x03(\x0b\x32\x18.dledger.v1.GroupSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x98\x01\n\x0cGroupSummary\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x04\x12\x11\n\tunused_ms\x18\x03 \x01(\x04\x12\x14\n\x0cmember_count\x18\x04 \x01(\r\x12\x13\n\x0btopic_count\x18\x05 \x01(\r\x12+\n\x08settings\x18\x06 \x01(\x0b\x32\x19.dledger.v1.GroupSettings\"9\n\x14\x44\x65scribeGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\"\x85\x01\n\x15\x44\x65scribeGroupResponse\x12\'\n\x05group\x18\x01 \x01(\x0b\x32\x18.dledger.v1.GroupSummary\x12*\n\x07members\x18\x02 \x03(\x0b\x32\x19.dledger.v1.MemberOfGroup\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\"|\n\rMemberOfGroup\x12\x0e\n\x06member\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\r\x12\x13\n\x0bqueue_count\x18\x04 \x01(\r\x12\x10\n\x08\x61ttached\x18\x05 \x01(\x08\x12\x12\n\nexpires_ms\x18\x06 \x01(\x04\"O\n\x17GetGroupProgressRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12%\n\x05start\x18\x02 \x01(\x0b\x32\x16.dledger.v1.QueuePlace\"-\n\nQueuePlace\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\"m\n\x18GetGroupProgressResponse\x12+\n\x06queues\x18\x01 \x03(\x0b\x32\x1b.dledger.v1.ProgressOfQueue\x12$\n\x04next\x18\x02 \x01(\x0b\x32\x16.dledger.v1.QueuePlace\"\xa9\x02\n\x0fProgressOfQueue\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x12\n\nmin_offset\x18\x04 \x01(\x04\x12\x12\n\nmax_offset\x18\x05 \x01(\x04\x12\x15\n\x08\x66rontier\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\x0e\x66inished_count\x18\x07 \x01(\x04\x12\x15\n\rfinished_runs\x18\x08 \x01(\r\x12\x18\n\x10unfinished_count\x18\t \x01(\x04\x12\x0f\n\x07session\x18\n \x01(\x04\x12\r\n\x05\x65poch\x18\x0b \x01(\x04\x12\r\n\x05\x61sked\x18\x0c \x01(\x08\x12\x1c\n\x14oldest_unfinished_ms\x18\r \x01(\x04\x42\x0b\n\t_frontier\"\xb9\x01\n\x10MoveGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x11\n\tqueue_ids\x18\x04 \x03(\r\x12&\n\x05start\x18\x05 \x01(\x0e\x32\x15.dledger.v1.StartFromH\x00\x12\x10\n\x06offset\x18\x06 \x01(\x04H\x00\x12\x0e\n\x04skip\x18\x07 \x01(\x04H\x00\x12\x0f\n\x07time_ms\x18\x08 \x01(\x03\x42\x04\n\x02to\";\n\x11MoveGroupResponse\x12&\n\x06queues\x18\x01 \x03(\x0b\x32\x16.dledger.v1.MovedQueue\"N\n\nMovedQueue\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x13\n\x06\x62\x65\x66ore\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x42\t\n\x07_before\"3\n\x11\x43loneGroupRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\")\n\x12\x43loneGroupResponse\x12\x13\n\x0btopic_count\x18\x01 \x01(\r2\xa4\x03\n\tConsumers\x12K\n\nListGroups\x12\x1d.dledger.v1.ListGroupsRequest\x1a\x1e.dledger.v1.ListGroupsResponse\x12T\n\rDescribeGroup\x12 .dledger.v1.DescribeGroupRequest\x1a!.dledger.v1.DescribeGroupResponse\x12]\n\x10GetGroupProgress\x12#.dledger.v1.GetGroupProgressRequest\x1a$.dledger.v1.GetGroupProgressResponse\x12H\n\tMoveGroup\x12\x1c.dledger.v1.MoveGroupRequest\x1a\x1d.dledger.v1.MoveGroupResponse\x12K\n\nCloneGroup\x12\x1d.dledger.v1.CloneGroupRequest\x1a\x1e.dledger.v1.CloneGroupResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64ledger/wire/consumers.proto\x12\ndledger.v1\x1a\x1b\x64ledger/wire/commands.proto\"\'\n\x11ListGroupsRequest\x12\x12\n\npage_token\x18\x01 \x01(\t\"W\n\x12ListGroupsResponse\x12(\n\x06groups\x18\x01 \x03(\x0b\x32\x18.dledger.v1.GroupSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc3\x01\n\x0cGroupSummary\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x04\x12\x11\n\tunused_ms\x18\x03 \x01(\x04\x12\x14\n\x0cmember_count\x18\x04 \x01(\r\x12\x13\n\x0btopic_count\x18\x05 \x01(\r\x12+\n\x08settings\x18\x06 \x01(\x0b\x32\x19.dledger.v1.GroupSettings\x12\x0f\n\x07singles\x18\x07 \x01(\x08\x12\x18\n\x10singles_in_order\x18\x08 \x01(\x08\"9\n\x14\x44\x65scribeGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\"\x85\x01\n\x15\x44\x65scribeGroupResponse\x12\'\n\x05group\x18\x01 \x01(\x0b\x32\x18.dledger.v1.GroupSummary\x12*\n\x07members\x18\x02 \x03(\x0b\x32\x19.dledger.v1.MemberOfGroup\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\"|\n\rMemberOfGroup\x12\x0e\n\x06member\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\r\x12\x13\n\x0bqueue_count\x18\x04 \x01(\r\x12\x10\n\x08\x61ttached\x18\x05 \x01(\x08\x12\x12\n\nexpires_ms\x18\x06 \x01(\x04\"O\n\x17GetGroupProgressRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12%\n\x05start\x18\x02 \x01(\x0b\x32\x16.dledger.v1.QueuePlace\"-\n\nQueuePlace\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\"m\n\x18GetGroupProgressResponse\x12+\n\x06queues\x18\x01 \x03(\x0b\x32\x1b.dledger.v1.ProgressOfQueue\x12$\n\x04next\x18\x02 \x01(\x0b\x32\x16.dledger.v1.QueuePlace\"\xc0\x02\n\x0fProgressOfQueue\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x12\n\nmin_offset\x18\x04 \x01(\x04\x12\x12\n\nmax_offset\x18\x05 \x01(\x04\x12\x15\n\x08\x66rontier\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\x0e\x66inished_count\x18\x07 \x01(\x04\x12\x15\n\rfinished_runs\x18\x08 \x01(\r\x12\x18\n\x10unfinished_count\x18\t \x01(\x04\x12\x0f\n\x07session\x18\n \x01(\x04\x12\r\n\x05\x65poch\x18\x0b \x01(\x04\x12\r\n\x05\x61sked\x18\x0c \x01(\x08\x12\x1c\n\x14oldest_unfinished_ms\x18\r \x01(\x04\x12\x15\n\rin_hand_count\x18\x0e \x01(\x04\x42\x0b\n\t_frontier\"\xb9\x01\n\x10MoveGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x11\n\tqueue_ids\x18\x04 \x03(\r\x12&\n\x05start\x18\x05 \x01(\x0e\x32\x15.dledger.v1.StartFromH\x00\x12\x10\n\x06offset\x18\x06 \x01(\x04H\x00\x12\x0e\n\x04skip\x18\x07 \x01(\x04H\x00\x12\x0f\n\x07time_ms\x18\x08 \x01(\x03\x42\x04\n\x02to\";\n\x11MoveGroupResponse\x12&\n\x06queues\x18\x01 \x03(\x0b\x32\x16.dledger.v1.MovedQueue\"N\n\nMovedQueue\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x13\n\x06\x62\x65\x66ore\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x42\t\n\x07_before\"3\n\x11\x43loneGroupRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\")\n\x12\x43loneGroupResponse\x12\x13\n\x0btopic_count\x18\x01 \x01(\r2\xa4\x03\n\tConsumers\x12K\n\nListGroups\x12\x1d.dledger.v1.ListGroupsRequest\x1a\x1e.dledger.v1.ListGroupsResponse\x12T\n\rDescribeGroup\x12 .dledger.v1.DescribeGroupRequest\x1a!.dledger.v1.DescribeGroupResponse\x12]\n\x10GetGroupProgress\x12#.dledger.v1.GetGroupProgressRequest\x1a$.dledger.v1.GetGroupProgressResponse\x12H\n\tMoveGroup\x12\x1c.dledger.v1.MoveGroupRequest\x1a\x1d.dledger.v1.MoveGroupResponse\x12K\n\nCloneGroup\x12\x1d.dledger.v1.CloneGroupRequest\x1a\x1e.dledger.v1.CloneGroupResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,31 +37,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTGROUPSRESPONSE']._serialized_start=114
   _globals['_LISTGROUPSRESPONSE']._serialized_end=201
   _globals['_GROUPSUMMARY']._serialized_start=204
-  _globals['_GROUPSUMMARY']._serialized_end=356
-  _globals['_DESCRIBEGROUPREQUEST']._serialized_start=358
-  _globals['_DESCRIBEGROUPREQUEST']._serialized_end=415
-  _globals['_DESCRIBEGROUPRESPONSE']._serialized_start=418
-  _globals['_DESCRIBEGROUPRESPONSE']._serialized_end=551
-  _globals['_MEMBEROFGROUP']._serialized_start=553
-  _globals['_MEMBEROFGROUP']._serialized_end=677
-  _globals['_GETGROUPPROGRESSREQUEST']._serialized_start=679
-  _globals['_GETGROUPPROGRESSREQUEST']._serialized_end=758
-  _globals['_QUEUEPLACE']._serialized_start=760
-  _globals['_QUEUEPLACE']._serialized_end=805
-  _globals['_GETGROUPPROGRESSRESPONSE']._serialized_start=807
-  _globals['_GETGROUPPROGRESSRESPONSE']._serialized_end=916
-  _globals['_PROGRESSOFQUEUE']._serialized_start=919
-  _globals['_PROGRESSOFQUEUE']._serialized_end=1216
-  _globals['_MOVEGROUPREQUEST']._serialized_start=1219
-  _globals['_MOVEGROUPREQUEST']._serialized_end=1404
-  _globals['_MOVEGROUPRESPONSE']._serialized_start=1406
-  _globals['_MOVEGROUPRESPONSE']._serialized_end=1465
-  _globals['_MOVEDQUEUE']._serialized_start=1467
-  _globals['_MOVEDQUEUE']._serialized_end=1545
-  _globals['_CLONEGROUPREQUEST']._serialized_start=1547
-  _globals['_CLONEGROUPREQUEST']._serialized_end=1598
-  _globals['_CLONEGROUPRESPONSE']._serialized_start=1600
-  _globals['_CLONEGROUPRESPONSE']._serialized_end=1641
-  _globals['_CONSUMERS']._serialized_start=1644
-  _globals['_CONSUMERS']._serialized_end=2064
+  _globals['_GROUPSUMMARY']._serialized_end=399
+  _globals['_DESCRIBEGROUPREQUEST']._serialized_start=401
+  _globals['_DESCRIBEGROUPREQUEST']._serialized_end=458
+  _globals['_DESCRIBEGROUPRESPONSE']._serialized_start=461
+  _globals['_DESCRIBEGROUPRESPONSE']._serialized_end=594
+  _globals['_MEMBEROFGROUP']._serialized_start=596
+  _globals['_MEMBEROFGROUP']._serialized_end=720
+  _globals['_GETGROUPPROGRESSREQUEST']._serialized_start=722
+  _globals['_GETGROUPPROGRESSREQUEST']._serialized_end=801
+  _globals['_QUEUEPLACE']._serialized_start=803
+  _globals['_QUEUEPLACE']._serialized_end=848
+  _globals['_GETGROUPPROGRESSRESPONSE']._serialized_start=850
+  _globals['_GETGROUPPROGRESSRESPONSE']._serialized_end=959
+  _globals['_PROGRESSOFQUEUE']._serialized_start=962
+  _globals['_PROGRESSOFQUEUE']._serialized_end=1282
+  _globals['_MOVEGROUPREQUEST']._serialized_start=1285
+  _globals['_MOVEGROUPREQUEST']._serialized_end=1470
+  _globals['_MOVEGROUPRESPONSE']._serialized_start=1472
+  _globals['_MOVEGROUPRESPONSE']._serialized_end=1531
+  _globals['_MOVEDQUEUE']._serialized_start=1533
+  _globals['_MOVEDQUEUE']._serialized_end=1611
+  _globals['_CLONEGROUPREQUEST']._serialized_start=1613
+  _globals['_CLONEGROUPREQUEST']._serialized_end=1664
+  _globals['_CLONEGROUPRESPONSE']._serialized_start=1666
+  _globals['_CLONEGROUPRESPONSE']._serialized_end=1707
+  _globals['_CONSUMERS']._serialized_start=1710
+  _globals['_CONSUMERS']._serialized_end=2130
 # @@protoc_insertion_point(module_scope)

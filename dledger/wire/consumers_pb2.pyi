@@ -22,20 +22,24 @@ class ListGroupsResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class GroupSummary(_message.Message):
-    __slots__ = ("name", "created", "unused_ms", "member_count", "topic_count", "settings")
+    __slots__ = ("name", "created", "unused_ms", "member_count", "topic_count", "settings", "singles", "singles_in_order")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
     UNUSED_MS_FIELD_NUMBER: _ClassVar[int]
     MEMBER_COUNT_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    SINGLES_FIELD_NUMBER: _ClassVar[int]
+    SINGLES_IN_ORDER_FIELD_NUMBER: _ClassVar[int]
     name: str
     created: int
     unused_ms: int
     member_count: int
     topic_count: int
     settings: _commands_pb2.GroupSettings
-    def __init__(self, name: _Optional[str] = ..., created: _Optional[int] = ..., unused_ms: _Optional[int] = ..., member_count: _Optional[int] = ..., topic_count: _Optional[int] = ..., settings: _Optional[_Union[_commands_pb2.GroupSettings, _Mapping]] = ...) -> None: ...
+    singles: bool
+    singles_in_order: bool
+    def __init__(self, name: _Optional[str] = ..., created: _Optional[int] = ..., unused_ms: _Optional[int] = ..., member_count: _Optional[int] = ..., topic_count: _Optional[int] = ..., settings: _Optional[_Union[_commands_pb2.GroupSettings, _Mapping]] = ..., singles: _Optional[bool] = ..., singles_in_order: _Optional[bool] = ...) -> None: ...
 
 class DescribeGroupRequest(_message.Message):
     __slots__ = ("group", "page_token")
@@ -96,7 +100,7 @@ class GetGroupProgressResponse(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[ProgressOfQueue, _Mapping]]] = ..., next: _Optional[_Union[QueuePlace, _Mapping]] = ...) -> None: ...
 
 class ProgressOfQueue(_message.Message):
-    __slots__ = ("topic", "incarnation", "queue_id", "min_offset", "max_offset", "frontier", "finished_count", "finished_runs", "unfinished_count", "session", "epoch", "asked", "oldest_unfinished_ms")
+    __slots__ = ("topic", "incarnation", "queue_id", "min_offset", "max_offset", "frontier", "finished_count", "finished_runs", "unfinished_count", "session", "epoch", "asked", "oldest_unfinished_ms", "in_hand_count")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +114,7 @@ class ProgressOfQueue(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ASKED_FIELD_NUMBER: _ClassVar[int]
     OLDEST_UNFINISHED_MS_FIELD_NUMBER: _ClassVar[int]
+    IN_HAND_COUNT_FIELD_NUMBER: _ClassVar[int]
     topic: str
     incarnation: int
     queue_id: int
@@ -123,7 +128,8 @@ class ProgressOfQueue(_message.Message):
     epoch: int
     asked: bool
     oldest_unfinished_ms: int
-    def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., frontier: _Optional[int] = ..., finished_count: _Optional[int] = ..., finished_runs: _Optional[int] = ..., unfinished_count: _Optional[int] = ..., session: _Optional[int] = ..., epoch: _Optional[int] = ..., asked: _Optional[bool] = ..., oldest_unfinished_ms: _Optional[int] = ...) -> None: ...
+    in_hand_count: int
+    def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., frontier: _Optional[int] = ..., finished_count: _Optional[int] = ..., finished_runs: _Optional[int] = ..., unfinished_count: _Optional[int] = ..., session: _Optional[int] = ..., epoch: _Optional[int] = ..., asked: _Optional[bool] = ..., oldest_unfinished_ms: _Optional[int] = ..., in_hand_count: _Optional[int] = ...) -> None: ...
 
 class MoveGroupRequest(_message.Message):
     __slots__ = ("group", "topic", "incarnation", "queue_ids", "start", "offset", "skip", "time_ms")

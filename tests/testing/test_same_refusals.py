@@ -258,6 +258,29 @@ def test_single_messages_are_where_they_are(ask: Ask, client: BlockingClient) ->
     assert ask(pb.GetMessageRequest(message_id="0" * 32)) == "MESSAGE_NOT_FOUND"
 
 
+@pytest.mark.parametrize("in_order", [False, True])
+def test_groups_of_single_messages_are_told_of(client: BlockingClient, in_order: bool) -> None:
+    """Their style, what is in hand, and what is finished above a message that isn't; they aren't
+    moved yet."""
+    topic, group = named("t"), named("g")
+    client.create_topic(topic, queues=2)
+    fill(client, topic, b"1", b"2", b"3", b"4")
+    with client.simple_consumer(topic, group, start=StartFrom.FIRST, in_order=in_order) as consumer:
+        jobs = consumer.receive(3)
+        for job in jobs[1:] if not in_order else jobs[:1]:
+            job.ack()
+        found = client.consumer_groups.describe(group)
+        assert (found.group.singles, found.group.in_order) == (True, in_order)
+        assert not found.group.joined
+        (queue,) = (each for each in found.queues if each.queue_id == 0)
+        told = (queue.committed or 0, queue.finished, queue.lag, queue.in_hand)
+        assert told == ((1, 0, 3, 2) if in_order else (0, 2, 2, 1))
+        assert queue.oldest_unfinished_ms
+        assert group in [each.name for each in client.consumer_groups.list() if each.singles]
+        with pytest.raises(GroupStyled):
+            client.consumer_groups.skip(group, topic)
+
+
 # --- topics of the same name ----------------------------------------------------------------------
 
 

@@ -92,6 +92,8 @@ def _summary(group: GroupSummary) -> pb.GroupSummary:
         member_count=group.member_count,
         topic_count=group.topic_count,
         settings=None if group.settings is None else wire_settings(group.settings),
+        singles=group.hands_out_singles,
+        singles_in_order=group.is_fifo,
     )
 
 
@@ -121,4 +123,5 @@ def _queue(queue: QueuePicture) -> pb.ProgressOfQueue:
         epoch=queue.epoch,
         asked=queue.is_asked,
         oldest_unfinished_ms=queue.oldest_unfinished_ms,
+        in_hand_count=queue.in_hand_count,
     )
