@@ -389,7 +389,8 @@ async def run_node(
     yet stands by until it is.
 
     Args:
-        reopen_log: called on SIGHUP; None: SIGHUP stops the node as SIGTERM does.
+        reopen_log: called on SIGHUP; None: SIGHUP stops the node as SIGTERM does,
+            unless it was started to ignore that (nohup).
 
     Raises:
         StorageFailed: it could not start, as its disk failed.
@@ -431,7 +432,8 @@ async def _run(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask_to_stop)  # also while a long start is under way
-    loop.add_signal_handler(signal.SIGHUP, reopen_log or ask_to_stop)
+    if reopen_log is not None or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, reopen_log or ask_to_stop)
     if not await standby.until_member():
         return 0
     try:

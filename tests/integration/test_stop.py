@@ -10,6 +10,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from broker import node
 from broker.doors.grpc.door import GrpcDoor
 from dledger.addresses import split_address
@@ -60,15 +62,27 @@ def test_stop_does_not_wait_for_a_scrape_that_waits_for_the_stop(
         assert asyncio.run(run()) < MUCH_LESS_THAN_A_SCRAPE_WAITS_S
 
 
-def test_a_terminal_that_closes_stops_a_node_in_order(tmp_path: Path) -> None:
-    """Without a file for its log SIGHUP is SIGTERM; with one it means that file."""
+@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN], ids=["usual", "nohup"])
+def test_a_terminal_that_closes_stops_a_node_in_order(tmp_path: Path, before: Any) -> None:
+    """Without a file for its log SIGHUP is SIGTERM, unless it is to be ignored; with one it means
+    that file."""
     (config,) = make_configs(tmp_path, 1)
 
     async def run() -> int:
         running = asyncio.ensure_future(node.run_node(config))
-        while signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             await asyncio.sleep(0)
+        assert (signal.getsignal(signal.SIGHUP) is before) == (before is signal.SIG_IGN)
         os.kill(os.getpid(), signal.SIGHUP)
+        if before is signal.SIG_IGN:
+            await asyncio.sleep(0.2)
+            assert not running.done()
+            os.kill(os.getpid(), signal.SIGTERM)
         return await running
 
-    assert asyncio.run(run()) == 0
+    former = signal.signal(signal.SIGHUP, before), signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        assert asyncio.run(run()) == 0
+    finally:
+        signal.signal(signal.SIGHUP, former[0])
+        signal.signal(signal.SIGTERM, former[1])
