@@ -20,12 +20,9 @@ LONG = pytest.mark.long
 KEPT = (
     (2, 8_000, "a proposal between a failed flush and its news left the core ahead of the log"),
     (12, 4_000, "a follower that had paused applying on a full disk spun its event loop"),
-    pytest.param(5072, 8_000, "the killer schedule on five nodes with a rotten disk", marks=LONG),
+    (5072, 8_000, "the killer schedule on five nodes with a rotten disk"),
     (51, 4_000, "a topic made anew with fewer queues while its batches were in flight"),
-    pytest.param(
-        *(200311, 8_000, "term and vote of a dead process were taken from the page cache"),
-        marks=LONG,
-    ),
+    (200311, 8_000, "term and vote of a dead process were taken from the page cache"),
     (162, 4_000, "a segment's file was closed before what fills it up was flushed"),
     (2038, 8_000, "rot beside an entry that could be reached over other rotten bytes only"),
 )
@@ -58,7 +55,10 @@ def test_a_voter_goes_and_whoever_is_left_serves() -> None:
     assert found == {"older", "lagging", "asked", "both", "clinging"}
 
 
-@pytest.mark.parametrize(("seed", "duration_ms", "what"), KEPT)
+@pytest.mark.parametrize(
+    ("seed", "duration_ms", "what"),
+    [pytest.param(*each, marks=[LONG] if each[0] in (5072, 200311) else []) for each in KEPT],
+)
 def test_seed_that_once_failed(seed: int, duration_ms: int, what: str) -> None:
     """A defect that was found stays found."""
     assert run_plan(draw_plan(seed, duration_ms=duration_ms, churn=False)).failure is None, what

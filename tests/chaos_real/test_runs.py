@@ -158,9 +158,16 @@ def test_what_members_did_is_judged_and_judged_again(tmp_path: Path, nothing_lef
         "pause-member",
     }
     assert told("report", str(out)).exit_code == 0
+    crew = out / "members" / "crew.json"
+    account = json.loads(crew.read_text())
+    lives = [life for group in account["groups"] for life in group["processes"]]
     for book in (out / "members").glob("any-order-*.jsonl"):
         lines = book.read_bytes().splitlines(keepends=True)
-        book.write_bytes(b"".join(line for line in lines if b'"p0-0-7"' not in line))
+        kept = [line for line in lines if b'"p0-0-7"' not in line]
+        book.write_bytes(b"".join(kept))
+        (one,) = (each for each in lives if each["book"] == book.name)
+        one["lines"] = len(kept)
+    crew.write_text(json.dumps(account))
     again = told("report", str(out), "--json")
     assert again.exit_code == 1
     assert [each["name"] for each in json.loads(again.stdout)["anomalies"]] == ["forgotten"]

@@ -95,7 +95,7 @@ def test_follower_without_room_neither_acknowledges_nor_fails() -> None:
     assert full.driver.statistics().appends_refused_for_space > 0
     assert full.failure is None
     full.disk.make_room()
-    world.run_for(SEGMENT_RETRY_TICKS + 60)
+    world.run_for(SEGMENT_RETRY_TICKS + 200)  # a probe that isn't taken waits for up to a second
     assert full.topics() == names
 
 

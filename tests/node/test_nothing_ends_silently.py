@@ -317,6 +317,7 @@ PLACES: Final = {
     "broker/leader/levels.py: on_tick": "the attempt is told to have failed; a later tick tries it",
     "broker/leader/retention.py: start": ENDS,
     "broker/log_start.py: start": ENDS,
+    "broker/log_start.py: _whole": "who begins it waits for it, cancelled or not",
     "broker/loop_watch.py: start": "a witness: threading tells the error, and nobody needs it",
     "broker/mending.py: _begin": ENDS,
     "broker/node.py: _ports.call_from_worker": GUARDED,
