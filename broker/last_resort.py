@@ -54,14 +54,16 @@ class Doubts:
 
     Attributes:
         listening: members that say nothing and take connections: certificates that aren't named or
-            believed look like this, and so does a process that hangs. So do those that answer now,
-            and didn't when they were asked first: nobody has compared their logs.
+            believed look like this, and so does a process that hangs.
+        late: members that answer now, and didn't when they were asked first, as in an election:
+            nobody has compared their logs.
         elsewhere: addresses that the caller gave where the same happens. Nobody knows who is there:
             each may be any member.
         unformed: members whose node runs on a directory that was never formed.
     """
 
     listening: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
     unformed: tuple[str, ...] = ()
 
@@ -110,7 +112,8 @@ async def doubts(
     late = {each.node_id for each in answers if _is_member(survivor, each)} - known.keys()
     waiting = {each.node_id for each in answers if _waits_as_member(survivor, each)}
     return Doubts(
-        listening=tuple(sorted({*(silent[at] for at in takes if at in silent), *late})),
+        listening=tuple(silent[at] for at in takes if at in silent),
+        late=tuple(sorted(late)),
         elsewhere=tuple(at for at in takes if at not in silent),
         unformed=tuple(sorted(waiting - known.keys())),
     )
@@ -182,6 +185,13 @@ def check(
     if survivor.is_alone:
         raise RecoveryRefused(path, f"{survivor.node_id} decides alone: no majority is lost")
     _check_epochs(survivor, rivals, heard)
+    if doubts.late:
+        names = ", ".join(doubts.late)
+        raise RecoveryRefused(
+            path,
+            f"{names} answers now, and didn't a moment ago: its log is still to be compared. Ask "
+            "again",
+        )
     running = {NodeId(each.node_id) for each in heard}
     if has_quorum(survivor.configuration, running | {NodeId(survivor.node_id)}):
         names = ", ".join(sorted(running))

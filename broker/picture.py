@@ -216,6 +216,7 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         "producers": ("Producers registered.", machine.producers),
         "producer_sequences": ("Producer-queue pairs remembered.", machine.sequences),
         "consumer_groups": ("Consumer groups with committed offsets.", machine.groups),
+        "consumer_group_topics": ("Pairs of a group and a topic of it.", machine.progress),
         **_group_gauges(facts),
     }
 

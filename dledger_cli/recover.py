@@ -141,6 +141,7 @@ def _tell_found(
             f"{each.path}: {each.node_id}, up to entry {each.last_index} of term {each.last_term}"
         )
     states = dict.fromkeys(unsure.listening, "takes connections, says nothing")
+    states |= dict.fromkeys(unsure.late, "answers now, and didn't when asked first")
     states |= dict.fromkeys(unsure.unformed, "runs, unformed: is its disk mounted?")
     states |= {each.node_id: f"runs, {each.role}" for each in heard}
     typer.echo(f"the members, by entry {survivor.configuration_index}:")

@@ -104,9 +104,7 @@ async def change(
     )
     if wish.remove and (gone := await _gone_already(calls, leader, wish)) is not None:
         tell(_told_of_gone(wish, gone))
-        if is_fulfilled(wish, gone):
-            return gone, True
-        del request.remove[:]  # what was asked for with it goes on
+        return gone, True
     members = taken = await calls.change_members(leader, request)
     for newcomer, itself in found:
         if itself.state == UNFORMED:
@@ -132,7 +130,8 @@ async def change(
 
 
 async def _gone_already(calls: JoiningCalls, leader: str, wish: Wish) -> cpb.Members | None:
-    """The members, if who is to go is none; else None.
+    """The members, if who is to go is none and the rest is as wished; else None: half of a wish is
+    nobody's, and the leader refuses all of it by the name.
 
     The leader refuses names that are nobody's. Who let a member go, and wasn't answered as
     leadership moved with that, asks again, and would hear that it did not happen.
@@ -147,6 +146,8 @@ async def _gone_already(calls: JoiningCalls, leader: str, wish: Wish) -> cpb.Mem
         raise RefusedForNow(
             f"who the members are is in entry {members.configuration_index}, which isn't committed"
         )
+    if not is_fulfilled(wish, members):
+        return None
     await _check_confirmed(calls, members)
     return members
 
@@ -159,15 +160,19 @@ async def _check_confirmed(calls: JoiningCalls, members: cpb.Members) -> None:
         RefusedForNow: they know of others, or don't answer.
     """
     voters = [each for each in members.members if each.role == "voter"]
-    agreeing = 0
-    for each in voters:
-        try:
-            heard = await calls.list_members(each.address)
-        except (MemberUnreachable, FormationRefused):
+    heard = await asyncio.gather(
+        *(calls.list_members(each.address) for each in voters if each.address),
+        return_exceptions=True,
+    )
+    agreeing = len(voters) - len(heard)  # the log doesn't say where these are: nobody can ask them
+    for each in heard:
+        if isinstance(each, MemberUnreachable | FormationRefused):
             continue
-        if heard.configuration_index > members.configuration_index:
-            raise RefusedForNow(f"{each.node_id} knows of newer members than who leads")
-        agreeing += heard.configuration_index == members.configuration_index
+        if isinstance(each, BaseException):
+            raise each
+        if each.configuration_index > members.configuration_index:
+            raise RefusedForNow("a voter knows of newer members than who leads")
+        agreeing += each.configuration_index == members.configuration_index
     if 2 * agreeing <= len(voters):
         raise RefusedForNow(
             f"{agreeing} of {len(voters)} voters say who the members are: no majority"

@@ -27,6 +27,7 @@ from broker.services.gate import Gate
 from broker.services.refused import group_not_found, refused
 from broker.services.soundness import Soundness
 from broker.state.groups import MAX_GROUP_BYTES, Group, Settings
+from broker.state.handouts import Record
 from broker.state.leases import Place, Ranges
 from broker.state.machine import StateMachine
 from broker.state.moving import Moves
@@ -193,8 +194,16 @@ class Consumers:
         await self._gate.confirm()
         behind = (group.name for group in self._state.groups if group.name > after)
         names = nsmallest(PAGE_GROUPS + 1, behind)
-        page = tuple(self._summary(self._group(name)) for name in names[:PAGE_GROUPS])
-        return GroupPage(page, page[-1].name if len(names) > PAGE_GROUPS else "")
+        page: list[GroupSummary] = []
+        is_enough = self._turns.share()
+        for name in names[:PAGE_GROUPS]:
+            if is_enough():
+                await self._turns.pause()
+                self._gate.check_serving()
+                is_enough = self._turns.share()
+            if (group := self._state.groups.get(name)) is not None:  # not forgotten meanwhile
+                page.append(self._summary(group))
+        return GroupPage(tuple(page), names[PAGE_GROUPS - 1] if len(names) > PAGE_GROUPS else "")
 
     async def describe(self, group: str, after: str = "") -> GroupPicture:
         """The group, and its first members, by name, behind the member `after`.
@@ -232,12 +241,10 @@ class Consumers:
         topics = len(settings.topics) if settings else self._state.offsets.topic_count(group.name)
         unused_ms = 0 if group.members else self._state.lived_time.lived_ms - group.used_ms
         deliveries = self._state.deliveries
-        hands_out = deliveries.has(group.name)
         return GroupSummary(
             *(group.name, group.created, unused_ms, len(group.members), topics, settings),
-            hands_out,
-            hands_out
-            and any(deliveries.is_fifo(group.name, of) for of in deliveries.incarnations()),
+            deliveries.has(group.name),
+            deliveries.is_fifo_anywhere(group.name),
         )
 
     # --- progress -----------------------------------------------------------------------------
@@ -285,18 +292,8 @@ class Consumers:
         first = max(frontier or 0, low)
         record = self._state.deliveries.in_topic(group, topic.incarnation).get(queue_id)
         if record is not None:
-            done = max(0, record.next - first - record.unfinished)
-            return QueuePicture(
-                *(QueueAt(topic.name, queue_id), topic.incarnation, low, high, frontier),
-                finished_count=done,
-                finished_runs=0,
-                unfinished_count=max(0, high - first - done),
-                session=0,
-                epoch=0,
-                is_asked=False,
-                oldest_unfinished_ms=self._stored_ms(ref, queue_id, first) if first < high else 0,
-                in_hand_count=record.unfinished,
-            )
+            at = QueueAt(topic.name, queue_id)
+            return self._picture_of_singles(at, topic.incarnation, record, frontier, (low, high))
         oldest = after_unfinished(first, lease.finished, 0)
         return QueuePicture(
             QueueAt(topic.name, queue_id),
@@ -311,6 +308,37 @@ class Consumers:
             lease.epoch,
             bool(lease.epoch) and self._keeper.is_asked(place, lease.epoch),
             self._stored_ms(ref, queue_id, oldest) if oldest < high else 0,
+        )
+
+    def _picture_of_singles(
+        self,
+        at: QueueAt,
+        incarnation: int,
+        record: Record,
+        frontier: int | None,
+        bounds: tuple[int, int],
+    ) -> QueuePicture:
+        """Of a queue whose messages are handed out one by one: what has gone counts for nothing."""
+        low, high = bounds
+        first = max(frontier or 0, low)
+        left, oldest = record.unfinished, first
+        if low > (frontier or 0):  # some of what is in hand may have gone
+            offsets = [offset for each in record for offset in each.offsets() if offset >= low]
+            left, oldest = len(offsets), min(offsets, default=max(record.next, low))
+        done = max(0, record.next - first - left)
+        topic = TopicRef(at.topic, incarnation)
+        return QueuePicture(
+            *(at, incarnation, low, high, frontier),
+            finished_count=done,
+            finished_runs=0,
+            unfinished_count=max(0, high - first - done),
+            session=0,
+            epoch=0,
+            is_asked=False,
+            oldest_unfinished_ms=self._stored_ms(topic, at.queue_id, oldest)
+            if oldest < high
+            else 0,
+            in_hand_count=left,
         )
 
     def _stored_ms(self, topic: TopicRef, queue_id: int, offset: int) -> int:

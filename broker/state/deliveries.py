@@ -23,6 +23,7 @@ due. A state without deliveries has no section in its snapshots.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -76,6 +77,8 @@ class Deliveries:
     max_handouts: int = MAX_HANDOUTS
     _topics: dict[int, dict[str, TopicDeliveries]] = field(default_factory=dict, init=False)
     _groups: dict[str, int] = field(default_factory=dict, init=False)  # in how many topics
+    # In how many of them in order; derived.
+    _in_order: Counter[str] = field(default_factory=Counter, init=False, compare=False)
     _unfinished: int = field(default=0, init=False)
     _handouts: int = field(default=0, init=False)
     _snapshots: int = field(default=0, init=False, compare=False)  # taken so far
@@ -85,6 +88,10 @@ class Deliveries:
     def has(self, group: str) -> bool:
         """Whether the group is handed single messages, anywhere."""
         return group in self._groups
+
+    def is_fifo_anywhere(self, group: str) -> bool:
+        """Whether it gets those of some topic in order."""
+        return group in self._in_order
 
     def is_fifo(self, group: str, incarnation: int) -> bool | None:
         """Whether it gets those of that topic in order; None: it gets none."""
@@ -166,6 +173,8 @@ class Deliveries:
         if group not in groups:
             groups[group] = TopicDeliveries(is_fifo, {}, self._snapshots)
             self._groups[group] = self._groups.get(group, 0) + 1
+            if is_fifo:
+                self._in_order[group] += 1
         queues = self._own(group, incarnation).queues
         for queue_id, record in records.items():
             self._count(queues.get(queue_id), -1)
@@ -196,8 +205,13 @@ class Deliveries:
             self._drop(group, incarnation)
 
     def _drop(self, group: str, incarnation: int) -> None:
-        for record in self._topics[incarnation].pop(group).queues.values():
+        gone = self._topics[incarnation].pop(group)
+        for record in gone.queues.values():
             self._count(record, -1)
+        if gone.is_fifo:
+            self._in_order[group] -= 1
+            if not self._in_order[group]:
+                del self._in_order[group]
         if not self._topics[incarnation]:
             del self._topics[incarnation]
         self._groups[group] -= 1

@@ -102,6 +102,7 @@ class MachineStatistics:
     producers: int
     sequences: int
     groups: int
+    progress: int
     members: int
     leases: int
     unfinished: int
@@ -364,6 +365,7 @@ class StateMachine:
             producers=len(self.producers),
             sequences=self.producers.pairs,
             groups=self.offsets.group_count,
+            progress=self.offsets.pair_count,
             members=self.groups.session_count,
             leases=self.leases.lease_count,
             unfinished=self.deliveries.unfinished,

@@ -85,6 +85,11 @@ class Offsets:
         """Groups that have committed anything."""
         return len(self._topic_counts)
 
+    @property
+    def pair_count(self) -> int:
+        """Pairs of a group and a topic."""
+        return self._progress_count
+
     def has(self, group: str) -> bool:
         """Whether the group has committed anything."""
         return group in self._topic_counts

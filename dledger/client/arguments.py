@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from operator import index
@@ -159,7 +159,7 @@ def some_queue_ids(value: object) -> list[int]:
     Raises:
         InvalidArgument: it is no sequence of numbers.
     """
-    if not isinstance(value, Iterable) or isinstance(value, str | bytes):
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Iterator):
         raise InvalidArgument(f"queues is of type {type(value).__name__}; wanted: numbers, or ALL")
     return list(dict.fromkeys(u32("queues: an id", queue_id) for queue_id in value))
 

@@ -14,7 +14,7 @@ from dledger.client.members.finished import Finished
 from dledger.records.record import decode_records
 from dledger.testing.fake_deliveries import FakeDeliveries
 from dledger.testing.fake_members import FakeMembers, FakePlace, FakeRecord
-from dledger.testing.fake_model import Model
+from dledger.testing.fake_model import FakeQueue, Model
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import consumers_pb2 as pb
 from dledger.wire import errors_pb2 as epb
@@ -138,16 +138,19 @@ class FakeConsumers:
         left = [at for at in range(first, len(queue.records)) if at not in finished]
         found.unfinished_count = len(left)
         if left:
-            stored = decode_records(queue.records[left[0]])[0]
-            found.oldest_unfinished_ms = stored.store_time_ms
+            found.oldest_unfinished_ms = _stored_ms(queue, left[0])
         handing = self._group.deliveries.handing(name, place.topic, place.queue_id)
         if handing is not None:
-            found.in_hand_count, found.finished_runs = len(handing.hands), 0
+            found.finished_runs = 0
             found.frontier = min(handing.hands, default=handing.next)
             first = max(found.frontier, queue.min_offset)
             done = handing.next - first - sum(at >= first for at in handing.hands)
             found.finished_count = max(0, done)
             found.unfinished_count = len(queue.records) - first - found.finished_count
+            in_hand = [at for at in handing.hands if at >= first]
+            found.in_hand_count = len(in_hand)
+            oldest = min(in_hand, default=max(handing.next, first))
+            found.oldest_unfinished_ms = _stored_ms(queue, oldest)
         lease = None if record is None else record.leases.get(place)
         if lease is not None:
             found.session, found.epoch = lease.session, lease.epoch
@@ -228,3 +231,10 @@ class FakeConsumers:
 
 def _by_name(session: object) -> str:
     return str(getattr(session, "member", ""))
+
+
+def _stored_ms(queue: FakeQueue, offset: int) -> int:
+    """When the message was stored; 0: there is none."""
+    if offset >= len(queue.records):
+        return 0
+    return decode_records(queue.records[offset])[0].store_time_ms

@@ -168,8 +168,12 @@ def test_who_answers_only_the_second_time_is_not_lost(moved: bool) -> None:
     """A member that was just in an election when it was asked first: nobody knows its log."""
     late = NodeStatus(broker_group="g1", node_id="n2", role="follower")
     late.health.disk_id = b"n2".ljust(16, b"-")
-    assert seen(late, moved)[0] == Doubts(listening=("n2",))
+    found, _ = seen(late, moved)
+    assert found == Doubts(late=("n2",))
     assert seen(late, moved, (heard("n2"),))[0] == Doubts()
+    for count in (3, 5):
+        with pytest.raises(RecoveryRefused, match=r"n2 answers now.* Ask again"):
+            check(survivor(known=configuration(count)), (), (), found)
 
 
 def test_where_the_caller_says_is_tried_for_connections() -> None:

@@ -153,7 +153,7 @@ def test_topic_whose_second_step_failed_is_said_to_be_there(
     check()
 
 
-@pytest.mark.parametrize("queues", [0, False, None, "0", b"0"])
+@pytest.mark.parametrize("queues", [0, False, None, "0", b"0", iter(())])
 def test_what_is_no_list_of_queues_means_none_and_not_all(queues: Any) -> None:
     """All would be skipped."""
 

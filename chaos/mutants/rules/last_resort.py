@@ -19,8 +19,8 @@ LAST_RESORT = (
     Mutant(
         "who-answers-the-second-time-only-is-lost",
         "broker/last_resort.py",
-        "if _is_member(survivor, each)} - known.keys()\n",
-        "if False} - known.keys()\n",
+        "    if doubts.late:\n",
+        "    if False:\n",
         masked="nobody recovers by the command in the simulator",
         tests=("tests/broker/test_last_resort.py",),
     ),

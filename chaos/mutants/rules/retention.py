@@ -187,14 +187,6 @@ RETENTION = (
         tests=("tests/broker/test_units.py",),
     ),
     Mutant(
-        "what-was-asked-for-with-who-has-gone-is-refused",
-        "broker/forming/joining.py",
-        "        del request.remove[:]  # what was asked for with it goes on\n",
-        "",
-        masked="administrators of the simulator ask the leader of the core",
-        tests=("tests/forming/test_joining.py",),
-    ),
-    Mutant(
         "time-of-a-working-archive-counts-as-a-hold",
         "broker/archiving.py",
         "            took_s = self._clock() - began_s",
