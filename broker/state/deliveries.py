@@ -276,10 +276,13 @@ class Deliveries:
         InvariantViolation: names what doesn't hold.
         """
         groups: dict[str, int] = {}
+        in_order: Counter[str] = Counter()
         unfinished = handouts = 0
         for incarnation, topics in self._topics.items():
             for group, topic in topics.items():
                 groups[group] = groups.get(group, 0) + 1
+                if topic.is_fifo:
+                    in_order[group] += 1
                 if sorted(topic.queues) != list(range(len(topic.queues))) or not topic.queues:
                     raise InvariantViolation(f"{group} has queues {sorted(topic.queues)}")
                 for queue_id, record in topic.queues.items():
@@ -291,6 +294,8 @@ class Deliveries:
                         raise InvariantViolation(f"{where}: {why}")
         if groups != self._groups or not all(self._topics.values()):
             raise InvariantViolation(f"groups {groups}, counted {self._groups}")
+        if in_order != self._in_order:
+            raise InvariantViolation(f"in order {in_order}, counted {self._in_order}")
         if (unfinished, handouts) != (self._unfinished, self._handouts):
             raise InvariantViolation(f"{unfinished} in {handouts} handouts, counted otherwise")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -22,6 +23,7 @@ from broker.services.consumers import (
     after_unfinished,
 )
 from broker.state.groups import Settings
+from broker.state.handouts import Handout, Page, Record
 from broker.state.moving import MovedQueue, Moves
 from broker.state.offsets import OffsetCommit
 from broker.state.refusals import Refusal
@@ -105,6 +107,30 @@ def test_a_picture_tells_who_is_there_and_how_far_each_queue_is() -> None:
     assert queue.oldest_unfinished_ms == stored_ms > 0
     assert sum(each.is_asked for each in room.ask(room.consumers.progress("g")).queues) == 2
     assert room.queue(1).oldest_unfinished_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("low", "told"),
+    [
+        (0, (40, 50, 50, 10)),  # 10 to 59 in hand, 60 to 99 finished
+        (50, (40, 10, 10, 50)),
+        (80, (20, 0, 0, None)),
+        (120, (0, 0, 0, None)),
+    ],
+)
+def test_lag_of_single_messages_knows_what_has_gone(
+    low: int, told: tuple[int, int, int, int | None]
+) -> None:
+    """What retention took is neither in hand nor waiting: finished above, lag, in hand, oldest."""
+    pages_of = [Handout(3, base, (1 << 10) - 1, 0, b"a" * 8, 1) for base in range(10, 60, 10)]
+    record = Record(100, (Page.of(pages_of),), 50, 5)
+    asked: list[int] = []
+    self: Any = SimpleNamespace(_stored_ms=lambda _topic, _id, offset: asked.append(offset) or 7)
+    found = Consumers._picture_of_singles(
+        self, QueueAt("t", 0), 5, record, 10, (low, max(100, low))
+    )
+    oldest = asked[0] if asked else None
+    assert (found.finished_count, found.unfinished_count, found.in_hand_count, oldest) == told
 
 
 def test_who_is_away_is_shown_as_such() -> None:

@@ -14,6 +14,14 @@ _PLANNED = "the leader asks the same rules, and proposes nothing that they refus
 
 DELIVERIES = (
     Mutant(
+        "lag-of-single-messages-counts-what-has-gone",
+        "broker/services/consumers.py",
+        "        if low > (frontier or 0):  # some of what is in hand may have gone\n",
+        "        if False:\n",
+        masked="a picture decides nothing",
+        tests=("tests/broker/test_consumers.py",),
+    ),
+    Mutant(
         "handed-out-and-then-refused-for-want-of-room",
         "broker/services/deliveries.py",
         "        self._pulls.account_handed_out(",
