@@ -125,7 +125,12 @@ def test_lag_of_single_messages_knows_what_has_gone(
     pages_of = [Handout(3, base, (1 << 10) - 1, 0, b"a" * 8, 1) for base in range(10, 60, 10)]
     record = Record(100, (Page.of(pages_of),), 50, 5)
     asked: list[int] = []
-    self: Any = SimpleNamespace(_stored_ms=lambda _topic, _id, offset: asked.append(offset) or 7)
+
+    def stored_ms(_topic: TopicRef, _queue_id: int, offset: int) -> int:
+        asked.append(offset)
+        return 7
+
+    self: Any = SimpleNamespace(_stored_ms=stored_ms)
     found = Consumers._picture_of_singles(
         self, QueueAt("t", 0), 5, record, 10, (low, max(100, low))
     )
