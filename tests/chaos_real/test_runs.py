@@ -147,7 +147,7 @@ def test_what_members_did_is_judged_and_judged_again(tmp_path: Path, nothing_lef
     missing is found out by the report that is drawn anew."""
     scenario, out = tmp_path / "members.py", tmp_path / "out"
     scenario.write_text(MEMBERS_AT_WORK, encoding="utf-8")
-    ran = chaos("run", str(scenario), "--seconds", "5", "--seed", "1", "--out", str(out), "--json")
+    ran = chaos("run", str(scenario), "--seconds", "9", "--seed", "1", "--out", str(out), "--json")
     assert ran.returncode == 0, ran.stderr
     facts = json.loads(ran.stdout)
     groups = facts["deliveries"]["groups"]
