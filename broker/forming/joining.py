@@ -164,15 +164,17 @@ async def _check_confirmed(calls: JoiningCalls, members: cpb.Members) -> None:
         *(calls.list_members(each.address) for each in voters if each.address),
         return_exceptions=True,
     )
-    agreeing = len(voters) - len(heard)  # the log doesn't say where these are: nobody can ask them
+    index = members.configuration_index
+    # Of those of which the log doesn't say where they are, who leads knows whether they follow.
+    agreeing = sum(not v.address and v.connected and v.match_index >= index for v in voters)
     for each in heard:
         if isinstance(each, MemberUnreachable | FormationRefused):
             continue
         if isinstance(each, BaseException):
             raise each
-        if each.configuration_index > members.configuration_index:
+        if each.configuration_index > index:
             raise RefusedForNow("a voter knows of newer members than who leads")
-        agreeing += each.configuration_index == members.configuration_index
+        agreeing += each.configuration_index == index
     if 2 * agreeing <= len(voters):
         raise RefusedForNow(
             f"{agreeing} of {len(voters)} voters say who the members are: no majority"

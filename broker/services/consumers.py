@@ -323,8 +323,12 @@ class Consumers:
         first = max(frontier or 0, low)
         left, oldest = record.unfinished, first
         if low > (frontier or 0):  # some of what is in hand may have gone
-            offsets = [offset for each in record for offset in each.offsets() if offset >= low]
-            left, oldest = len(offsets), min(offsets, default=max(record.next, low))
+            left, oldest = 0, max(record.next, low)
+            for each in record:
+                by = max(0, low - each.base)
+                if rest := each.mask >> by:
+                    left += rest.bit_count()
+                    oldest = min(oldest, each.base + by + (rest & -rest).bit_length() - 1)
         done = max(0, record.next - first - left)
         topic = TopicRef(at.topic, incarnation)
         return QueuePicture(

@@ -180,8 +180,16 @@ def test_voters_whose_place_nobody_knows_hold_nothing_up() -> None:
     """After a recovery the log may not say where they are."""
     told = without_n3()
     for each in told.members:
-        each.address = ""
+        each.address, each.connected, each.match_index = "", True, told.configuration_index
     assert let_go(Calls(lambda *_: told), Wish(remove=("n3",)))[0]
+    for field, value in (("connected", False), ("match_index", told.configuration_index - 1)):
+        unsure = cpb.Members()
+        unsure.CopyFrom(told)
+        setattr(unsure.members[0], field, value)
+        unsure.members[1].address = "a:2"
+        calls = Calls(lambda *_, unsure=unsure: unsure)
+        with pytest.raises(RefusedForNow):
+            let_go(calls, Wish(remove=("n3",)))
 
 
 @pytest.mark.parametrize("others", [members(9, n3="voter"), None], ids=["newer", "silent"])

@@ -17,6 +17,14 @@ _NODES = ("tests/integration/test_recovery_by_force.py",)
 LAST_RESORT = (
     # --- who hears whom ---
     Mutant(
+        "voters-that-nobody-can-ask-agree",
+        "broker/forming/joining.py",
+        "    agreeing = sum(not v.address and v.connected and v.match_index >= index for v in voters)\n",
+        "    agreeing = sum(not v.address for v in voters)\n",
+        masked="administrators of the simulator ask the leader of the core",
+        tests=("tests/forming/test_joining.py",),
+    ),
+    Mutant(
         "who-answers-the-second-time-only-is-lost",
         "broker/last_resort.py",
         "    if doubts.late:\n",
