@@ -19,8 +19,8 @@ LAST_RESORT = (
     Mutant(
         "voters-that-nobody-can-ask-agree",
         "broker/forming/joining.py",
-        "    agreeing = sum(not v.address and v.connected and v.match_index >= index for v in voters)\n",
-        "    agreeing = sum(not v.address for v in voters)\n",
+        "not v.address and v.connected and v.match_index >= index for v",
+        "not v.address for v",
         masked="administrators of the simulator ask the leader of the core",
         tests=("tests/forming/test_joining.py",),
     ),
