@@ -68,6 +68,7 @@ class Watch:
         self._in_doubt: dict[str, bool] = {}  # as of each node's last event
         self._append_entries = tuning.max_append_entries
         self._appends: dict[str, dict[str, int]] = {}  # to each peer, by each node's present event
+        self._ends: dict[str, int] = {}  # each node's last entry before that event
 
     @property
     def committed(self) -> int:
@@ -83,6 +84,7 @@ class Watch:
             self.pictures[node.name].is_running = False
             return
         replica = life.replica
+        self._ends[node.name] = replica.log.last_index
         self._in_doubt[node.name] = replica.repairs.is_at_work
         if life.calls:
             check_pulls(node, life)
@@ -122,6 +124,7 @@ class Watch:
     def on_stopped(self, node: Machine) -> None:
         """A process is gone."""
         self.pictures[node.name].is_running = False
+        self._ends.pop(node.name, None)
 
     def on_boot(self, node: Machine) -> None:
         """A process started: its memory is new, what it had promised is not."""
@@ -260,8 +263,8 @@ class Watch:
 
     def _on_append(self, node: Machine, to: str, frames: bytes) -> None:
         """No turn holds a node's loop for long: an append has few entries, and whoever is far
-        behind is sent few of them at once (ADR 27). What reaches the log's end was proposed just
-        now: each Send that waited for one in front of it has a real loop's turn of its own."""
+        behind is sent few of them at once (ADR 27). What was proposed within the event is no part
+        of it: each Send that waited for one in front of it has a real loop's turn of its own."""
         count = at = index = 0
         while at < len(frames):
             header = parse_header(frames, at)
@@ -269,7 +272,7 @@ class Watch:
             count += 1
         if count > self._append_entries:
             raise Defect("loop held", f"{node.name} sent {to} {count} entries in one append")
-        if node.life is not None and index == node.life.replica.log.last_index:
+        if node.life is not None and index > self._ends.get(node.name, 0):
             return
         appends = self._appends.setdefault(node.name, {})
         appends[to] = appends.get(to, 0) + 1
