@@ -129,10 +129,7 @@ def audit_delivery(
         left_out,
     )
     judged = _judge(whole, shares, engine, progress)
-    if mistake := min((each.mistake for each in judged if each.mistake), default=""):
-        raise UsageMistake(mistake)
-    if damage := next((each.damage for each in judged if each.damage), ""):
-        raise LogDamaged(damage)
+    _check_judged(judged)
     queues = sorted(
         (queue for each in judged for queue in each.queues),
         key=lambda queue: (queue.topic, queue.queue_id),
@@ -154,6 +151,19 @@ def audit_delivery(
         ),
         round(time.monotonic() - started, 4),
     )
+
+
+def _check_judged(judged: Sequence[Judged]) -> None:
+    """Returns if every share could be judged.
+
+    Raises:
+        UsageMistake: a history can't be used.
+        LogDamaged: the log can't be read to its end.
+    """
+    if mistake := min((each.mistake for each in judged if each.mistake), default=""):
+        raise UsageMistake(mistake)
+    if damage := next((each.damage for each in judged if each.damage), ""):
+        raise LogDamaged(damage)
 
 
 def _judge(whole: DeliveryTask, shares: int, engine: Engine, progress: Progress) -> list[Judged]:

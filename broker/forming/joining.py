@@ -7,7 +7,7 @@ It keeps nothing: whoever repeats it asks again and finishes what was begun.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -85,7 +85,25 @@ async def change(
     found = [(each, await calls.describe(each.address)) for each in wish.add]
     for newcomer, itself in found:
         _check(newcomer, itself, host)
-    request = cpb.ChangeMembersRequest(
+    request = await _request_of(calls, wish, found)
+    if wish.remove and (gone := await _gone_already(calls, leader, wish)) is not None:
+        tell(_told_of_gone(wish, gone))
+        return gone, True
+    members = await calls.change_members(leader, request)
+    for newcomer, itself in found:
+        if itself.state == UNFORMED:
+            await calls.join(newcomer.address, itself.disk_id)
+    members = await _until_fulfilled(calls, leader, wish, members, wait_s)
+    if not is_fulfilled(wish, members):
+        return members, False
+    return await _as_its_leader_sees_them(calls, members), True
+
+
+async def _request_of(
+    calls: JoiningCalls, wish: Wish, found: Sequence[tuple[Newcomer, Description]]
+) -> cpb.ChangeMembersRequest:
+    """What the leader is asked for. `found`: who is to come, as it says of itself."""
+    return cpb.ChangeMembersRequest(
         add=[
             cpb.NewMember(
                 node_id=newcomer.node_id,
@@ -102,16 +120,19 @@ async def change(
         demote=wish.demote,
         prefer=wish.prefer,
     )
-    if wish.remove and (gone := await _gone_already(calls, leader, wish)) is not None:
-        tell(_told_of_gone(wish, gone))
-        return gone, True
-    members = taken = await calls.change_members(leader, request)
-    for newcomer, itself in found:
-        if itself.state == UNFORMED:
-            await calls.join(newcomer.address, itself.disk_id)
+
+
+async def _until_fulfilled(
+    calls: JoiningCalls, leader: str, wish: Wish, taken: cpb.Members, wait_s: float
+) -> cpb.Members:
+    """The members once they are as wished, or as they are when that time is over. `taken`: as the
+    leader has taken the wish.
+
+    Raises:
+        Superseded: another administrator has asked for something else since.
+    """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + wait_s
-    asked = leader
+    deadline, asked, members = loop.time() + wait_s, leader, taken
     while not is_fulfilled(wish, members) and loop.time() < deadline:
         await asyncio.sleep(POLL_S)
         try:
@@ -124,9 +145,7 @@ async def change(
             members = heard
         if members.configuration_index > taken.configuration_index:
             _check_not_undone(wish, members)
-    if not is_fulfilled(wish, members):
-        return members, False
-    return await _as_its_leader_sees_them(calls, members), True
+    return members
 
 
 async def _gone_already(calls: JoiningCalls, leader: str, wish: Wish) -> cpb.Members | None:

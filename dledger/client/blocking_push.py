@@ -108,7 +108,11 @@ class BlockingPushConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        """Closes; who is interrupted waits for no handler."""
+        if kind is not None and not issubclass(kind, Exception):
+            self.abort()
+        else:
+            self.close()
 
     def abort(self) -> None:
         """See `PushConsumer.abort`."""

@@ -202,3 +202,35 @@ def test_push_consumer_is_closed_where_its_block_ends() -> None:
             await running
 
     check()
+
+
+def test_who_is_cancelled_in_the_block_of_a_push_consumer_waits_for_no_handler() -> None:
+    """As with producers: a handler may have half an hour."""
+
+    @async_test
+    async def check() -> None:
+        patient = PushOptions(drain_s=3_600)
+        async with stocked(1, 1) as (_group, client):
+            service = client.push_consumer("g", patient)
+            seen = asyncio.Event()
+
+            @service.on("t")
+            async def handle(_: object) -> None:
+                seen.set()
+                await asyncio.Event().wait()
+
+            async def work() -> None:
+                async with service:
+                    running.append(asyncio.ensure_future(service.run()))
+                    await asyncio.Event().wait()
+
+            running: list[asyncio.Future[None]] = []
+            working = asyncio.ensure_future(work())
+            async with asyncio.timeout(20):
+                await seen.wait()
+                working.cancel()
+                await asyncio.wait([working, *running])
+            assert working.cancelled()
+            assert running[0].cancelled()
+
+    check()

@@ -643,16 +643,23 @@ async def test_who_ends_before_the_rot_is_waited_for(monkeypatch: pytest.MonkeyP
     assert me.repairs.statistics().answers_refused == 0
 
 
-@pytest.mark.parametrize("is_given", [True, False], ids=["given", "not yet"])
+@pytest.mark.parametrize("case", ["given", "not yet", "both files"])
 @on_a_loop
-async def test_what_goes_while_it_is_asked_for_is_not_missed(is_given: bool) -> None:
+async def test_what_goes_while_it_is_asked_for_is_not_missed(case: str) -> None:
     """The log begins behind it by the time the answer is there: nothing is left that it could be
-    judged by, or one's own be read from, and nobody needs it."""
+    judged by, or one's own be read from, and nobody needs it. So does rot over the end of a file
+    and the begin of the next, where the log's front passes both at once."""
     me, peer = pair()
-    index = neighbours_in_a_place(peer.log)[20]
-    me.flip(peer.log.position_of(index) + 60)
-    later = next(each for each in edges(peer.log) if peer.log.position_of(each) >= SEGMENT)
-    if not is_given:
+    index, spoilt = neighbours_in_a_place(peer.log)[20], 1
+    files = 1
+    if case == "both files":
+        index = next(each for each in edges(peer.log) if peer.log.position_of(each) >= SEGMENT) - 1
+        spoilt, files = 2, 2
+    for each in range(index, index + spoilt):
+        me.flip(peer.log.position_of(each) + 60)
+    beyond = files * SEGMENT
+    later = next(each for each in edges(peer.log) if peer.log.position_of(each) >= beyond)
+    if case == "not yet":
         peer.ends_at = peer.through = index - 1
 
     def on_asking() -> None:
@@ -667,29 +674,6 @@ async def test_what_goes_while_it_is_asked_for_is_not_missed(is_given: bool) -> 
     assert not me.failures
     assert not me.is_in_doubt
     assert me.log.first_index == later
-    await me.repairs.stop()
-
-
-@on_a_loop
-async def test_what_goes_with_both_its_files_is_not_missed() -> None:
-    """Rot over the end of a file and the begin of the next: the log's front passes both at once."""
-    me, peer = pair()
-    second = next(each for each in edges(peer.log) if peer.log.position_of(each) >= SEGMENT)
-    for index in (second - 1, second):
-        me.flip(peer.log.position_of(index) + 60)
-    later = next(each for each in edges(peer.log) if peer.log.position_of(each) >= 2 * SEGMENT)
-
-    def on_asking() -> None:
-        if len(me.asked) == 1:
-            me.let_go_before(later)
-
-    me.on_asking = on_asking
-    assert me.scrub()
-    me.repairs.start()
-    while me.repairs.is_at_work and not me.failures:
-        await asyncio.sleep(0)
-    assert not me.failures
-    assert not me.is_in_doubt
     await me.repairs.stop()
 
 

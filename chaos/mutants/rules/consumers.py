@@ -505,6 +505,13 @@ CONSUMERS = (
         ("tests/audit/test_export.py",),
     ),
     _mutant(
+        "who-is-cancelled-in-a-block-waits-for-handlers",
+        "dledger/client/members/push.py",
+        "        await (self.abort() if is_over else self.close())\n",
+        "        await self.close()\n",
+        ("tests/client/test_any_argument.py",),
+    ),
+    _mutant(
         "broadcast-topic-is-never-whole",
         "dledger/client/members/membership.py",
         "if self.keeper is not None and (gained or assignment.whole):\n",

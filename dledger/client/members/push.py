@@ -327,7 +327,9 @@ class PushConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        """Closes; who is being cancelled or interrupted waits for no handler."""
+        is_over = kind is not None and not issubclass(kind, Exception)
+        await (self.abort() if is_over else self.close())
 
     async def _end(self) -> None:
         """No task is left, whatever became of the member. A thread that is at work goes on."""
