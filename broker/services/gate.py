@@ -8,32 +8,30 @@ has leadership confirmed first (ReadIndex). Source: Ongaro's dissertation, secti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import TRAITS, BrokerError, ErrorCode
 from dledger.core.errors import ReadRefused
 
 T = TypeVar("T")
 
-# What only a confirmed leader may say: a later one may know more.
-ABSENCES: Final = frozenset(
+# What anybody may say: it is about the request alone, about this node, or is never untrue again.
+_SAYABLE: Final = frozenset(
     {
-        ErrorCode.TOPIC_NOT_FOUND,
-        ErrorCode.TOPIC_REPLACED,
-        ErrorCode.QUEUE_NOT_FOUND,
-        ErrorCode.OFFSET_OUT_OF_RANGE,
-        ErrorCode.UNKNOWN_PRODUCER,
-        ErrorCode.OUT_OF_SEQUENCE,
-        ErrorCode.SESSION_ENDED,
-        ErrorCode.MEMBER_REPLACED,
-        ErrorCode.LEASE_LOST,
-        ErrorCode.GROUP_STYLED,
-        ErrorCode.RECEIPT_SUPERSEDED,
-        ErrorCode.QUEUE_CLOSED,
-        ErrorCode.TOPIC_NOT_WRITABLE,
-        ErrorCode.TOPIC_NOT_READABLE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_CORRUPT,
+        ErrorCode.WRONG_BROKER_GROUP,
+        ErrorCode.STRATEGY_UNKNOWN,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INTERNAL,
     }
+)
+# What only a confirmed leader may say, since a later one may know more: whatever else is for good,
+# and what a producer gives up for that expects to be the next in line.
+ABSENCES: Final = frozenset(
+    {code for code, traits in TRAITS.items() if not traits.is_retriable} - _SAYABLE
+    | {ErrorCode.OUT_OF_SEQUENCE}
 )
 
 
@@ -116,3 +114,21 @@ class Gate:
                 raise
         await self.confirm()
         return check()
+
+    async def denying_surely(self, work: Awaitable[T]) -> T:
+        """What `work` gives. An absence that it finds, on whatever way, is told once it is sure
+        that this node has led all the while.
+
+        Raises:
+            BrokerError: what `work` raises, NOT_LEADER, NOT_READY.
+        """
+        leadership = self.leadership
+        try:
+            return await work
+        except BrokerError as error:
+            if error.code not in ABSENCES:
+                raise
+            await self.confirm()
+            if self.leadership != leadership:  # it was found by what was known then
+                raise self._leadership.not_leader("leadership was lost meanwhile") from error
+            raise

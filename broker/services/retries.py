@@ -202,14 +202,14 @@ class Retries:
 
     async def _one(self, wish: SendBack, group: Group, failed: FailedMessage) -> Told | int:
         try:
-            return await self._send_back(wish, group, failed)
+            return await self._gate.denying_surely(self._send_back(wish, group, failed))
         except BrokerError as error:
             return error.failure
 
     async def _send_back(self, wish: SendBack, group: Group, failed: FailedMessage) -> int:
         """How often the message has failed, if it stays; 0: it is finished."""
         failures = 0
-        refusal: UnitRefusal | None = await self._gate.surely(lambda: self._refusal(wish, failed))
+        refusal: UnitRefusal | None = self._refusal(wish, failed)
         if refusal is None:
             unit, failures = await self._unit(wish, group, failed)
             if unit is not None:
@@ -303,10 +303,13 @@ class Retries:
         """
         self._check()
         ref = TopicRef(dead_letter_topic(group), incarnation)
-        topic = await self._gate.surely(lambda: self._reader.topic(ref))
+        return await self._gate.denying_surely(self._resend(ref, queue_id, offset))
+
+    async def _resend(self, ref: TopicRef, queue_id: int, offset: int) -> Resent:
+        topic = self._reader.topic(ref)
         ref = TopicRef(topic.name, topic.incarnation)
         record = self._read(ref, queue_id, offset)
-        destination = await self._gate.surely(lambda: self._reader.topic(_origin_of(record)))
+        destination = self._reader.topic(_origin_of(record))
         count = len(destination.next_offsets)
         numbers = self._state.queue_numbers.of(destination.incarnation, count)
         to = _origin_queue(record) % numbers.write_queues

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from google.protobuf.message import Message
+
 from broker.doors.grpc.errors import wire_error
 from broker.errors import BrokerError
 from chaos.checkers.history import History
@@ -19,6 +21,7 @@ from chaos.forming import form_disks
 from chaos.sim.ages import Ages
 from chaos.sim.archive import Archive
 from chaos.sim.defect import Defect
+from chaos.sim.denials import Denials
 from chaos.sim.group_watch import GroupWatch
 from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.machine import Life, Machine, Told
@@ -82,6 +85,7 @@ class World:
         self.snapshots = Snapshots(plan.random("snapshots"), self.archive)
         self.clients = ProcessLoop(self.timeline, "clients", 99)
         self.history = History()
+        self.denials = Denials()
         self.client_cuts: set[tuple[str, NodeId]] = set()
         self.transcript: deque[Line] = deque(maxlen=MAX_TRANSCRIPT)
         self._led: dict[NodeId, int] = {}  # the last term that each led
@@ -163,6 +167,8 @@ class World:
             if node.life is not None and node.life.replica.failure is not None:
                 node.judge(node.life)
             self._tell_of_leadership(node)
+            if node.life is not None:
+                self.denials.on_event(node.life)
             if node.rot:
                 node.note_repairs()
             self.watch.after_event(node)
@@ -246,16 +252,19 @@ class World:
             self._open_calls.get(node.name, {}).pop(future, None)
             self._answer(_fail, future, CallFailed(None, may_have_happened=False))
             return
+        term = self.denials.term_of_before(life)
         task = life.loop.create_task(node.serve(method, request))
-        task.add_done_callback(lambda done: self._respond(node, life, future, done))
+        task.add_done_callback(lambda done: self._respond(node, life, term, future, done))
 
     def _respond(
         self,
         node: SimNode,
         life: Life,
+        term: int,
         future: asyncio.Future[Any],
         done: asyncio.Task[object],
     ) -> None:
+        """`term`: of the node, if it was one of before as the call reached it; else 0."""
         self._open_calls.get(node.name, {}).pop(future, None)
         if done.cancelled() or node.life is not life:
             return
@@ -265,6 +274,7 @@ class World:
         if isinstance(error, BrokerError):
             wire = wire_error(error.failure)
             check_error(node.name, wire)
+            self.denials.check(node.name, life, term, wire)
             failure = CallFailed(wire, may_have_happened=wire.outcome == epb.MAY_HAVE_HAPPENED)
             self._answer(_fail, future, failure)
         elif error is not None:
@@ -274,6 +284,8 @@ class World:
         else:
             answer = done.result()
             check_message(node.name, answer)
+            if isinstance(answer, Message):
+                self.denials.check(node.name, life, term, answer)
             if isinstance(answer, pb.SendResponse):
                 for result in answer.results:
                     if not result.HasField("error") and not result.place_forgotten:

@@ -15,7 +15,41 @@ _KEPT = "no simulated operator deletes the brokers' own topics"
 _STYLES = ("tests/broker/test_styles.py",)
 _PUMP = ("tests/broker/test_delay_pump.py",)
 
+_DENIALS = ("tests/broker/test_denials.py",)
+
 RETRYING = (
+    Mutant(
+        "sent-back-denied-by-a-leader-of-before",
+        "broker/services/retries.py",
+        "await self._gate.denying_surely(self._send_back(wish, group, failed))",
+        "await self._send_back(wish, group, failed)",
+        seed=4_000_044,
+        tests=_DENIALS,
+    ),
+    Mutant(
+        "resent-denied-by-a-leader-of-before",
+        "broker/services/retries.py",
+        "await self._gate.denying_surely(self._resend(ref, queue_id, offset))",
+        "await self._resend(ref, queue_id, offset)",
+        masked=_RARE,
+        tests=_DENIALS,
+    ),
+    Mutant(
+        "absence-of-another-leadership-told",
+        "broker/services/gate.py",
+        "            if self.leadership != leadership:  # it was found by what was known then\n",
+        "            if False:\n",
+        masked="seldom is leadership lost and won again within a call that denies",
+        tests=_DENIALS,
+    ),
+    Mutant(
+        "given-up-for-a-queue-that-seems-to-end",
+        "dledger/client/members/sending_back.py",
+        "    return returned.work.message.queue_offset < failure.valid[0]\n",
+        "    return True\n",
+        masked="the simulator's members judge by themselves",
+        tests=("tests/client/members/test_spells.py",),
+    ),
     Mutant(
         "copy-checks-the-host-that-nobody-checked",
         "broker/leader/retries/copies.py",

@@ -130,7 +130,7 @@ class SendingBack:
         queue = returned.work.queue
         if isinstance(failure, LeaseLost):
             self._on_gone(queue)
-        elif isinstance(failure, OffsetOutOfRange) and self._is_last(returned):
+        elif _has_gone(returned, failure) and self._is_last(returned):
             self._give_up(returned)
         else:
             if self._spells.begins(queue, failure):
@@ -155,3 +155,10 @@ class SendingBack:
     def _keep(self, returned: Returned) -> None:
         self._member.on_kept(returned.work, clock())
         self._on_settled(returned.work.queue)
+
+
+def _has_gone(returned: Returned, failure: ClientError) -> bool:
+    """Whether the queue begins behind the message: nothing else makes it a message of the past."""
+    if not isinstance(failure, OffsetOutOfRange) or failure.valid is None:
+        return False
+    return returned.work.message.queue_offset < failure.valid[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,3 +126,45 @@ async def test_what_is_not_taken_back_is_told_once_a_queue_and_spell(
             await judge.refused_more(0)
             assert told(caplog) == {0: 2}
             judge.full = set()
+
+
+@async_test
+async def test_nothing_is_given_up_for_an_offset_that_has_not_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not even at the last attempt: a queue that seems to end before the message lacks it for
+    now. One that begins behind it lacks it for good."""
+    caplog.set_level(logging.WARNING, "dledger.client")
+    async with stocked(1, 2) as (group, client):
+        group.retries.takes_failed = True
+        ends: epb.OffsetRange | None = epb.OffsetRange(min_offset=0, max_offset=0)
+        asked = 0
+
+        def judged(record: Any, request: Any, failed: Any) -> int:
+            nonlocal asked
+            asked += 1
+            refusal = wire_error(epb.OFFSET_OUT_OF_RANGE, "outside")
+            if ends is not None:
+                refusal.valid.CopyFrom(ends)
+            raise Refusal(refusal)
+
+        group.retries._send_back = judged  # type: ignore[method-assign]
+        service = client.push_consumer("g", replace(PUSH, max_attempts=1))
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            raise ValueError
+
+        def given_up() -> int:
+            return sum("given up" in each.getMessage() for each in caplog.records)
+
+        async with running(service):
+            await until(lambda: asked >= 4)
+            ends, asked = None, 0
+            await until(lambda: asked >= 4)
+            assert (given_up(), group.members.frontier("g", "t")) == (0, 0)
+            ends = epb.OffsetRange(min_offset=1, max_offset=2)
+            await until(lambda: group.members.frontier("g", "t") == 1)
+            assert given_up() == 1
+            ends = epb.OffsetRange(min_offset=2, max_offset=2)
+            await until(lambda: group.members.frontier("g", "t") == 2)
