@@ -276,7 +276,7 @@ RETRYING = (
     Mutant(
         "what-is-gone-is-tried-for-ever",
         "dledger/client/members/sending_back.py",
-        "isinstance(failure, OffsetOutOfRange) and self._is_last(returned)",
+        "_has_gone(returned, failure) and self._is_last(returned)",
         "False",
         masked="the simulator's members are its own",
         tests=_NODES,
