@@ -586,7 +586,7 @@ class CommitLog:
         is written and the next start is an unclean one. Closing twice is harmless.
 
         Raises:
-            StorageFailed: the last flush failed.
+            StorageFailed: a flush failed, this last one or one before it.
         """
         if not self._is_open:
             return
@@ -602,8 +602,7 @@ class CommitLog:
             self.checkpoint.close()
 
     def _finish(self, *, is_clean: bool) -> None:
-        if self._queue.failed is not None:
-            return
+        self._queue.refuse_if_failed()  # while nobody listened any more, perhaps
         try:
             self._queue.finish()
             if is_clean:

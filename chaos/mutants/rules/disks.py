@@ -13,6 +13,14 @@ _DIRECTORY = ("tests/store/test_directory.py",)
 
 DISKS = (
     Mutant(
+        "flush-that-failed-at-the-stop-untold",
+        "store/commitlog.py",
+        "        self._queue.refuse_if_failed()  # while nobody listened any more, perhaps\n",
+        "        if self._queue.failed is not None:\n            return\n",
+        seed=4_200_035,
+        tests=("tests/store/test_flusher.py",),
+    ),
+    Mutant(
         "lock-that-cannot-be-looked-at-is-nobodys",
         "store/holding.py",
         "        if error.errno in _ABSENT:\n            return None\n",
