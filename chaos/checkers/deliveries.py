@@ -4,11 +4,16 @@
     handled-unsent        handled, and not in the log
     handled-after-commit  begun after the group's committed offset, as somebody had been told, had
                           passed it, though it had been done and had never failed
+    handled-again         begun again, though it had been done and had never failed, and nothing had
+                          come between its being done and its being committed (see `Troubles`)
     side-by-side          in order: a second message of the queue begun while one was at work
     out-of-turn           in order: begun before the one in front of it was done
+    handled-after-ack     one by one: asked for after the brokers had taken its acknowledgement
+    given-while-hidden    one by one: given to two while it was hidden from all but one
 
-That a message is handled twice is none: a member that dies has done what it hadn't committed, and
-the next one does it again. These are counted.
+That a message is handled twice may be: a member that dies has done what it hadn't committed, and
+the next one does it again. These are counted, by what was the matter. Of single messages nothing
+more is asked: whoever doesn't acknowledge in time has to expect it.
 
 Moments are those of one machine's monotonic clock, so they compare between processes. A member that
 was paused (SIGSTOP) is excused for what it had begun, or was about to begin: nothing can stop a
@@ -18,7 +23,7 @@ process between two of its instructions, and nobody promises that.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,6 +32,8 @@ from typing import Final, NamedTuple
 from chaos.checkers.anomalies import Anomaly
 
 ABOUT_TO_US: Final = 100_000  # after a pause: what was taken before it is begun by then
+COMMITTED_WITHIN_US: Final = 3_000_000  # what is done, by a member that nothing hinders
+RECOVERED_WITHIN_US: Final = 3_000_000  # after a fault: commits go through again
 SHOWN: Final = 20  # anomalies of one kind in one group; they are counted by the first words
 
 
@@ -35,6 +42,14 @@ class Place(NamedTuple):
 
     queue_id: int
     offset: int
+
+
+class Style(StrEnum):
+    """How a group is used: by leases on queues, in order or not, or one message at a time."""
+
+    ANY_ORDER = "any order"
+    IN_ORDER = "in order"
+    SINGLY = "singly"
 
 
 class How(StrEnum):
@@ -47,13 +62,16 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """One call of a handler. `member`: its process; an open one ends where it begins."""
+    """One call of a handler. `member`: its process; an open one ends where it begins. Of a single
+    message: when it was asked for, and when its acknowledgement was answered, if it was."""
 
     member: str
     value: str
     begun_us: int
     ended_us: int
     how: How
+    asked_us: int | None = None
+    settled_us: int | None = None
 
 
 class Told(NamedTuple):
@@ -65,6 +83,25 @@ class Told(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Troubles:
+    """What may come between a message's being done and its being committed.
+
+    A member commits a few times a second. If it lives on for `COMMITTED_WITHIN_US` after it has
+    done a message, isn't stopped, and no fault is on at the nodes, nobody handles that again.
+
+    Attributes:
+        nodes: from when to when faults were on at nodes or their links.
+        ends: when members' processes were killed or asked to end.
+        hidden_us: for so long a single message is hidden from others at the least; 0: nobody knows,
+            as clocks were changed.
+    """
+
+    nodes: Sequence[tuple[int, int]] = ()
+    ends: Mapping[str, int] = field(default_factory=dict)
+    hidden_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """All that is known of one consumer group.
 
@@ -73,10 +110,11 @@ class Group:
     """
 
     name: str
-    in_order: bool
+    style: Style
     handlings: Sequence[Handling]
     told: Sequence[Told]
     pauses: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    troubles: Troubles = field(default_factory=Troubles)
 
     def was_still(self, member: str, start_us: int, end_us: int) -> bool:
         """Whether a pause of the member reaches into that time."""
@@ -85,12 +123,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Over all messages of a group. `again`: handlings begun after the message had been done."""
+    """Over all messages of a group. `again`: handlings begun after the message had been done; of
+    them, by what was the matter with whoever had done it: its process ended, it was paused, faults
+    were on at nodes. What is left is an anomaly, or had failed before, or wasn't acknowledged."""
 
     handled: int
     done: int
     failed: int
     again: int
+    again_after_ends: int
+    again_after_pauses: int
+    again_beside_faults: int
 
 
 def find_delivery_anomalies(group: Group, stored: Mapping[str, Place]) -> list[Anomaly]:
@@ -101,7 +144,12 @@ def find_delivery_anomalies(group: Group, stored: Mapping[str, Place]) -> list[A
         *_bounded(_unsent(group, handlings, stored)),
         *_bounded(_after_commit(group, handlings, stored)),
     ]
-    if group.in_order:
+    if group.style is Style.SINGLY:
+        found += _bounded(_after_acknowledgement(group, handlings, stored))
+        found += _bounded(_given_while_hidden(group, handlings, stored))
+    else:
+        found += _bounded(_unprovoked(group, handlings, stored))
+    if group.style is Style.IN_ORDER:
         found += _bounded(_side_by_side(group, handlings, stored))
         found += _bounded(_out_of_turn(group, handlings, stored))
     return found
@@ -110,13 +158,20 @@ def find_delivery_anomalies(group: Group, stored: Mapping[str, Place]) -> list[A
 def count(group: Group) -> Counts:
     """How often."""
     done: set[str] = set()
-    again = 0
-    for each in sorted(group.handlings, key=lambda each: each.begun_us):
-        again += each.value in done
+    for each in group.handlings:
         if each.how is How.DONE:
             done.add(each.value)
+    causes = Counter(_cause(group, first, again) for first, again in _repeats(group.handlings))
     failed = sum(each.how is How.FAILED for each in group.handlings)
-    return Counts(len(group.handlings), len(done), failed, again)
+    return Counts(
+        len(group.handlings),
+        len(done),
+        failed,
+        causes.total(),
+        causes[_Cause.END],
+        causes[_Cause.PAUSE],
+        causes[_Cause.NODES],
+    )
 
 
 def takeover_us(
@@ -187,6 +242,100 @@ def _after_commit(
                 yield _anomaly(group, "handled-after-commit", place, detail)
         if each.how is How.DONE and was_done is None:
             done[each.value] = each.ended_us
+
+
+class _Cause(StrEnum):
+    """Why a message that had been done was handled again."""
+
+    END = "its process ended"
+    PAUSE = "its process stood still"
+    NODES = "a fault was on"
+    NONE = "nothing"
+
+
+def _repeats(handlings: Iterable[Handling]) -> Iterator[tuple[Handling, Handling]]:
+    """Handlings of what had been done, each beside the first that had done it."""
+    done: dict[str, Handling] = {}
+    for each in sorted(handlings, key=lambda each: each.begun_us):
+        first = done.get(each.value)
+        if first is not None and first.ended_us < each.begun_us:
+            yield first, each
+        if each.how is How.DONE and (first is None or each.ended_us < first.ended_us):
+            done[each.value] = each
+
+
+def _cause(group: Group, first: Handling, again: Handling) -> _Cause:
+    """What came between a message's being done and its being committed."""
+    done_us = first.ended_us
+    known_us = done_us + COMMITTED_WITHIN_US
+    ended_us = group.troubles.ends.get(first.member)
+    if ended_us is not None and ended_us <= known_us:
+        return _Cause.END
+    if group.was_still(first.member, done_us - RECOVERED_WITHIN_US, known_us):
+        return _Cause.PAUSE
+    until_us = min(known_us, again.begun_us)
+    for began_us, healed_us in group.troubles.nodes:
+        if began_us <= until_us and done_us <= healed_us + RECOVERED_WITHIN_US:
+            return _Cause.NODES
+    return _Cause.NONE
+
+
+def _unprovoked(
+    group: Group, handlings: Sequence[Handling], stored: Mapping[str, Place]
+) -> Iterator[Anomaly]:
+    """Of messages that never failed: those that did are given by other queues, and their way there
+    may have been in doubt at any time before."""
+    failed = {each.value for each in handlings if each.how is How.FAILED}
+    for first, again in _repeats(handlings):
+        place = stored.get(again.value)
+        is_clear = _cause(group, first, again) is _Cause.NONE
+        if place is not None and again.value not in failed and is_clear:
+            after_ms = (again.begun_us - first.ended_us) / 1000
+            detail = (
+                f"{again.member} began with {again.value} {after_ms:,.1f} ms after {first.member} "
+                "had done it, which wasn't hindered"
+            )
+            yield _anomaly(group, "handled-again", place, detail)
+
+
+def _after_acknowledgement(
+    group: Group, handlings: Sequence[Handling], stored: Mapping[str, Place]
+) -> Iterator[Anomaly]:
+    settled: dict[str, int] = {}
+    for each in handlings:
+        if each.settled_us is not None:
+            settled[each.value] = min(each.settled_us, settled.get(each.value, each.settled_us))
+    for each in handlings:
+        place, known_us = stored.get(each.value), settled.get(each.value)
+        if place is None or known_us is None or each.asked_us is None:
+            continue
+        if each.asked_us > known_us:
+            detail = (
+                f"{each.member} was given {each.value}, and had asked "
+                f"{(each.asked_us - known_us) / 1000:,.1f} ms after it was acknowledged"
+            )
+            yield _anomaly(group, "handled-after-ack", place, detail)
+
+
+def _given_while_hidden(
+    group: Group, handlings: Sequence[Handling], stored: Mapping[str, Place]
+) -> Iterator[Anomaly]:
+    """Two that have it within less than it is hidden for after the first of them had asked. Whoever
+    has failed gives it back."""
+    latest: dict[str, Handling] = {}
+    for each in handlings:
+        before, place = latest.get(each.value), stored.get(each.value)
+        latest[each.value] = each
+        if before is None or place is None or before.asked_us is None or each.asked_us is None:
+            continue
+        asked_us = min(before.asked_us, each.asked_us)
+        is_back = before.how is How.FAILED and before.ended_us <= each.begun_us
+        if each.begun_us < asked_us + group.troubles.hidden_us and not is_back:
+            detail = (
+                f"{each.member} has {each.value} {(each.begun_us - asked_us) / 1000:,.1f} ms after "
+                f"{before.member} had asked for it"
+            )
+            yield _anomaly(group, "given-while-hidden", place, detail)
 
 
 class _Passed:

@@ -29,7 +29,7 @@ from chaos.checkers.history import History, read_history
 from chaos.errors import OutputInTheWay, RunBroken
 from chaos.real.audited import GROUP_FOLDER, HISTORY_FILE, audited, audits
 from chaos.real.crew import BOOKS_FOLDER, CREW_FILE, Deliveries, read_deliveries
-from chaos.real.deliveries import check_deliveries
+from chaos.real.deliveries import check_deliveries, faults_of
 from chaos.real.finished import Finished, RunOptions
 from chaos.real.measure import FORMAT, anomaly_facts, event_count, power_cuts, report_facts
 from chaos.real.nemeses import NEMESES
@@ -219,7 +219,9 @@ def report(
         deliveries = _read_books(directory / BOOKS_FOLDER, had_any=bool(facts.get("deliveries")))
         if deliveries is not None:
             queues = facts["load"]["queues"]
-            delivered = check_deliveries(deliveries, history, queues, may_lose=bool(cuts))
+            delivered = check_deliveries(
+                deliveries, history, queues, faults_of(facts), may_lose=bool(cuts)
+            )
             anomalies, undecided = anomalies + delivered.anomalies, undecided + delivered.undecided
             facts["deliveries"] = delivered.facts
         facts |= anomaly_facts(anomalies)

@@ -21,12 +21,12 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from chaos.checkers.deliveries import Group, Handling, How, Told
+from chaos.checkers.deliveries import Group, Handling, How, Style, Told, Troubles
 from chaos.errors import RunBroken
 from chaos.real.patience import Patience
 from chaos.real.workload import TOPIC
@@ -39,7 +39,11 @@ ASK_DEADLINE_S: Final = 3.0
 POLL_S: Final = 0.05
 BOOKS_FOLDER: Final = "members"
 CREW_FILE: Final = "crew.json"
-GROUPS: Final = (("any-order", False), ("in-order", True))  # name, whether in order
+GROUPS: Final = {
+    "any-order": Style.ANY_ORDER,
+    "in-order": Style.IN_ORDER,
+    "one-by-one": Style.SINGLY,
+}
 
 
 @dataclass(slots=True)
@@ -53,6 +57,7 @@ class Process:
     book: Path
     begun_us: int
     is_meant_to_end: bool = False
+    asked_to_end_us: int | None = None  # by SIGKILL or SIGTERM
     stopped_at_us: int | None = None  # by SIGSTOP, and not gone on since
     pauses: list[tuple[int, int]] = field(default_factory=list)
 
@@ -84,11 +89,11 @@ class Crew:
         self._addresses = ",".join(addresses)
         self._seed = seed
         self.names = {
-            name: [f"{name}-{number}" for number in range(1, members + 1)] for name, _ in GROUPS
+            name: [f"{name}-{number}" for number in range(1, members + 1)] for name in GROUPS
         }
         self._processes: list[Process] = []
-        self._told: dict[str, list[Told]] = {name: [] for name, _ in GROUPS}
-        self._known: dict[str, dict[int, int]] = {name: {} for name, _ in GROUPS}
+        self._told: dict[str, list[Told]] = {name: [] for name in GROUPS}
+        self._known: dict[str, dict[int, int]] = {name: {} for name in GROUPS}
         self.deaths: list[Death] = []
         self.struck: dict[str, Process] = {}  # by a strike's label: whom it hit
 
@@ -107,7 +112,7 @@ class Crew:
         number = 1 + sum(each.member == member for each in self._processes)
         book = self._folder / f"{member}.{number}.jsonl"
         words = [
-            *(self._addresses, group, member, "order" if dict(GROUPS)[group] else "any"),
+            *(self._addresses, group, member, GROUPS[group]),
             *(TOPIC, str(book), f"{self._seed} {member} {number}"),
         ]
         with self._errors_of(book).open("wb") as errors:
@@ -134,12 +139,14 @@ class Crew:
         """SIGKILL."""
         process.is_meant_to_end = True
         self.resume(process)  # what was paused until now counts as paused
-        self.deaths.append(Death(process.group, process.name, _now_us()))
+        process.asked_to_end_us = _now_us()
+        self.deaths.append(Death(process.group, process.name, process.asked_to_end_us))
         self._signal(process, signal.SIGKILL)
 
     def terminate(self, process: Process) -> None:
         """SIGTERM: it is asked to end."""
         process.is_meant_to_end = True
+        process.asked_to_end_us = _now_us()
         self._signal(process, signal.SIGTERM)
 
     def pause(self, process: Process) -> None:
@@ -185,7 +192,7 @@ class Crew:
     async def watch(self, client: Client) -> None:
         """Asks again and again how far the groups are, until it is cancelled."""
         while True:
-            for group, _ in GROUPS:
+            for group in GROUPS:
                 try:
                     await self._ask(client, group)
                 except ClientError:
@@ -213,7 +220,7 @@ class Crew:
                     (await client.queue_offsets(TOPIC, each, deadline_s=ASK_DEADLINE_S)).max_offset
                     for each in range(queues)
                 ]
-                for group, _ in GROUPS:
+                for group in GROUPS:
                     offsets = await self._ask(client, group)
                     reached += sum(offsets.values())
                     left = sum(ends) - sum(offsets.values())
@@ -264,14 +271,19 @@ class Crew:
             if process.popen.stdin is not None:
                 process.popen.stdin.close()
 
-    def save(self) -> None:
-        """What the books don't say lies beside them; the processes have ended."""
+    def save(self, zero_us: int) -> None:
+        """What the books don't say lies beside them; the processes have ended.
+
+        Args:
+            zero_us: when the run's clock began, by the machine's.
+        """
         facts = {
+            "zero_us": zero_us,
             "deaths": [asdict(death) for death in self.deaths],
             "groups": [
                 {
                     "name": name,
-                    "in_order": in_order,
+                    "style": style,
                     "told": self._told[name],
                     "processes": [
                         {
@@ -279,12 +291,13 @@ class Crew:
                             "book": each.book.name,
                             "lines": len(_lines(each.book)),
                             "pauses": each.pauses,
+                            "asked_to_end_us": each.asked_to_end_us,
                         }
                         for each in self._processes
                         if each.group == name
                     ],
                 }
-                for name, in_order in GROUPS
+                for name, style in GROUPS.items()
             ],
         }
         (self._folder / CREW_FILE).write_text(json.dumps(facts) + "\n", encoding="utf-8")
@@ -316,6 +329,7 @@ class Deliveries:
 
     groups: list[Group]
     deaths: list[Death]
+    zero_us: int  # when the run's clock began, by the members'
 
 
 def read_deliveries(folder: Path) -> Deliveries | None:
@@ -331,7 +345,9 @@ def read_deliveries(folder: Path) -> Deliveries | None:
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))
         groups = [_group(folder, each) for each in facts["groups"]]
-        return Deliveries(groups, [Death(**each) for each in facts["deaths"]])
+        return Deliveries(
+            groups, [Death(**each) for each in facts["deaths"]], int(facts["zero_us"])
+        )
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise RunBroken(file, f"is no account of members: {error}") from error
 
@@ -342,10 +358,17 @@ def _group(folder: Path, facts: dict[str, Any]) -> Group:
         _check_book(folder / one["book"], one["lines"])
     return Group(
         facts["name"],
-        facts["in_order"],
+        Style(facts["style"]),
         [each for one in processes for each in _handlings(one["name"], folder / one["book"])],
         [Told(*each) for each in facts["told"]],
         {one["name"]: [(a, b) for a, b in one["pauses"]] for one in processes},
+        Troubles(
+            ends={
+                one["name"]: int(one["asked_to_end_us"])
+                for one in processes
+                if one["asked_to_end_us"] is not None
+            }
+        ),
     )
 
 
@@ -358,21 +381,27 @@ def _check_book(book: Path, lines: int) -> None:
 
 def _handlings(process: str, book: Path) -> list[Handling]:
     """What a process' book says. A line that was cut short by SIGKILL is none."""
-    begun: dict[str, int] = {}
+    begun: dict[str, tuple[int, int | None]] = {}
     found: list[Handling] = []
+    done: dict[str, int] = {}  # which of those found is the last that has done it
 
     def close(value: str, ended_us: int, how: How) -> None:
-        found.append(Handling(process, value, begun.pop(value), ended_us, how))
+        begun_us, asked_us = begun.pop(value)
+        if how is How.DONE:
+            done[value] = len(found)
+        found.append(Handling(process, value, begun_us, ended_us, how, asked_us))
 
     for line in map(json.loads, _lines(book)):
         us, what, value = int(line["us"]), str(line["what"]), str(line["value"])
         if what == "begin":
             if value in begun:
-                close(value, begun[value], How.OPEN)  # it was cancelled, and is tried again
-            begun[value] = us
+                close(value, begun[value][0], How.OPEN)  # it was cancelled, and is tried again
+            begun[value] = us, line.get("asked")
+        elif what == "settled":
+            found[done[value]] = replace(found[done[value]], settled_us=us)
         else:
             close(value, us, How(what))
-    for value, us in list(begun.items()):
+    for value, (us, _) in list(begun.items()):
         close(value, us, How.OPEN)
     return found
 

@@ -16,7 +16,7 @@ from broker.local_group import FlushName
 from chaos.checkers.anomalies import Anomaly
 from chaos.checkers.history import History
 from chaos.real.crew import BOOKS_FOLDER, read_deliveries
-from chaos.real.deliveries import check_deliveries
+from chaos.real.deliveries import Fault, check_deliveries
 from chaos.real.reading import Retained, missing_at_the_end
 from chaos.real.scenario import Load, Scenario, Step, Strike
 from chaos.real.verdict import ending, judge, untested
@@ -121,7 +121,11 @@ def check(finished: Finished) -> None:
     deliveries = read_deliveries(finished.options.directory / BOOKS_FOLDER)
     if deliveries is not None:
         queues = finished.options.load.queues
-        delivered = check_deliveries(deliveries, history, queues, may_lose=bool(cuts))
+        faults = [
+            Fault(band.nemesis, band.start_us // 1000, (band.end_us or finished.ended_us) // 1000)
+            for band in finished.bands
+        ]
+        delivered = check_deliveries(deliveries, history, queues, faults, may_lose=bool(cuts))
         finished.anomalies += delivered.anomalies
         finished.undecided += delivered.undecided
         finished.deliveries = delivered.facts

@@ -321,7 +321,7 @@ class Run:
             self._problem(f"the groups didn't get through: {missing}")
         for problem in await self.crew.dismiss():
             self._problem(problem)
-        self.crew.save()
+        self.crew.save(self.now_us.zero_us)
 
     # --- the end ------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ A schedule is a generator of steps. It is run through once before anything is st
 seed's random source, until the steps fill the run's time: so a node or a nemesis that doesn't
 exist is told at once, and the same seed gives the same schedule. What depends on the group's
 state (who leads) is decided when the step is taken. A file may also set `NODES`, `LOAD`,
-`RETAIN_BYTES` (nodes let the front of a log go that is longer) and `MEMBERS` (so many push
-consumers in each of two consumer groups, one of them in order).
+`RETAIN_BYTES` (nodes let the front of a log go that is longer) and `MEMBERS` (so many members
+in each of three consumer groups: push consumers in any order and in order, and simple consumers).
 
 This module knows steps, targets and files; what a nemesis does is `chaos.real.nemeses`'.
 """

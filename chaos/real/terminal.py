@@ -70,6 +70,10 @@ def _account(facts: Mapping[str, Any]) -> Table:
         words = f"{group['done']:,} / {group['failed']:,} / {group['again']:,}"
         name = f"group {group['name']}"
         table.add_row(f"{name}:\nmessages done / failures / begun again", words)
+        causes = ("again_after_ends", "again_after_pauses", "again_beside_faults")
+        if group["again"] and causes[0] in group:
+            of = "again after ends / after pauses / beside faults"
+            table.add_row(f"{name}:\n{of}", " / ".join(f"{group[each]:,}" for each in causes))
         spread = group["takeover_ms"]
         if spread is not None:
             figures = f"min / median / p99 / max of {spread['count']:,}"

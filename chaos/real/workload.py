@@ -93,6 +93,11 @@ class Clock:
     def __call__(self) -> int:
         return (time.monotonic_ns() - self._zero_ns) // 1000
 
+    @property
+    def zero_us(self) -> int:
+        """When it began, in microseconds of the machine's monotonic clock."""
+        return self._zero_ns // 1000
+
     def of_monotonic(self, seconds: float) -> int:
         """The moment that `time.monotonic()` gave as `seconds`."""
         return (int(seconds * 1e9) - self._zero_ns) // 1000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from chaos.checkers.deliveries import (
@@ -9,7 +11,9 @@ from chaos.checkers.deliveries import (
     Handling,
     How,
     Place,
+    Style,
     Told,
+    Troubles,
     count,
     find_delivery_anomalies,
     takeover_us,
@@ -17,6 +21,7 @@ from chaos.checkers.deliveries import (
 
 STORED = {f"q{queue}-{at}": Place(queue, at) for queue in range(2) for at in range(3)}
 MS = 1_000
+A_FAULT_ALL_ALONG = Troubles(nodes=((0, 100_000_000),))
 
 
 def done(member: str, value: str, begun_ms: int, ended_ms: int | None = None) -> Handling:
@@ -33,9 +38,12 @@ def group(
     *handlings: Handling,
     told: tuple[Told, ...] = (),
     in_order: bool = True,
+    style: Style | None = None,
     pauses: dict[str, list[tuple[int, int]]] | None = None,
+    troubles: Troubles = A_FAULT_ALL_ALONG,
 ) -> Group:
-    return Group("g", in_order, handlings, told, pauses or {})
+    style = style or (Style.IN_ORDER if in_order else Style.ANY_ORDER)
+    return Group("g", style, handlings, told, pauses or {}, troubles)
 
 
 def names(judged: Group) -> list[str]:
@@ -127,3 +135,96 @@ def test_takeover_lasts_until_every_queue_is_at_work_again() -> None:
     handlings.append(done("c#1", "q1-1", 150))
     assert takeover_us(group(*handlings), STORED, "a#1", 20 * MS, 1_000 * MS) == 130 * MS
     assert takeover_us(group(*handlings), STORED, "b#1", 5 * MS, 1_000 * MS) is None, "had none"
+
+
+LATE_MS = 10_000
+
+
+@pytest.mark.parametrize("style", [Style.ANY_ORDER, Style.IN_ORDER])
+@pytest.mark.parametrize(
+    ("troubles", "pauses", "cause"),
+    [
+        (Troubles(), {}, ""),
+        (Troubles(ends={"a#1": 51 * MS + 2_999 * MS}), {}, "again_after_ends"),
+        (Troubles(ends={"a#1": 51 * MS + 3_001 * MS}), {}, ""),
+        (Troubles(ends={"b#1": 54 * MS}), {}, ""),
+        (Troubles(), {"a#1": [(2_000 * MS, 9_000 * MS)]}, "again_after_pauses"),
+        (Troubles(), {"a#1": [(4_000 * MS, 9_000 * MS)]}, ""),
+        (Troubles(), {"b#1": [(54 * MS, 9_000 * MS)]}, ""),
+        (Troubles(nodes=((2_000 * MS, 2_500 * MS),)), {}, "again_beside_faults"),
+        (Troubles(nodes=((4_000 * MS, 9_000 * MS),)), {}, ""),
+    ],
+)
+def test_done_again_is_an_anomaly_where_nothing_was_the_matter(
+    style: Style, troubles: Troubles, pauses: dict[str, list[tuple[int, int]]], cause: str
+) -> None:
+    """What a member has done is committed within three seconds, if it lives, runs, and the nodes
+    are well; another's death is no excuse."""
+    judged = group(
+        *all_done(), done("b#1", "q1-2", LATE_MS), style=style, troubles=troubles, pauses=pauses
+    )
+    assert names(judged) == ([] if cause else ["handled-again"])
+    found = count(judged)
+    assert found.again == 1
+    counted = {
+        "again_after_ends": found.again_after_ends,
+        "again_after_pauses": found.again_after_pauses,
+        "again_beside_faults": found.again_beside_faults,
+    }
+    assert {name for name, number in counted.items() if number} == ({cause} if cause else set())
+
+
+def test_fault_that_was_over_long_before_provokes_nothing() -> None:
+    """Three seconds after it the group commits again."""
+    late = [replace(each, ended_us=each.ended_us + 20_000 * MS) for each in all_done()]
+    again = done("b#1", "q1-2", 40_000)
+    for healed_ms, found in ((17_060, []), (17_040, ["handled-again"])):
+        troubles = Troubles(nodes=((0, healed_ms * MS),))
+        assert names(group(*late, again, in_order=False, troubles=troubles)) == found
+
+
+def test_what_failed_before_may_come_again_whenever() -> None:
+    """Its way to the retries may have been in doubt."""
+    failed = Handling("a#1", "q1-2", 51 * MS, 52 * MS, How.FAILED)
+    judged = group(
+        *all_done(), failed, done("b#1", "q1-2", LATE_MS), in_order=False, troubles=Troubles()
+    )
+    assert names(judged) == []
+
+
+def singly(
+    member: str,
+    value: str,
+    asked_ms: int,
+    begun_ms: int,
+    settled_ms: int | None = None,
+    how: How = How.DONE,
+) -> Handling:
+    settled_us = None if settled_ms is None else settled_ms * MS
+    end_us = begun_ms * MS + 500
+    return Handling(member, value, begun_ms * MS, end_us, how, asked_ms * MS, settled_us)
+
+
+def one_by_one(*handlings: Handling, hidden_ms: int = 0) -> list[str]:
+    troubles = Troubles(hidden_us=hidden_ms * MS)
+    return names(
+        group(*all_done("q1-2"), *handlings, style=Style.SINGLY, troubles=troubles),
+    )
+
+
+def test_nobody_is_given_what_was_acknowledged_before_he_asked() -> None:
+    """Whoever had asked before may be; and whoever didn't acknowledge has to expect it."""
+    first = singly("a#1", "q1-2", 60, 61, 70)
+    assert one_by_one(first, singly("b#1", "q1-2", 70, 80)) == []
+    assert one_by_one(first, singly("b#1", "q1-2", 71, 80)) == ["handled-after-ack"]
+    assert one_by_one(singly("a#1", "q1-2", 60, 61), singly("b#1", "q1-2", 9_000, 9_100)) == []
+
+
+def test_a_hidden_message_is_in_one_hand() -> None:
+    """Until its time is over, or its worker gives it back."""
+    first, returned = (singly("a#1", "q1-2", 60, 61, how=how) for how in (How.DONE, How.FAILED))
+    soon, late = singly("b#1", "q1-2", 62, 159), singly("b#1", "q1-2", 62, 160)
+    assert one_by_one(first, soon, hidden_ms=100) == ["given-while-hidden"]
+    assert one_by_one(first, late, hidden_ms=100) == []
+    assert one_by_one(returned, soon, hidden_ms=100) == []
+    assert one_by_one(first, soon) == [], "clocks were changed"
