@@ -35,6 +35,7 @@ from chaos.mutants.rules.last_resort import LAST_RESORT
 from chaos.mutants.rules.later_logs import LATER_LOGS
 from chaos.mutants.rules.later_starts import LATER_STARTS
 from chaos.mutants.rules.leader import LEADER
+from chaos.mutants.rules.leashes import LEASHES
 from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.log_start import LOG_START
 from chaos.mutants.rules.members import MEMBERS
@@ -98,6 +99,7 @@ _RULES = (
     *FILTERS,
     *VERDICTS,
     *FAKES,
+    *LEASHES,
 )
 
 MUTANTS = tuple(seen_by_applications(_RULES))

@@ -9,7 +9,7 @@ is there.
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import tempfile
 from itertools import count
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Self
 
 from dledger.client.blocking import BlockingClient
 from dledger.testing.errors import GroupFailed
-from dledger.testing.warm import shared
+from dledger.testing.warm import remove, shared
 
 
 class BrokerGroup:
@@ -32,6 +32,7 @@ class BrokerGroup:
     """
 
     def __init__(self, nodes: int = 3) -> None:
+        self._owner = os.getpid()
         self._directory = Path(tempfile.mkdtemp(prefix="dledger-test-"))
         self._numbers = count(1)
         self._addresses: dict[str, str] = {}
@@ -88,13 +89,14 @@ class BrokerGroup:
         self._group("start", node)
 
     def close(self) -> None:
-        """The nodes are killed, their folder is removed."""
-        if not self._is_open:
+        """The nodes are killed, their folder is removed. In a process that was forked from the one
+        that began the group nothing happens: it isn't that one's to end."""
+        if not self._is_open or os.getpid() != self._owner:
             return
         self._is_open = False
         for folder in sorted(self._directory.glob("*/node.toml")):
             self._group("kill", folder.parent.name, tolerated=True)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        remove(self._directory)
 
     def __enter__(self) -> Self:
         return self

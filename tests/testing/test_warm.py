@@ -13,6 +13,7 @@ import pytest
 
 from broker.local_group.process import ProcessIdentity, is_running
 from dledger.testing import GroupFailed
+from dledger.testing import warm as leash
 from dledger.testing.warm import Forked, WarmProgram
 
 WAIT_S = 60.0
@@ -79,6 +80,20 @@ def test_nodes_die_with_the_warm_process(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         warm.run("version")
     warm.close()
+
+
+def test_who_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its folders are removed for it."""
+    monkeypatch.setattr(leash, "END_S", 0.1)
+    warm = WarmProgram()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    warm.remove_in_the_end(folder)
+    warm._process.send_signal(signal.SIGSTOP)
+    warm.close()
+    assert not folder.exists()
+    assert not warm.path.parent.exists()
+    assert warm._process.returncode == -signal.SIGKILL
 
 
 def test_what_cannot_be_imported_is_told() -> None:

@@ -1,0 +1,57 @@
+"""Defects in what ties the nodes of a test to its process, `dledger/testing`: nodes and folders
+that are left behind, or go too early."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaos.mutants.mutant import Mutant
+
+_NO_PROCESSES: Final = "the simulator has no processes"
+_WARM: Final = "dledger/testing/warm.py"
+_GROUP: Final = "dledger/testing/broker_group.py"
+_FORKS: Final = "tests/testing/test_forks.py::"
+_OF_WARM: Final = "tests/testing/test_warm.py::"
+
+
+def _mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(f"leash-{name}", file, old, new, masked=_NO_PROCESSES, tests=tests)
+
+
+LEASHES = (
+    _mutant(
+        "held-by-forked-children",
+        _WARM,
+        "        program.let_go()\n",
+        "        pass\n",
+        f"{_FORKS}test_a_forked_child_is_no_reason_to_go_on",
+    ),
+    _mutant(
+        "cut-by-forked-children",
+        _WARM,
+        "if os.getpid() != self._owner:",
+        "if self._owner < 0:",
+        f"{_FORKS}test_a_forked_child_that_ends_ends_nothing_else",
+    ),
+    _mutant(
+        "shared-with-forked-children",
+        _WARM,
+        "    global _shared\n    _shared = None\n",
+        "",
+        f"{_FORKS}test_a_forked_child_has_a_warm_process_of_its_own",
+    ),
+    _mutant(
+        "forked-children-end-groups",
+        _GROUP,
+        "if not self._is_open or os.getpid() != self._owner:",
+        "if not self._is_open:",
+        f"{_FORKS}test_a_forked_child_that_ends_ends_nothing_else",
+    ),
+    _mutant(
+        "leaves-folders-of-the-killed",
+        _WARM,
+        "for folder in self._folders:",
+        "for folder in self._folders[:1]:",
+        f"{_OF_WARM}test_who_does_not_end_is_killed",
+    ),
+)
