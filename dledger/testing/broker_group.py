@@ -43,6 +43,9 @@ class BrokerGroup:
             self._group("up", "--nodes", str(nodes))
             known = json.loads((self._directory / "group.json").read_text())["nodes"]
             self._addresses = {node["id"]: node["address"] for node in known}
+        except OSError as error:
+            self.close()
+            raise GroupFailed(f"no group could be started: {error}") from error
         except BaseException:
             self.close()
             raise
@@ -90,13 +93,22 @@ class BrokerGroup:
 
     def close(self) -> None:
         """The nodes are killed, their folder is removed. In a process that was forked from the one
-        that began the group nothing happens: it isn't that one's to end."""
+        that began the group nothing happens: it isn't that one's to end.
+
+        Raises:
+            GroupFailed: the nodes couldn't be killed; they end with the tests' process.
+        """
         if not self._is_open or os.getpid() != self._owner:
             return
         self._is_open = False
-        for folder in sorted(self._directory.glob("*/node.toml")):
-            self._group("kill", folder.parent.name, tolerated=True)
-        remove(self._directory)
+        try:
+            for folder in sorted(self._directory.glob("*/node.toml")):
+                self._group("kill", folder.parent.name, tolerated=True)
+        except GroupFailed:
+            if self._warm.is_running:
+                raise
+        finally:
+            remove(self._directory)
 
     def __enter__(self) -> Self:
         return self
@@ -115,7 +127,13 @@ class BrokerGroup:
 
     def _group(self, *words: str, tolerated: bool = False) -> str:
         """What a command of `dledger group` prints."""
-        done = self._warm.run("group", *words, "--dir", str(self._directory))
+        try:
+            done = self._warm.run("group", *words, "--dir", str(self._directory))
+        except OSError as error:
+            gone = (
+                "" if self._warm.is_running else "; what the nodes came from is gone, they with it"
+            )
+            raise GroupFailed(f"dledger group {' '.join(words)}: {error}{gone}") from error
         if done.returncode and not tolerated:
             raise GroupFailed(f"dledger group {' '.join(words)}: {done.stderr.strip()}")
         return done.stdout

@@ -19,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -124,8 +125,17 @@ class WarmProgram:
             raise GroupFailed(f"dledger can't be started: {said.strip()}")
         self.remove_in_the_end(self._folder)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it can be asked; if not, what it had forked is over as well."""
+        return self._process.poll() is None
+
     def remove_in_the_end(self, folder: Path) -> None:
-        """The folder is removed when the tests' process is gone, unless it is before."""
+        """The folder is removed when the tests' process is gone, unless it is before.
+
+        Raises:
+            OSError: the warm process isn't there.
+        """
         self._folders.append(folder)
         with connected(self.path) as connection:
             connection.send(json.dumps({"remove": str(folder)}).encode())
@@ -137,6 +147,7 @@ class WarmProgram:
 
         Raises:
             TimeoutError: it still runs.
+            OSError: the warm process isn't there, or can't fork.
         """
         with (
             Path(os.devnull).open("rb") as nothing,
@@ -189,12 +200,23 @@ def remove(folder: Path) -> None:
         time.sleep(0.01)
 
 
+@contextmanager
+def in_short(path: Path) -> Iterator[str]:
+    """A name for a socket's address, which has 107 bytes, however far down it is."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
 def connected(path: Path) -> socket.socket:
     """A connection to the warm process."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.settimeout(START_S)
-        connection.connect(str(path))
+        with in_short(path) as name:
+            connection.connect(name)
     except BaseException:
         connection.close()
         raise
@@ -219,9 +241,13 @@ _shared: WarmProgram | None = None
 
 
 def shared() -> WarmProgram:
-    """This process's warm program, begun with the first call."""
+    """This process's warm program: begun with the first call, and anew where it has died since.
+
+    Raises:
+        GroupFailed: it doesn't start.
+    """
     global _shared
-    if _shared is None:
+    if _shared is None or not _shared.is_running:
         _shared = WarmProgram()
     return _shared
 

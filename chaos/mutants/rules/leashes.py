@@ -54,4 +54,32 @@ LEASHES = (
         "for folder in self._folders[:1]:",
         f"{_OF_WARM}test_who_does_not_end_is_killed",
     ),
+    _mutant(
+        "of-the-dead-is-shared",
+        _WARM,
+        "if _shared is None or not _shared.is_running:",
+        "if _shared is None:",
+        f"{_OF_WARM}test_a_group_whose_warm_process_died_says_so_and_goes",
+    ),
+    _mutant(
+        "of-the-dead-fails-at-the-end",
+        _GROUP,
+        "            if self._warm.is_running:\n                raise\n",
+        "            raise\n",
+        f"{_OF_WARM}test_a_group_whose_warm_process_died_says_so_and_goes",
+    ),
+    _mutant(
+        "that-fails-keeps-the-folder",
+        _GROUP,
+        "        finally:\n            remove(self._directory)\n",
+        "        remove(self._directory)\n",
+        f"{_OF_WARM}test_a_group_that_cannot_be_ended_leaves_no_folder",
+    ),
+    _mutant(
+        "is-no-longer-than-a-path",
+        _WARM,
+        'yield f"/proc/self/fd/{folder}/{path.name}"',
+        "yield str(path)",
+        f"{_OF_WARM}test_folders_for_temporary_files_may_be_far_down",
+    ),
 )
