@@ -14,11 +14,14 @@ import tempfile
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from dledger.client.blocking import BlockingClient
 from dledger.testing.errors import GroupFailed
 from dledger.testing.warm import remove, shared
+
+LOG_LINES: Final = 20  # of each node's log, where a start fails
+LOG_BYTES: Final = 8 << 10
 
 
 class BrokerGroup:
@@ -28,7 +31,7 @@ class BrokerGroup:
         nodes: 1, 3, or what `dledger group up` allows.
 
     Raises:
-        GroupFailed: they could not be started.
+        GroupFailed: they could not be started; with the end of each node's log.
     """
 
     def __init__(self, nodes: int = 3) -> None:
@@ -40,7 +43,7 @@ class BrokerGroup:
         try:
             self._warm = shared()
             self._warm.remove_in_the_end(self._directory)
-            self._group("up", "--nodes", str(nodes))
+            self._begin("*", "up", "--nodes", str(nodes))
             known = json.loads((self._directory / "group.json").read_text())["nodes"]
             self._addresses = {node["id"]: node["address"] for node in known}
         except OSError as error:
@@ -87,9 +90,13 @@ class BrokerGroup:
         self._signal(node, "CONT")
 
     def restart(self, node: str) -> None:
-        """The node runs, whether it did before or not, and answers."""
+        """The node runs, whether it did before or not, and answers.
+
+        Raises:
+            GroupFailed: there is no such node, or it doesn't start; with the end of its log.
+        """
         self._group("kill", node, tolerated=True)
-        self._group("start", node)
+        self._begin(node, "start", node)
 
     def close(self) -> None:
         """The nodes are killed, their folder is removed. In a process that was forked from the one
@@ -125,6 +132,20 @@ class BrokerGroup:
         told: str = json.loads(self._group("kill", node, "--signal", name, "--json"))["id"]
         return told
 
+    def _begin(self, nodes: str, *words: str) -> None:
+        """Nodes are started. If that fails, the error has what their logs say last, and no names in
+        a folder that is gone with the group: it is what a build keeps.
+
+        Args:
+            nodes: a pattern of their names.
+        """
+        try:
+            self._group(*words)
+        except GroupFailed as error:
+            logs = sorted(self._directory.glob(f"{nodes}/node.log"))
+            said = "\n".join([str(error), *map(_end, logs)])
+            raise GroupFailed(said.replace(f"{self._directory}/", "")) from error.__cause__
+
     def _group(self, *words: str, tolerated: bool = False) -> str:
         """What a command of `dledger group` prints."""
         try:
@@ -137,3 +158,11 @@ class BrokerGroup:
         if done.returncode and not tolerated:
             raise GroupFailed(f"dledger group {' '.join(words)}: {done.stderr.strip()}")
         return done.stdout
+
+
+def _end(log: Path) -> str:
+    """What a node's log says last: so many lines, or bytes."""
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
+        lines = file.read().decode("utf-8", errors="replace").splitlines()
+    return "\n  ".join([f"{log} ends:", *lines[-LOG_LINES:]])

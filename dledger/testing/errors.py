@@ -11,7 +11,8 @@ from dledger.outcome import Outcome
 
 
 class GroupFailed(Exception):
-    """The program `dledger` could not do what the test asked for; the text is its own."""
+    """The program `dledger` could not do what the test asked for. The text is its own; after a
+    start that failed, the end of each node's log is below it."""
 
     retriable: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = Outcome.MAY_HAVE_HAPPENED

@@ -76,6 +76,20 @@ LEASHES = (
         f"{_OF_WARM}test_a_group_that_cannot_be_ended_leaves_no_folder",
     ),
     _mutant(
+        "hides-why-a-start-failed",
+        _GROUP,
+        '"\\n".join([str(error), *map(_end, logs)])',
+        "str(error)",
+        "tests/testing/test_groups.py::test_failed_start_shows_the_logs",
+    ),
+    _mutant(
+        "names-what-is-gone",
+        _GROUP,
+        'said.replace(f"{self._directory}/", "")',
+        "said",
+        "tests/testing/test_groups.py::test_failed_start_shows_the_logs",
+    ),
+    _mutant(
         "is-no-longer-than-a-path",
         _WARM,
         'yield f"/proc/self/fd/{folder}/{path.name}"',
