@@ -24,6 +24,7 @@ from chaos.mutants.rules.disks import DISKS
 from chaos.mutants.rules.divergence import DIVERGENCE
 from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
+from chaos.mutants.rules.entering import ENTERING
 from chaos.mutants.rules.fakes import FAKES
 from chaos.mutants.rules.fast_way import FAST_WAY
 from chaos.mutants.rules.filters import FILTERS
@@ -100,6 +101,7 @@ _RULES = (
     *VERDICTS,
     *FAKES,
     *LEASHES,
+    *ENTERING,
 )
 
 MUTANTS = tuple(seen_by_applications(_RULES))
