@@ -65,6 +65,7 @@ class BrokerGroup:
 
     def topic(self, queues: int = 1) -> str:
         """The name of a new topic."""
+        self._check_open()
         name = f"topic-{next(self._numbers)}"
         with BlockingClient.connect(self.addresses) as client:
             client.create_topic(name, queues=queues, if_not_exists=True)
@@ -95,6 +96,7 @@ class BrokerGroup:
         Raises:
             GroupFailed: there is no such node, or it doesn't start; with the end of its log.
         """
+        self._check_open()
         self._group("kill", node, tolerated=True)
         self._begin(node, "start", node)
 
@@ -118,6 +120,7 @@ class BrokerGroup:
             remove(self._directory)
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(
@@ -128,7 +131,12 @@ class BrokerGroup:
     ) -> None:
         self.close()
 
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise GroupFailed("the group is closed")
+
     def _signal(self, node: str, name: str) -> str:
+        self._check_open()
         told: str = json.loads(self._group("kill", node, "--signal", name, "--json"))["id"]
         return told
 

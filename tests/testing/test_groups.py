@@ -108,6 +108,35 @@ def test_node_that_does_not_come_back_shows_its_log() -> None:
         assert str(group._directory) not in str(caught.value)
 
 
+def test_closed_group_says_so() -> None:
+    """At once; its nodes are no more looked for."""
+    real, fake = BrokerGroup(nodes=1), BlockingFakeGroup()
+    topic = fake.topic()
+    for _ in range(2):
+        real.close()
+        fake.close()
+    of_fake = (
+        fake.__enter__,
+        fake.topic,
+        fake.kill,
+        fake.pause,
+        fake.resume,
+        lambda: fake.bodies(topic),
+        lambda: fake.refuse("BUSY"),
+    )
+    of_real = (
+        real.__enter__,
+        real.topic,
+        real.kill,
+        real.pause,
+        lambda: real.resume("n1"),
+        lambda: real.restart("n1"),
+    )
+    for call in (*of_real, *of_fake):
+        with pytest.raises(GroupFailed, match="the group is closed"):
+            call()
+
+
 def test_fake_loses_an_answer_after_it_has_acted(dledger_fake: BlockingFakeGroup) -> None:
     """The client asks again, and is told that it was stored before."""
     topic = dledger_fake.topic()
