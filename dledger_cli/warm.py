@@ -43,7 +43,7 @@ from typing import Any, Final, NoReturn
 import typer.main
 
 from broker.local_group.process import identity_of, use_spawner
-from dledger.testing.warm import MESSAGE_BYTES
+from dledger.testing.warm import MESSAGE_BYTES, in_short
 from dledger_cli.app import PROGRAMS, app
 from dledger_cli.warm_nodes import forked_by
 
@@ -61,7 +61,8 @@ class Nursery:
         self._folders: list[str] = []
         self._running: dict[int, socket.socket] = {}
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._door.bind(path)
+        with in_short(Path(path)) as name:
+            self._door.bind(name)
         self._door.listen(BACKLOG)
         self._ended, wakes = socket.socketpair()
         os.set_blocking(wakes.fileno(), False)

@@ -380,7 +380,8 @@ class LocalGroup:
             if time.monotonic() >= deadline:
                 silent = [view.id for view in status.nodes if not view.alive]
                 detail = f"no answer from {', '.join(silent)}" if silent else "no serving leader"
-                raise NoAnswer(f"{detail} after {timeout_s:g} s (logs in {self.directory}/*/)")
+                logs = self.directory / "*" / "node.log"
+                raise NoAnswer(f"{detail} after {timeout_s:g} s (logs: {logs})")
             await asyncio.sleep(POLL_INTERVAL_S)
 
     def _check_alive(self, log_ends: dict[str, int]) -> None:

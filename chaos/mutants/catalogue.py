@@ -24,6 +24,7 @@ from chaos.mutants.rules.disks import DISKS
 from chaos.mutants.rules.divergence import DIVERGENCE
 from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
+from chaos.mutants.rules.entering import ENTERING
 from chaos.mutants.rules.fakes import FAKES
 from chaos.mutants.rules.fast_way import FAST_WAY
 from chaos.mutants.rules.filters import FILTERS
@@ -35,6 +36,7 @@ from chaos.mutants.rules.last_resort import LAST_RESORT
 from chaos.mutants.rules.later_logs import LATER_LOGS
 from chaos.mutants.rules.later_starts import LATER_STARTS
 from chaos.mutants.rules.leader import LEADER
+from chaos.mutants.rules.leashes import LEASHES
 from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.log_start import LOG_START
 from chaos.mutants.rules.members import MEMBERS
@@ -98,6 +100,8 @@ _RULES = (
     *FILTERS,
     *VERDICTS,
     *FAKES,
+    *LEASHES,
+    *ENTERING,
 )
 
 MUTANTS = tuple(seen_by_applications(_RULES))

@@ -109,6 +109,7 @@ class BlockingClient:
             thread.stop()
             raise
         self._is_leaving = False
+        self._producers = []  # those of before ended with their thread
         self._thread = thread
         return self
 

@@ -212,6 +212,7 @@ class BlockingConsumer:
             self._thread.call(self._consumer.close())
 
     def __enter__(self) -> Self:
+        self._consumer._check_open()
         return self
 
     def __exit__(

@@ -282,6 +282,8 @@ class BlockingProducer:
         return self._thread.call(read())
 
     def __enter__(self) -> Self:
+        if self._closed:
+            raise ProducerClosed("the producer was closed")
         return self
 
     def __exit__(

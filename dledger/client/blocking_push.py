@@ -100,6 +100,7 @@ class BlockingPushConsumer:
             self._thread.call(self._consumer.close())
 
     def __enter__(self) -> Self:
+        self._consumer._check_open()
         return self
 
     def __exit__(

@@ -19,7 +19,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from dledger.client.errors import ConsumerInUse, InvalidArgument
+from dledger.client.errors import ClientClosed, ConsumerInUse, InvalidArgument
 from dledger.client.hooks import HookFailures, Surrounding
 from dledger.client.options import ConsumerOptions, StartFrom
 from dledger.client.owner import Owner
@@ -116,7 +116,7 @@ class PullConsumer:
         self._on_closed = on_closed
         self._owner = Owner()
         self._loop: weakref.ref[object] | None = None  # the loop over this consumer, if any lives
-        self._taking = False
+        self._taking = self._is_closed = False
         told = asyncio.get_running_loop().call_exception_handler
         around = options.around
         failures = HookFailures("around", told)
@@ -261,6 +261,10 @@ class PullConsumer:
 
     # --- the end ------------------------------------------------------------------------------
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the consumer is closed")
+
     def stop(self) -> None:
         """Ends the iteration; what was fetched and not handed over is dropped."""
         self._reading.stop()
@@ -278,6 +282,7 @@ class PullConsumer:
         trace: TracebackType | None,
     ) -> None:
         """Closes; what is around the message in hand is left with the error that ended its loop."""
+        self._is_closed = True
         if self._surrounding is not None:
             self._surrounding.leave(kind, error, trace)
         self.stop()
@@ -287,6 +292,7 @@ class PullConsumer:
             self._on_closed(self)
 
     async def __aenter__(self) -> Self:
+        self._check_open()
         return self
 
     async def __aexit__(

@@ -53,7 +53,15 @@ class Delivery:
         attempt: how often it was handed out, this time included.
     """
 
-    __slots__ = ("_consumer", "_renewing", "attempt", "is_settled", "message", "receipt")
+    __slots__ = (
+        "_consumer",
+        "_is_left",
+        "_renewing",
+        "attempt",
+        "is_settled",
+        "message",
+        "receipt",
+    )
 
     def __init__(self, consumer: Settles, message: Message, attempt: int, receipt: Receipt) -> None:
         self.message = message
@@ -61,6 +69,7 @@ class Delivery:
         self.receipt = receipt
         self._consumer = consumer
         self._renewing: asyncio.Task[None] | None = None
+        self._is_left = False  # by who was in it; closing settles what is in hand, too
         self.is_settled = False
 
     def __repr__(self) -> str:
@@ -106,6 +115,8 @@ class Delivery:
     async def __aenter__(self) -> Message:
         if self._renewing is not None:
             raise InvalidArgument("the delivery is being worked on already")
+        if self._is_left and self.is_settled:
+            raise InvalidArgument("the message was acknowledged or given back")
         loop = asyncio.get_running_loop()
         self._renewing = loop.create_task(self._renew(), name="delivery-renewal")
         return self.message
@@ -116,6 +127,7 @@ class Delivery:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._is_left = True
         renewing, self._renewing = self._renewing, None
         if renewing is not None:
             renewing.cancel()

@@ -375,7 +375,7 @@ class ProducerClosed(ClientError):
 
 
 class ClientClosed(ClientError):
-    """The client was closed."""
+    """The client was closed, or the consumer."""
 
     code = "CLIENT_CLOSED"
 

@@ -473,6 +473,8 @@ class Producer:
                 await asyncio.wait(searches)
 
     async def __aenter__(self) -> Self:
+        if self._closing:
+            raise ProducerClosed("the producer was closed")
         return self
 
     async def __aexit__(

@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from dledger.testing.errors import GroupFailed
 from dledger.testing.fake_nodes import FakeGroup, FakeNode
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import errors_pb2 as epb
@@ -107,6 +108,7 @@ class BlockingFakeGroup:
 
     def kill(self, number: int = 0) -> None:
         """A node's port closes and its connections break; the next living one leads."""
+        self._check_open()
         self._run(self._kill(self._group.nodes[number]))
 
     def pause(self, number: int = 0) -> None:
@@ -127,6 +129,7 @@ class BlockingFakeGroup:
         self._loop.close()
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(
@@ -154,7 +157,13 @@ class BlockingFakeGroup:
         living = [other for other in self._group.nodes if other.is_listening]
         self._group.elect(living[0] if living else None)
 
+    def _check_open(self) -> None:
+        if self._loop.is_closed():
+            raise GroupFailed("the group is closed")
+
     def _act(self, act: Callable[[], object]) -> None:
+        self._check_open()
+
         async def acting() -> None:
             act()
 

@@ -2,12 +2,15 @@
 
 A process's tests share one warm process: begun when it is first needed, gone with the tests'
 process, however that ends, and with it whatever it forked and the folders that it was told of.
+
+It is nobody else's: a process that is forked from the tests' one (`multiprocessing` does that)
+holds no end of its leash, ends nothing by ending, and has a warm process of its own, should it need
+one. It can ask the one of its parent as long as that is there.
 """
 
 from __future__ import annotations
 
 import atexit
-import functools
 import json
 import os
 import shutil
@@ -15,7 +18,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -25,6 +30,8 @@ from dledger.testing.errors import GroupFailed
 MESSAGE_BYTES: Final = 128 << 10  # of a request: words and an environment
 PATIENCE_S: Final = 120.0  # for one command; loaded machines take their time
 START_S: Final = 60.0  # for a fork, or for all of the program's imports
+END_S: Final = 10.0  # for killing what it forked and removing folders; then it is killed itself
+REMOVAL_S: Final = 5.0  # a process that was killed may write until it is gone
 PROGRAM: Final = "dledger_cli"
 
 
@@ -90,7 +97,9 @@ class WarmProgram:
         Raises:
             GroupFailed: it doesn't start: the extra `node` isn't installed, say.
         """
+        self._owner = os.getpid()
         self._folder = Path(tempfile.mkdtemp(prefix="dledger-warm-"))
+        self._folders = [self._folder]
         self.path = self._folder / "socket"
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "dledger_cli.warm", str(self.path), *preloaded],
@@ -101,16 +110,33 @@ class WarmProgram:
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # threads aren't taken along by forks
             start_new_session=True,  # Ctrl-C is for the test; this acts when that has ended
         )
+        _leashes.add(self)
+        atexit.register(self.close)
+        try:
+            self._begun()
+        except BaseException:
+            self.close()
+            raise
+
+    def _begun(self) -> None:
         assert self._process.stdout is not None
         if not self._process.stdout.readline():
             _, said = self._process.communicate()
-            shutil.rmtree(self._folder, ignore_errors=True)
             raise GroupFailed(f"dledger can't be started: {said.strip()}")
         self.remove_in_the_end(self._folder)
-        atexit.register(self.close)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it can be asked; if not, what it had forked is over as well."""
+        return self._process.poll() is None
 
     def remove_in_the_end(self, folder: Path) -> None:
-        """The folder is removed when the tests' process is gone, unless it is before."""
+        """The folder is removed when the tests' process is gone, unless it is before.
+
+        Raises:
+            OSError: the warm process isn't there.
+        """
+        self._folders.append(folder)
         with connected(self.path) as connection:
             connection.send(json.dumps({"remove": str(folder)}).encode())
 
@@ -121,6 +147,7 @@ class WarmProgram:
 
         Raises:
             TimeoutError: it still runs.
+            OSError: the warm process isn't there, or can't fork.
         """
         with (
             Path(os.devnull).open("rb") as nothing,
@@ -138,15 +165,49 @@ class WarmProgram:
             return subprocess.CompletedProcess(list(words), code, output.read(), errors.read())
 
     def close(self) -> None:
-        """Nothing that it forked runs, and the folders that it was told of are gone."""
+        """Nothing that it forked runs, and the folders that it was told of are gone. It is for the
+        process that began it to say so; in one that was forked from that, nothing happens.
+
+        Should it not end by itself, it is killed, and the kernel kills what it forked.
+        """
+        if os.getpid() != self._owner:
+            return
         atexit.unregister(self.close)
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait(PATIENCE_S)
-        shutil.rmtree(self._folder, ignore_errors=True)  # where it was killed
-        for stream in (self._process.stdout, self._process.stderr):
+        self.let_go()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for folder in self._folders:
+            remove(folder)  # where it was killed
+
+    def let_go(self) -> None:
+        """This process holds no end of its pipes: it ends, unless another process holds one."""
+        _leashes.discard(self)
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
+
+
+def remove(folder: Path) -> None:
+    """The folder is gone, where whoever writes into it has been killed and may not be over yet."""
+    deadline = time.monotonic() + REMOVAL_S
+    while True:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists() or time.monotonic() >= deadline:
+            return
+        time.sleep(0.01)
+
+
+@contextmanager
+def in_short(path: Path) -> Iterator[str]:
+    """A name for a socket's address, which has 107 bytes, however far down it is."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def connected(path: Path) -> socket.socket:
@@ -154,7 +215,8 @@ def connected(path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.settimeout(START_S)
-        connection.connect(str(path))
+        with in_short(path) as name:
+            connection.connect(name)
     except BaseException:
         connection.close()
         raise
@@ -174,7 +236,28 @@ def answered(connection: socket.socket) -> dict[str, Any]:
     return told
 
 
-@functools.cache
+_leashes: set[WarmProgram] = set()
+_shared: WarmProgram | None = None
+
+
 def shared() -> WarmProgram:
-    """This process's warm program, begun with the first call."""
-    return WarmProgram()
+    """This process's warm program: begun with the first call, and anew where it has died since.
+
+    Raises:
+        GroupFailed: it doesn't start.
+    """
+    global _shared
+    if _shared is None or not _shared.is_running:
+        _shared = WarmProgram()
+    return _shared
+
+
+def _let_go_of_all() -> None:
+    """In a process that was just forked: the leashes are its parent's."""
+    global _shared
+    _shared = None
+    for program in list(_leashes):
+        program.let_go()
+
+
+os.register_at_fork(after_in_child=_let_go_of_all)

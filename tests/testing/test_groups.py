@@ -15,6 +15,7 @@ from dledger.client import ClientOptions, InvalidArgument, NotLeader, SendsFaile
 from dledger.client.blocking import BlockingClient
 from dledger.testing import BlockingFakeGroup, BrokerGroup, GroupFailed, make_message
 from dledger.testing.fixtures import dledger_fake, dledger_group, dledger_three
+from dledger.testing.warm import WarmProgram
 
 __all__ = ["dledger_fake", "dledger_group", "dledger_three"]
 
@@ -67,6 +68,73 @@ def test_group_dies_with_its_parent() -> None:
     while directory.exists() or Path(f"/proc/{node['pid']}").exists():
         assert time.monotonic() < deadline, "left behind"
         time.sleep(0.05)
+
+
+def test_failed_start_shows_the_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their folder is gone with the group; what a build keeps is the error."""
+    run = WarmProgram.run
+
+    def late(warm: WarmProgram, *words: str) -> subprocess.CompletedProcess[str]:
+        done = run(warm, *words)
+        if "up" not in words:
+            return done
+        directory = words[-1]
+        with (Path(directory) / "n1" / "node.log").open("a") as log:
+            log.write("a line\n" * 10_000)
+            log.write(f"dledger: {directory}/n1/node.toml is wrong\n")
+        text = f"dledger: no answer from n1 after 30 s (logs: {directory}/*/node.log)\n"
+        return subprocess.CompletedProcess(words, 1, "", text)
+
+    monkeypatch.setattr(WarmProgram, "run", late)
+    with pytest.raises(GroupFailed) as caught:
+        BrokerGroup(nodes=1)
+    text = str(caught.value)
+    first, name, *lines = text.splitlines()
+    assert first.endswith("dledger: no answer from n1 after 30 s (logs: */node.log)")
+    assert name == "n1/node.log ends:"
+    assert lines[-1] == "  dledger: n1/node.toml is wrong"
+    assert lines[0] == "  a line"
+    assert len(lines) == 20
+
+
+def test_node_that_does_not_come_back_shows_its_log() -> None:
+    """The end of a group's test is the end of its folder, too."""
+    with BrokerGroup(nodes=1) as group:
+        node = group.kill()
+        with (group._directory / node / "node.toml").open("a") as configuration:
+            configuration.write("nonsense = 1\n")
+        with pytest.raises(GroupFailed, match=r"n1/node\.log ends:\n(.*\n)*.*nonsense") as caught:
+            group.restart(node)
+        assert str(group._directory) not in str(caught.value)
+
+
+def test_closed_group_says_so() -> None:
+    """At once; its nodes are no more looked for."""
+    real, fake = BrokerGroup(nodes=1), BlockingFakeGroup()
+    topic = fake.topic()
+    for _ in range(2):
+        real.close()
+        fake.close()
+    of_fake = (
+        fake.__enter__,
+        fake.topic,
+        fake.kill,
+        fake.pause,
+        fake.resume,
+        lambda: fake.bodies(topic),
+        lambda: fake.refuse("BUSY"),
+    )
+    of_real = (
+        real.__enter__,
+        real.topic,
+        real.kill,
+        real.pause,
+        lambda: real.resume("n1"),
+        lambda: real.restart("n1"),
+    )
+    for call in (*of_real, *of_fake):
+        with pytest.raises(GroupFailed, match="the group is closed"):
+            call()
 
 
 def test_fake_loses_an_answer_after_it_has_acted(dledger_fake: BlockingFakeGroup) -> None:

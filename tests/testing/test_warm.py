@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from broker.local_group.process import ProcessIdentity, is_running
-from dledger.testing import GroupFailed
+from dledger.testing import BrokerGroup, GroupFailed
+from dledger.testing import warm as leash
 from dledger.testing.warm import Forked, WarmProgram
 
 WAIT_S = 60.0
@@ -23,6 +25,15 @@ def warm() -> Iterator[WarmProgram]:
     program = WarmProgram()
     yield program
     program.close()
+
+
+@pytest.fixture
+def to_be_killed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The shared program is another one for this test."""
+    monkeypatch.setattr(leash, "_shared", None)
+    yield
+    assert leash._shared is not None
+    leash._shared.close()
 
 
 def forked(warm: WarmProgram, output: Path, *words: str) -> Forked:
@@ -79,6 +90,60 @@ def test_nodes_die_with_the_warm_process(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         warm.run("version")
     warm.close()
+
+
+def test_who_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its folders are removed for it."""
+    monkeypatch.setattr(leash, "END_S", 0.1)
+    warm = WarmProgram()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    warm.remove_in_the_end(folder)
+    warm._process.send_signal(signal.SIGSTOP)
+    warm.close()
+    assert not folder.exists()
+    assert not warm.path.parent.exists()
+    assert warm._process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.usefixtures("to_be_killed")
+def test_a_group_whose_warm_process_died_says_so_and_goes() -> None:
+    """Its nodes died, too; the next group has another warm process."""
+    group = BrokerGroup(nodes=1)
+    group._warm._process.kill()
+    group._warm._process.wait()
+    with pytest.raises(GroupFailed, match="they with it"):
+        group.restart("n1")
+    group.close()
+    assert not group._directory.exists()
+    with BrokerGroup(nodes=1) as another:
+        assert another.kill() == "n1"
+
+
+@pytest.mark.usefixtures("to_be_killed")
+def test_a_group_that_cannot_be_ended_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says that its nodes may run until the tests' process ends."""
+    group = BrokerGroup(nodes=1)
+    monkeypatch.setattr(leash, "START_S", 0.2)
+    group._warm._process.send_signal(signal.SIGSTOP)
+    with pytest.raises(GroupFailed, match="kill n1"):
+        group.close()
+    assert not group._directory.exists()
+    group._warm._process.send_signal(signal.SIGCONT)
+
+
+def test_folders_for_temporary_files_may_be_far_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Unix socket's path has 107 bytes; build tools' sandboxes have longer ones."""
+    far = tmp_path / ("down" * 30)
+    far.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(far))
+    warm = WarmProgram()
+    run = far / "run"
+    assert warm.run("group", "up", "--nodes", "1", "--dir", str(run)).returncode == 0
+    warm.close()
+    assert [each.name for each in far.iterdir()] == ["run"]
 
 
 def test_what_cannot_be_imported_is_told() -> None:

@@ -212,18 +212,19 @@ class Call:
             refused = CallFailed(None, may_have_happened=False)
             world.timeline.after(world.network.delay(), channel.process, self._fail, refused)
             return
+        term = world.denials.term_of_before(life)
         task = life.loop.create_task(node.serve(self._method, self._told))
         self._serving = (life, task)
-        task.add_done_callback(partial(self._on_served, life))
+        task.add_done_callback(partial(self._on_served, life, term))
 
-    def _on_served(self, life: Life, done: asyncio.Task[object]) -> None:
+    def _on_served(self, life: Life, term: int, done: asyncio.Task[object]) -> None:
         """The answer is on its way, or lost, and its connection with it."""
         channel, network = self._channel, self._channel.network
         world, node = network.world, channel.node
         if network.is_deaf(channel.process, node.name) and not _is_defect(done):
             world._open_calls.get(node.name, {}).pop(self._future, None)
         else:
-            world._respond(node, life, self._future, done)
+            world._respond(node, life, term, self._future, done)
         world.timeline.after(KEEPALIVE_US, channel.process, self._fail, LOST)
 
 

@@ -24,7 +24,7 @@ from typing import Any, Final, Self, TypedDict, TypeVar
 
 from dledger.client.arguments import queue_ids, text, wanted_tags
 from dledger.client.broker_group import BrokerGroup
-from dledger.client.errors import ClientError, ConsumerInUse, InvalidArgument
+from dledger.client.errors import ClientClosed, ClientError, ConsumerInUse, InvalidArgument
 from dledger.client.hooks import HookFailures, checked_on_revoke
 from dledger.client.members.attendance import Attendance
 from dledger.client.members.clock import clock
@@ -102,6 +102,7 @@ class PushConsumer:
         self._membership: Membership | None = None
         self._pools: list[Pool] = []
         self._stopped = asyncio.Event()
+        self._is_closed = False
         self._error: BaseException | None = None
         self._running: asyncio.Task[Any] | None = None
         self._ended = asyncio.Event()
@@ -302,9 +303,14 @@ class PushConsumer:
         from the event loop's thread."""
         self._stopped.set()
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the consumer is closed")
+
     async def close(self) -> None:
         """Stops, and returns when `run` has; no task is left behind."""
         self._owner.check()
+        self._is_closed = True
         self.stop()
         if self._running is None or self._running is asyncio.current_task():
             self._on_closed(self)
@@ -319,6 +325,7 @@ class PushConsumer:
         await self.close()
 
     async def __aenter__(self) -> Self:
+        self._check_open()
         return self
 
     async def __aexit__(
