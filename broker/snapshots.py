@@ -23,14 +23,14 @@ from typing import Final, Protocol
 import structlog
 
 from broker.ending import DISK_ERRNOS
-from broker.state.errors import SnapshotDamaged, SnapshotRefused
+from broker.state.errors import SnapshotDamaged, SnapshotRefused, SnapshotUnknown
 from broker.state.machine import MachineOptions, StateMachine
 from broker.state.queue_files import QueueFiles
 from store.commitlog import CommitLog
 from store.errors import CorruptionFound, NotARegularFile, SnapshotOfAnother, StorageFailed
 from store.files import FULL_ERRNOS
 from store.snapshot_files import SnapshotFiles, SnapshotHead, Unfinished
-from store.starting.errors import BaseMissing
+from store.starting.errors import BaseMissing, BaseUnknown
 from store.starting.snapshots import head_at, opened_own
 
 TRIED: Final = 4  # of the newest; two are kept
@@ -384,7 +384,8 @@ class Base:
         """A machine in that state. Reads a file, but for the empty one.
 
         Raises:
-            BaseMissing: there is no such state, or none that can be used.
+            BaseMissing: there is no such state, or it isn't what was written.
+            BaseUnknown: it is another program's.
         """
         index, options, level = self.log.start.index, self.options, self.known_level
         if not index:
@@ -392,6 +393,9 @@ class Base:
         try:
             with opened_own(self.files, self.log, self.disk_id, index) as (_, chunks):
                 return StateMachine.restore(chunks, queues, options=options, known_level=level)
+        except SnapshotUnknown as error:
+            file = str(self.files.path(index))
+            raise BaseUnknown(file, self.log.first_index, str(error)) from error
         except REFUSALS as error:
             file = str(self.files.path(index))
             raise BaseMissing(file, self.log.first_index, str(error)) from error

@@ -177,9 +177,25 @@ SNAPSHOTS = (
     Mutant(
         "state-of-an-unknown-level-restored",
         "broker/state/machine.py",
-        "        if machine.level.current > known_level:\n",
-        "        if machine.level.current < 0:\n",
+        "        if self.level.current > self._known_level:\n",
+        "        if self.level.current < 0:\n",
         masked="no program of a simulated group is ever put back",
         tests=_KEPT,
+    ),
+    Mutant(
+        "unknown-level-told-as-an-unknown-section",
+        "broker/state/machine.py",
+        "            machine._check_level()  # which says what to do about it\n",
+        "",
+        masked="no program of a simulated group is ever put back",
+        tests=("tests/broker/test_snapshot.py",),
+    ),
+    Mutant(
+        "base-of-a-later-level-told-as-lost",
+        "broker/snapshots.py",
+        "        except SnapshotUnknown as error:\n",
+        "        except EOFError as error:\n",
+        masked="no program of a simulated group is ever put back",
+        tests=("tests/node/test_older_programs.py",),
     ),
 )
