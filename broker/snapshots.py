@@ -24,6 +24,7 @@ import structlog
 
 from broker.ending import DISK_ERRNOS
 from broker.state.errors import SnapshotDamaged, SnapshotRefused, SnapshotUnknown
+from broker.state.layout import EARLIEST_BASE
 from broker.state.machine import MachineOptions, StateMachine
 from broker.state.queue_files import QueueFiles
 from store.commitlog import CommitLog
@@ -363,6 +364,9 @@ class NoFiles:
         return None
 
 
+_NO_FILES: Final = NoFiles()
+
+
 @dataclass(frozen=True, slots=True)
 class Base:
     """What a log begins with: an empty state, or the one as of the entry before its first, which is
@@ -392,7 +396,7 @@ class Base:
             return StateMachine(queues, options=options, known_level=level)
         try:
             with opened_own(self.files, self.log, self.disk_id, index) as (_, chunks):
-                return StateMachine.restore(chunks, queues, options=options, known_level=level)
+                return base_restored(chunks, options, level, queues)
         except SnapshotUnknown as error:
             file = str(self.files.path(index))
             raise BaseUnknown(file, self.log.first_index, str(error)) from error
@@ -402,12 +406,28 @@ class Base:
 
     def restored(self, chunks: Iterable[bytes]) -> StateMachine:
         """A machine with the state that these are, which was checked before."""
-        options, level = self.options, self.known_level
-        return StateMachine.restore(chunks, NoFiles(), options=options, known_level=level)
+        return base_restored(chunks, self.options, self.known_level)
 
     def refusal_of(self, head: SnapshotHead) -> str | None:
         """See `refusal_of`."""
         return refusal_of(self.files, head, self.options, self.known_level)
+
+
+def base_restored(
+    chunks: Iterable[bytes],
+    options: MachineOptions,
+    known_level: int,
+    queues: QueueFiles = _NO_FILES,
+) -> StateMachine:
+    """A machine in a state that a log begins with. Nobody has what that state was made of: so one
+    that an earlier release made is taken, too (ADR 38).
+
+    Raises:
+        SnapshotRefused: the chunks are no such state.
+    """
+    return StateMachine.restore(
+        chunks, queues, options=options, known_level=known_level, earliest_rules=EARLIEST_BASE
+    )
 
 
 def refusal_of(
@@ -419,7 +439,7 @@ def refusal_of(
         with files.opened(head.applied_index) as (found, chunks):
             if found != head:
                 return f"its head is {found}"
-            StateMachine.restore(chunks, NoFiles(), options=options, known_level=known_level)
+            base_restored(chunks, options, known_level)
     except REFUSALS as error:
         return str(error)
     return None

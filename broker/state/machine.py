@@ -321,12 +321,14 @@ class StateMachine:
         derived_through: int = 0,
         options: MachineOptions = USUAL,
         known_level: int = KNOWN_LEVEL,
+        earliest_rules: int | None = None,
     ) -> Self:
         """A machine in the state that `snapshot` gave, ready for the entry behind it.
 
         Args:
             chunks: all of them, in order.
             queues, derived_through, options, known_level: see `__init__`.
+            earliest_rules: see `ReplicatedState.restore`.
 
         Raises:
             SnapshotRefused: the chunks are no such state; one of its kinds says why.
@@ -338,7 +340,7 @@ class StateMachine:
             known_level=known_level,
         )
         try:
-            machine.state.restore(chunks)
+            machine.state.restore(chunks, earliest_rules)
         except SnapshotUnknown:
             machine._check_level()  # which says what to do about it
             raise

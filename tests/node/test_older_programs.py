@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.state.layout import APPLYING
 from dledger.level import KNOWN_LEVEL
 from store.starting.errors import BaseUnknown
 from tests.node.members import Members
@@ -51,3 +52,36 @@ async def test_older_program_behind_the_raise_says_what_to_install(tmp_path: Pat
         group.known_levels[away] = KNOWN_LEVEL
         group.start(away)
         await grow(group, 1, "later")
+
+
+@on_a_loop
+async def test_base_that_earlier_rules_made_is_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it was made of is gone everywhere: were it refused as a snapshot is, a release with
+    other rules would start on no log that begins later. One of rules that aren't known, or not any
+    more, is never told as lost."""
+    async with small_members(tmp_path) as group:
+        leader = await grow(group, 2, "first")
+        first = await let_go(group, leader)
+        away = follower(group, leader)
+        await group.stop(away)
+        monkeypatch.setattr("broker.state.replicated.APPLYING", APPLYING + 1)
+        group.start(away)
+        newer = group.replicas[away]
+        assert newer.log.first_index == first
+        await grow(group, 1, "second")
+        second = await let_go(group, await group.leader())
+        await group.stop(away)
+        with monkeypatch.context() as later:
+            later.setattr("broker.state.replicated.APPLYING", APPLYING + 2)
+            later.setattr("broker.snapshots.EARLIEST_BASE", APPLYING + 2)
+            with pytest.raises(BaseUnknown, match="applied by other rules"):
+                group.start(away)
+        with monkeypatch.context() as put_back:
+            put_back.setattr("broker.state.replicated.APPLYING", APPLYING)
+            with pytest.raises(BaseUnknown, match="applied by other rules") as refused:
+                group.start(away)
+        assert refused.value.first_index == second
+        group.start(away)
+        await grow(group, 1, "third")

@@ -132,7 +132,7 @@ SNAPSHOTS = (
     Mutant(
         "state-by-other-rules-restored",
         "broker/state/replicated.py",
-        "                if first.version != APPLYING:\n",
+        "                if not earliest_rules <= first.version <= APPLYING:\n",
         "                if first.version < 0:\n",
         masked="all programs of a simulated group apply alike",
         tests=_KEPT,
@@ -189,6 +189,14 @@ SNAPSHOTS = (
         "",
         masked="no program of a simulated group is ever put back",
         tests=("tests/broker/test_snapshot.py",),
+    ),
+    Mutant(
+        "base-of-earlier-rules-refused",
+        "broker/snapshots.py",
+        "known_level=known_level, earliest_rules=EARLIEST_BASE\n",
+        "known_level=known_level\n",
+        masked="all programs of a simulated group apply alike",
+        tests=("tests/node/test_older_programs.py",),
     ),
     Mutant(
         "base-of-a-later-level-told-as-lost",
