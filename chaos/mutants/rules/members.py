@@ -219,8 +219,16 @@ MEMBERS = (
     Mutant(
         "members-change-beside-an-older-program",
         "broker/leader/membership.py",
-        "if 0 < said.get(name, 0) < MEMBERS_CHANGE_LEVEL\n",
-        "if said.get(name, 0) < 0\n",
+        "if 0 < said.get(name, 0) < level)\n",
+        "if said.get(name, 0) < 0)\n",
+        masked="no program is put back to an older one in a run",
+        tests=_CHANGES,
+    ),
+    Mutant(
+        "members-change-beside-a-program-of-the-level-before",
+        "broker/leader/membership.py",
+        "        level = self._level()\n",
+        "        level = MEMBERS_CHANGE_LEVEL\n",
         masked="no program is put back to an older one in a run",
         tests=_CHANGES,
     ),
