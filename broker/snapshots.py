@@ -138,6 +138,7 @@ class SnapshotKeeper:
         self._before: SnapshotHead | None = None  # the one that is kept besides
         self._bases: dict[BaseOf, int] = {}  # kept for what a log begins with, or is to
         self._taken: tuple[SnapshotHead, Iterator[bytes]] | None = None  # waits for the note
+        self._coming = 0  # gets its name, and counts from then on; 0: none does
         self._is_for_want_of_space = False
         self._is_writing = False  # one file is on its way at a time, whoever asks
         self._refusal = ""  # why the last one couldn't be written
@@ -239,13 +240,13 @@ class SnapshotKeeper:
             self._taken = self.source.head(), self.source.machine.snapshot()
         if self._taken is not None and self.source.noted() >= self._taken[0].applied_index:
             taken, self._taken = self._taken, None
-            self._is_writing = True
+            self._is_writing, self._coming = True, taken[0].applied_index
             try:
                 written = await self._write(*taken)
                 if written is not None:
                     await self._count(written)
             finally:
-                self._is_writing = False
+                self._is_writing, self._coming = False, 0
 
     def _is_due(self) -> bool:
         applied = self.source.machine.applied_index
@@ -312,18 +313,21 @@ class SnapshotKeeper:
         await self._hand.run(unfinished.finish)
 
     async def _count(self, named: Unfinished) -> None:
-        """It is the newest, and of the others only the one before is kept."""
-        self._before, self._newest = self._newest, named.head
-        self._size_bytes = named.size_bytes
+        """It is the newest, and of the others only the one before is kept; unless the log begins
+        behind it by now."""
+        if self._newest is None or self._newest.applied_index < named.head.applied_index:
+            self._before, self._newest = self._newest, named.head
+        self._coming, self._size_bytes = 0, named.size_bytes
         self._written += 1
         index = named.head.applied_index
         log.info("snapshot_written", index=index, size_bytes=named.size_bytes, took_s=self._last_s)
         await self._remove_others()
 
     async def _remove_others(self) -> None:
-        """Only the newest two are left, and what the log begins with, or is to."""
+        """Only the newest two are left, and what the log begins with, or is to. What is asked for
+        while another one gets its name is done behind that: that one stays, too."""
         two = {each.applied_index for each in (self._newest, self._before) if each is not None}
-        kept = {*two, *self.bases()}
+        kept = {*two, *self.bases(), self._coming}
         await self._hand.run(partial(self._remove_all_but, kept))
 
     def _remove_all_but(self, kept: set[int]) -> None:
@@ -420,11 +424,7 @@ def base_restored(
     queues: QueueFiles = _NO_FILES,
 ) -> StateMachine:
     """A machine in a state that a log begins with. Nobody has what that state was made of: so one
-    that an earlier release made is taken, too (ADR 38).
-
-    Raises:
-        SnapshotRefused: the chunks are no such state.
-    """
+    that an earlier release made is taken, too (ADR 38). Raises SnapshotRefused: it is none."""
     return StateMachine.restore(
         chunks, queues, options=options, known_level=known_level, earliest_rules=EARLIEST_BASE
     )

@@ -146,6 +146,22 @@ SNAPSHOTS = (
         tests=_KEPT,
     ),
     Mutant(
+        "snapshot-removed-that-gets-its-name",
+        "broker/snapshots.py",
+        "        kept = {*two, *self.bases(), self._coming}\n",
+        "        kept = {*two, *self.bases()}\n",
+        masked="the log is applied, and the next one stays",
+        tests=_KEPT,
+    ),
+    Mutant(
+        "snapshot-before-the-log-is-the-newest",
+        "broker/snapshots.py",
+        "self._newest is None or self._newest.applied_index < named.head.applied_index:\n",
+        "named.head.applied_index:\n",
+        masked="the next one takes its place",
+        tests=_KEPT,
+    ),
+    Mutant(
         "units-before-a-snapshot-not-proved",
         "broker/state/replay.py",
         "    compared.prove_later(machine)\n",
