@@ -225,6 +225,22 @@ MEMBERS = (
         tests=_CHANGES,
     ),
     Mutant(
+        "older-program-takes-the-place-of-a-lost-disk",
+        "broker/forming/replacing.py",
+        "    check_program(new, await calls.level(wanted.leader))\n",
+        "",
+        masked="all members of a run know the level",
+        tests=("tests/forming/test_replacing.py",),
+    ),
+    Mutant(
+        "older-program-is-taken-in",
+        "broker/forming/joining.py",
+        "        check_program(itself, await calls.level(leader))\n",
+        "",
+        masked="all members of a run know the level",
+        tests=("tests/forming/test_joining.py",),
+    ),
+    Mutant(
         "members-change-beside-a-program-of-the-level-before",
         "broker/leader/membership.py",
         "        level = self._level()\n",
