@@ -17,9 +17,9 @@ from typing import Final, Protocol, TypeVar
 
 from crc32c import crc32c
 
-from broker.snapshots import NoFiles
+from broker.snapshots import base_restored
 from broker.state.errors import SnapshotDamaged
-from broker.state.machine import MachineOptions, StateMachine
+from broker.state.machine import MachineOptions
 from dledger.checksum import seal
 from dledger.core.types import NodeId
 from dledger.errors import InvalidMessage
@@ -208,7 +208,7 @@ def checked(
     head, chunks = files.received()
     if head != head_of(head.disk_id, start):
         raise SnapshotDamaged("head", f"that of {start}", head)
-    machine = StateMachine.restore(chunks, NoFiles(), options=options, known_level=known_level)
+    machine = base_restored(chunks, options, known_level)
     if machine.applied_index != start.index:
         raise SnapshotDamaged("state", f"that of entry {start.index}", machine.applied_index)
     return chunks

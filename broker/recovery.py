@@ -183,7 +183,7 @@ class _Beginning:
         """Where the ConsumeQueues begin.
 
         Raises:
-            BaseMissing: see `Base`.
+            BaseMissing, BaseUnknown: see `Base`.
         """
         if not self._found.log.start.index:
             return NO_STARTS

@@ -23,14 +23,15 @@ from typing import Final, Protocol
 import structlog
 
 from broker.ending import DISK_ERRNOS
-from broker.state.errors import SnapshotDamaged, SnapshotRefused
+from broker.state.errors import SnapshotDamaged, SnapshotRefused, SnapshotUnknown
+from broker.state.layout import EARLIEST_BASE
 from broker.state.machine import MachineOptions, StateMachine
 from broker.state.queue_files import QueueFiles
 from store.commitlog import CommitLog
 from store.errors import CorruptionFound, NotARegularFile, SnapshotOfAnother, StorageFailed
 from store.files import FULL_ERRNOS
 from store.snapshot_files import SnapshotFiles, SnapshotHead, Unfinished
-from store.starting.errors import BaseMissing
+from store.starting.errors import BaseMissing, BaseUnknown
 from store.starting.snapshots import head_at, opened_own
 
 TRIED: Final = 4  # of the newest; two are kept
@@ -137,6 +138,7 @@ class SnapshotKeeper:
         self._before: SnapshotHead | None = None  # the one that is kept besides
         self._bases: dict[BaseOf, int] = {}  # kept for what a log begins with, or is to
         self._taken: tuple[SnapshotHead, Iterator[bytes]] | None = None  # waits for the note
+        self._coming = 0  # gets its name, and counts from then on; 0: none does
         self._is_for_want_of_space = False
         self._is_writing = False  # one file is on its way at a time, whoever asks
         self._refusal = ""  # why the last one couldn't be written
@@ -238,13 +240,13 @@ class SnapshotKeeper:
             self._taken = self.source.head(), self.source.machine.snapshot()
         if self._taken is not None and self.source.noted() >= self._taken[0].applied_index:
             taken, self._taken = self._taken, None
-            self._is_writing = True
+            self._is_writing, self._coming = True, taken[0].applied_index
             try:
                 written = await self._write(*taken)
                 if written is not None:
                     await self._count(written)
             finally:
-                self._is_writing = False
+                self._is_writing, self._coming = False, 0
 
     def _is_due(self) -> bool:
         applied = self.source.machine.applied_index
@@ -311,18 +313,21 @@ class SnapshotKeeper:
         await self._hand.run(unfinished.finish)
 
     async def _count(self, named: Unfinished) -> None:
-        """It is the newest, and of the others only the one before is kept."""
-        self._before, self._newest = self._newest, named.head
-        self._size_bytes = named.size_bytes
+        """It is the newest, and of the others only the one before is kept; unless the log begins
+        behind it by now."""
+        if self._newest is None or self._newest.applied_index < named.head.applied_index:
+            self._before, self._newest = self._newest, named.head
+        self._coming, self._size_bytes = 0, named.size_bytes
         self._written += 1
         index = named.head.applied_index
         log.info("snapshot_written", index=index, size_bytes=named.size_bytes, took_s=self._last_s)
         await self._remove_others()
 
     async def _remove_others(self) -> None:
-        """Only the newest two are left, and what the log begins with, or is to."""
+        """Only the newest two are left, and what the log begins with, or is to. What is asked for
+        while another one gets its name is done behind that: that one stays, too."""
         two = {each.applied_index for each in (self._newest, self._before) if each is not None}
-        kept = {*two, *self.bases()}
+        kept = {*two, *self.bases(), self._coming}
         await self._hand.run(partial(self._remove_all_but, kept))
 
     def _remove_all_but(self, kept: set[int]) -> None:
@@ -363,6 +368,9 @@ class NoFiles:
         return None
 
 
+_NO_FILES: Final = NoFiles()
+
+
 @dataclass(frozen=True, slots=True)
 class Base:
     """What a log begins with: an empty state, or the one as of the entry before its first, which is
@@ -384,26 +392,42 @@ class Base:
         """A machine in that state. Reads a file, but for the empty one.
 
         Raises:
-            BaseMissing: there is no such state, or none that can be used.
+            BaseMissing: there is no such state, or it isn't what was written.
+            BaseUnknown: it is another program's.
         """
         index, options, level = self.log.start.index, self.options, self.known_level
         if not index:
             return StateMachine(queues, options=options, known_level=level)
         try:
             with opened_own(self.files, self.log, self.disk_id, index) as (_, chunks):
-                return StateMachine.restore(chunks, queues, options=options, known_level=level)
+                return base_restored(chunks, options, level, queues)
+        except SnapshotUnknown as error:
+            file = str(self.files.path(index))
+            raise BaseUnknown(file, self.log.first_index, str(error)) from error
         except REFUSALS as error:
             file = str(self.files.path(index))
             raise BaseMissing(file, self.log.first_index, str(error)) from error
 
     def restored(self, chunks: Iterable[bytes]) -> StateMachine:
         """A machine with the state that these are, which was checked before."""
-        options, level = self.options, self.known_level
-        return StateMachine.restore(chunks, NoFiles(), options=options, known_level=level)
+        return base_restored(chunks, self.options, self.known_level)
 
     def refusal_of(self, head: SnapshotHead) -> str | None:
         """See `refusal_of`."""
         return refusal_of(self.files, head, self.options, self.known_level)
+
+
+def base_restored(
+    chunks: Iterable[bytes],
+    options: MachineOptions,
+    known_level: int,
+    queues: QueueFiles = _NO_FILES,
+) -> StateMachine:
+    """A machine in a state that a log begins with. Nobody has what that state was made of: so one
+    that an earlier release made is taken, too (ADR 38). Raises SnapshotRefused: it is none."""
+    return StateMachine.restore(
+        chunks, queues, options=options, known_level=known_level, earliest_rules=EARLIEST_BASE
+    )
 
 
 def refusal_of(
@@ -415,7 +439,7 @@ def refusal_of(
         with files.opened(head.applied_index) as (found, chunks):
             if found != head:
                 return f"its head is {found}"
-            StateMachine.restore(chunks, NoFiles(), options=options, known_level=known_level)
+            base_restored(chunks, options, known_level)
     except REFUSALS as error:
         return str(error)
     return None

@@ -24,6 +24,9 @@ MAX_SEND_BATCHES: Final = 1_024  # in one Send
 # With a call, once the group was ever recovered by force: number u32 of the newest epoch that the
 # caller was told of, and the 16 bytes of its last recovery's id.
 EPOCH_METADATA_KEY: Final = "dledger-epoch-bin"
+# Beside it, where it was told of them: the ids of the recoveries before, 16 bytes each, the first
+# one first. Who doesn't know this key goes by the other one.
+EARLIER_METADATA_KEY: Final = "dledger-epochs-before-bin"
 
 # With a call that ended without an answer: the serialized `dledger.wire.errors_pb2.Error`.
 ERROR_METADATA_KEY: Final = "dledger-error-bin"

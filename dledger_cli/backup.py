@@ -143,6 +143,7 @@ def restore(
         f"epoch:          {done.epoch.number} of the group; sessions of consumer groups are over, "
         "and the members of before must not go on under the same name"
     )
+    typer.echo("clients:        stop those of the group of before, and start them anew")
     typer.echo(f"start it:       dledger node --config {config}")
     typer.echo("take others in: dledger member add ID HOST:PORT --bootstrap " + address)
 

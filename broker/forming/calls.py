@@ -76,6 +76,12 @@ class GrpcCalls:
         index, digest = status.commit_index, status.committed_digest
         return cpb.HeldLog(index=index, digest=digest, epoch=epoch)
 
+    async def level(self, address: str) -> int:
+        """The level of formats and commands that the group of the node there uses."""
+        request = cpb.GetStatusRequest()
+        status = await self._call(address, "Cluster/GetStatus", request, cpb.NodeStatus)
+        return int(status.level)
+
     async def replace_disk(
         self, address: str, node_id: str, disk_id: bytes, held: cpb.HeldLog | None = None
     ) -> cpb.ReplaceDiskResponse:

@@ -18,7 +18,7 @@ from broker.forming.errors import (
     RefusedForNow,
     Superseded,
 )
-from broker.forming.planning import FORMED, JOINING, UNFORMED, Description
+from broker.forming.planning import FORMED, JOINING, UNFORMED, Description, check_program
 from dledger.addresses import split_address
 from dledger.naming import NAME_RULE, is_name
 from dledger.wire import cluster_pb2 as cpb
@@ -33,6 +33,7 @@ class JoiningCalls(Protocol):
     async def describe(self, address: str) -> Description: ...
     async def join(self, address: str, disk_id: bytes) -> None: ...
     async def held_log(self, address: str) -> cpb.HeldLog | None: ...
+    async def level(self, address: str) -> int: ...
     async def change_members(
         self, address: str, request: cpb.ChangeMembersRequest
     ) -> cpb.Members: ...
@@ -85,6 +86,7 @@ async def change(
     found = [(each, await calls.describe(each.address)) for each in wish.add]
     for newcomer, itself in found:
         _check(newcomer, itself, host)
+        check_program(itself, await calls.level(leader))
     request = await _request_of(calls, wish, found)
     if wish.remove and (gone := await _gone_already(calls, leader, wish)) is not None:
         tell(_told_of_gone(wish, gone))

@@ -16,6 +16,7 @@ from broker.forming.errors import FormationRefused
 from broker.forming.planning import Description, as_told, founders_of
 from dledger.core.types import HardState, NodeId, Term
 from dledger.hard_state import HardStateStore
+from dledger.level import KNOWN_LEVEL
 from dledger.reading.entry import EntryKind
 from store.atomic_file import AtomicFile
 from store.commitlog import CommitLog, CommitLogOptions
@@ -80,6 +81,7 @@ class Member:
             last_index=self._end[0],
             last_term=self._end[1],
             peers=self._peers,
+            known_level=KNOWN_LEVEL,
         )
 
     # --- forming ------------------------------------------------------------------------------

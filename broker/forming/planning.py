@@ -27,6 +27,7 @@ class Description:
         founding: that it was prepared for; None: for none.
         last_index, last_term: the end of its log.
         peers: its table of members and addresses, sorted.
+        known_level: of formats and commands, to its program; 0: it doesn't say.
     """
 
     broker_group: str
@@ -39,6 +40,21 @@ class Description:
     last_index: int
     last_term: int
     peers: tuple[tuple[str, str], ...]
+    known_level: int = 0
+
+
+def check_program(itself: Description, level: int) -> None:
+    """Returns unless the program there is known to be too old for what a group uses: as a member it
+    would apply nothing, and where the group's logs begin behind a raise it couldn't be filled.
+
+    Raises:
+        FormationRefused: it is.
+    """
+    if 0 < itself.known_level < level:
+        raise FormationRefused(
+            f"the program of {itself.node_id} knows level {itself.known_level}, and the group uses "
+            f"level {level}: install the version of the others there"
+        )
 
 
 def founding_of(members: Sequence[Description], *, adopt: bool) -> Founding | None:

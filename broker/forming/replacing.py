@@ -15,7 +15,7 @@ from broker.forming.errors import (
     RefusedForNow,
     Superseded,
 )
-from broker.forming.planning import FORMED, JOINING, UNFORMED, Description
+from broker.forming.planning import FORMED, JOINING, UNFORMED, Description, check_program
 from dledger.wire import cluster_pb2 as cpb
 
 CATCH_UP_POLL_S: Final = 0.1
@@ -27,6 +27,7 @@ class ReplacingCalls(Protocol):
     async def describe(self, address: str) -> Description: ...
     async def join(self, address: str, disk_id: bytes) -> None: ...
     async def held_log(self, address: str) -> cpb.HeldLog | None: ...
+    async def level(self, address: str) -> int: ...
     async def replace_disk(
         self, address: str, node_id: str, disk_id: bytes, held: cpb.HeldLog | None = None
     ) -> cpb.ReplaceDiskResponse: ...
@@ -72,6 +73,7 @@ async def replace(calls: ReplacingCalls, wanted: Replacement, wait_s: float) -> 
     leader = await calls.describe(wanted.leader)
     new = await calls.describe(wanted.address)
     _check(wanted.node_id, new, leader)
+    check_program(new, await calls.level(wanted.leader))
     held = None if new.state == UNFORMED else await calls.held_log(wanted.address)
     told = await calls.replace_disk(wanted.leader, wanted.node_id, new.disk_id, held)
     if new.state == UNFORMED:

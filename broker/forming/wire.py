@@ -42,6 +42,7 @@ def wire_description(member: Description) -> fpb.MemberDescription:
         last_index=member.last_index,
         last_term=member.last_term,
         peers=dict(member.peers),
+        known_level=member.known_level,
     )
 
 
@@ -58,4 +59,5 @@ def plain_description(wire: fpb.MemberDescription) -> Description:
         last_index=wire.last_index,
         last_term=wire.last_term,
         peers=tuple(sorted(wire.peers.items())),
+        known_level=wire.known_level,
     )

@@ -134,22 +134,21 @@ class Membership:
         return GroupLog(core.commit_index, self._digest_at, epoch)
 
     def _check_programs(self, present: Configuration) -> None:
-        """A program that was put back to an older one reads a joint configuration as a simple one,
-        and would lead by the wrong majority: its release is out, so it isn't given any.
+        """A program that was put back below the level in use applies nothing, and one of level 1
+        would read a joint configuration as a simple one and lead by the wrong majority. Members
+        don't change beside it: whom they would need may be the one that can't serve.
 
         Raises:
             BrokerError: BUSY, and whose program it is.
         """
         said = {name: link.level for name, link in self._links().items()}  # 0: isn't connected
-        older = sorted(
-            name for name in present.members() if 0 < said.get(name, 0) < MEMBERS_CHANGE_LEVEL
-        )
+        level = self._level()
+        older = sorted(name for name in present.members() if 0 < said.get(name, 0) < level)
         if older:
             raise BrokerError(
                 ErrorCode.BUSY,
-                f"{', '.join(older)}: the program is older than level {MEMBERS_CHANGE_LEVEL}, and "
-                "can't read what a change of members may write; install the version of the others "
-                "there",
+                f"{', '.join(older)}: the program knows less than level {level}, which the group "
+                "uses, and applies nothing; install the version of the others there",
             )
 
     def _proposed(self, wanted: Configuration) -> Proposed:

@@ -3,7 +3,8 @@
 SnapshotRefused             nothing was restored; trying the same bytes again won't help
 ├── SnapshotDamaged         a chunk is not what was written, or not in its place
 ├── SnapshotIncomplete      the chunks end before the snapshot does
-└── SnapshotUnknown         a section, layout or level of a later version
+└── SnapshotUnknown         a section or layout of a later version
+    ├── SnapshotOfLaterLevel        the group uses a level that this program doesn't know
     └── SnapshotAppliedOtherwise    the same log gives another state by this program
 """
 
@@ -46,6 +47,18 @@ class SnapshotUnknown(SnapshotRefused):
         super().__init__(f"section {section!r} of version {version} is not known here")
         self.section = section
         self.version = version
+
+
+class SnapshotOfLaterLevel(SnapshotUnknown):
+    """A later program made the state, behind a raise in front of which this one would stop."""
+
+    def __init__(self, level: int, known: int) -> None:
+        super().__init__("level", level)
+        self.level = level
+        self.known = known
+
+    def __str__(self) -> str:
+        return f"the group uses level {self.level}, and this program knows level {self.known}"
 
 
 class SnapshotAppliedOtherwise(SnapshotUnknown):

@@ -21,7 +21,10 @@ from dledger.records.state_layout import (
 
 # Which state a log gives: raised whenever applying any entry means something else than it did, as
 # the section's version. A state that was made otherwise isn't restored, and the log is applied.
+# Where a log begins later, the state that it begins with is all there is: that is taken from
+# EARLIEST_BASE on, as what has changed since goes by the level in use.
 APPLYING: Final = 1
+EARLIEST_BASE: Final = 1
 
 MACHINE_SECTION: Final = Layout(
     "Section machine",

@@ -62,7 +62,7 @@ from broker.state import offsets, topics
 from broker.state.commands import Commands, LevelUnknown
 from broker.state.compound import NO_PRODUCER
 from broker.state.effects import Effects
-from broker.state.errors import SnapshotDamaged, SnapshotUnknown
+from broker.state.errors import SnapshotDamaged, SnapshotOfLaterLevel, SnapshotUnknown
 from broker.state.listening import Listener
 from broker.state.queue_files import QueueFiles
 from broker.state.recovered import begins_epoch
@@ -321,12 +321,14 @@ class StateMachine:
         derived_through: int = 0,
         options: MachineOptions = USUAL,
         known_level: int = KNOWN_LEVEL,
+        earliest_rules: int | None = None,
     ) -> Self:
         """A machine in the state that `snapshot` gave, ready for the entry behind it.
 
         Args:
             chunks: all of them, in order.
             queues, derived_through, options, known_level: see `__init__`.
+            earliest_rules: see `ReplicatedState.restore`.
 
         Raises:
             SnapshotRefused: the chunks are no such state; one of its kinds says why.
@@ -337,15 +339,23 @@ class StateMachine:
             options=options,
             known_level=known_level,
         )
-        machine.state.restore(chunks)
+        try:
+            machine.state.restore(chunks, earliest_rules)
+        except SnapshotUnknown:
+            machine._check_level()  # which says what to do about it
+            raise
+        machine._check_level()
         try:
             machine.check_invariants()
         except InvariantViolation as error:
             raise SnapshotDamaged("state", "one that can be", str(error)) from error
-        if machine.level.current > known_level:
-            # Applied entry by entry, this program would have stopped in front of that raise.
-            raise SnapshotUnknown(f"state of level {machine.level.current}", known_level)
         return machine
+
+    def _check_level(self) -> None:
+        """Applied entry by entry, this program would have stopped in front of a raise that it
+        doesn't know. Raises SnapshotOfLaterLevel: the state is of behind one."""
+        if self.level.current > self._known_level:
+            raise SnapshotOfLaterLevel(self.level.current, self._known_level)
 
     def check_invariants(self) -> None:
         """What holds between any two entries, within each owner and between them. Takes time in

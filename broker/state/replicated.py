@@ -128,8 +128,12 @@ class ReplicatedState:
         )
         return seal(self.applied_index, sections)
 
-    def restore(self, chunks: Iterable[bytes]) -> None:
+    def restore(self, chunks: Iterable[bytes], earliest_rules: int | None = None) -> None:
         """It is as `snapshot` gave it; it was empty before.
+
+        Args:
+            earliest_rules: the first version of applying by which it may have been made; this
+                program's only, if there is none.
 
         Raises:
             SnapshotRefused: the chunks are no such state; one of its kinds says why.
@@ -143,12 +147,12 @@ class ReplicatedState:
                     raise SnapshotDamaged(f"section {name}", f"{left} before", "not there")
                 if name not in optional:  # those that it passes over may be there no more
                     raise SnapshotDamaged(f"section {name}", OPTIONAL_SECTIONS, "another order")
-            self._restore_section(name, section)
+            self._restore_section(name, section, earliest_rules or APPLYING)
         missing = next(expected, None)
         if missing is not None:
             raise SnapshotDamaged("sections", f"{missing} too", "none")
 
-    def _restore_section(self, name: str, chunks: Iterator[Chunk]) -> None:
+    def _restore_section(self, name: str, chunks: Iterator[Chunk], earliest_rules: int) -> None:
         first = next(chunks)
         payloads = _payloads(first, chunks)
         match name:
@@ -183,7 +187,7 @@ class ReplicatedState:
             case _ if name in queue_numbers.OWN_SECTIONS:
                 self.queue_numbers.restore(name, first.version, payloads)
             case _ if name == SECTION:
-                if first.version != APPLYING:
+                if not earliest_rules <= first.version <= APPLYING:
                     raise SnapshotAppliedOtherwise(name, first.version, APPLYING)
                 self.applied_index = first.applied_index
                 own = PayloadReader(SECTION, b"".join(payloads))

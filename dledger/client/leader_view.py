@@ -59,7 +59,10 @@ def _epoch_of(view: LeaderView) -> EpochName:
     told = view.epoch
     if not told.number or len(told.recovery_id) != RECOVERY_ID_BYTES:
         return FIRST_EPOCH
-    return EpochName(told.number, told.recovery_id)
+    earlier = tuple(told.earlier)
+    is_all = len(earlier) == told.number - 1
+    is_all = is_all and all(len(each) == RECOVERY_ID_BYTES for each in earlier)
+    return EpochName(told.number, told.recovery_id, earlier if is_all else ())
 
 
 class LeaderBoard:
@@ -86,6 +89,8 @@ class LeaderBoard:
         """A node is of `epoch`; whether nobody had told of it: then all that was said before is
         forgotten."""
         if epoch.number <= self.epoch.number:
+            if epoch == self.epoch and epoch.earlier:
+                self.epoch = epoch  # it may have been told of by who tells less
             return False
         self.epoch = epoch
         self._views.clear()

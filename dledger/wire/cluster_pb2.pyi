@@ -198,12 +198,14 @@ class LeaderView(_message.Message):
     def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., leader: _Optional[_Union[_errors_pb2.NodeAddress, _Mapping]] = ..., term: _Optional[int] = ..., serving: _Optional[bool] = ..., members: _Optional[_Iterable[_Union[_errors_pb2.NodeAddress, _Mapping]]] = ..., epoch: _Optional[_Union[GroupEpochName, _Mapping]] = ...) -> None: ...
 
 class GroupEpochName(_message.Message):
-    __slots__ = ("number", "recovery_id")
+    __slots__ = ("number", "recovery_id", "earlier")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     RECOVERY_ID_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
     number: int
     recovery_id: bytes
-    def __init__(self, number: _Optional[int] = ..., recovery_id: _Optional[bytes] = ...) -> None: ...
+    earlier: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, number: _Optional[int] = ..., recovery_id: _Optional[bytes] = ..., earlier: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class TransferLeadershipRequest(_message.Message):
     __slots__ = ("target",)

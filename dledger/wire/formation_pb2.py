@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64ledger/wire/formation.proto\x12\ndledger.v1\"u\n\x08\x46ounding\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x02 \x01(\x04\x12\x0f\n\x07time_ms\x18\x03 \x01(\x04\x12\x15\n\rconfiguration\x18\x04 \x01(\x0c\x12\x0f\n\x07\x61\x64opted\x18\x05 \x01(\x08\"\x11\n\x0f\x44\x65scribeRequest\"\xbd\x02\n\x11MemberDescription\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x03 \x01(\x04\x12\x0f\n\x07\x64isk_id\x18\x04 \x01(\x0c\x12\x0f\n\x07\x62orn_ms\x18\x05 \x01(\x04\x12\r\n\x05state\x18\x06 \x01(\t\x12&\n\x08\x66ounding\x18\x07 \x01(\x0b\x32\x14.dledger.v1.Founding\x12\x12\n\nlast_index\x18\x08 \x01(\x04\x12\x11\n\tlast_term\x18\t \x01(\x04\x12\x37\n\x05peers\x18\n \x03(\x0b\x32(.dledger.v1.MemberDescription.PeersEntry\x1a,\n\nPeersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"8\n\x0ePrepareRequest\x12&\n\x08\x66ounding\x18\x01 \x01(\x0b\x32\x14.dledger.v1.Founding\"\x11\n\x0fPrepareResponse\"!\n\rCommitRequest\x12\x10\n\x08\x66ounding\x18\x01 \x01(\t\"\x10\n\x0e\x43ommitResponse\"\x1e\n\x0bJoinRequest\x12\x0f\n\x07\x64isk_id\x18\x01 \x01(\x0c\"\x0e\n\x0cJoinResponse2\x93\x02\n\tFormation\x12\x46\n\x08\x44\x65scribe\x12\x1b.dledger.v1.DescribeRequest\x1a\x1d.dledger.v1.MemberDescription\x12\x42\n\x07Prepare\x12\x1a.dledger.v1.PrepareRequest\x1a\x1b.dledger.v1.PrepareResponse\x12?\n\x06\x43ommit\x12\x19.dledger.v1.CommitRequest\x1a\x1a.dledger.v1.CommitResponse\x12\x39\n\x04Join\x12\x17.dledger.v1.JoinRequest\x1a\x18.dledger.v1.JoinResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64ledger/wire/formation.proto\x12\ndledger.v1\"u\n\x08\x46ounding\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x02 \x01(\x04\x12\x0f\n\x07time_ms\x18\x03 \x01(\x04\x12\x15\n\rconfiguration\x18\x04 \x01(\x0c\x12\x0f\n\x07\x61\x64opted\x18\x05 \x01(\x08\"\x11\n\x0f\x44\x65scribeRequest\"\xd2\x02\n\x11MemberDescription\x12\x14\n\x0c\x62roker_group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x1a\n\x12segment_size_bytes\x18\x03 \x01(\x04\x12\x0f\n\x07\x64isk_id\x18\x04 \x01(\x0c\x12\x0f\n\x07\x62orn_ms\x18\x05 \x01(\x04\x12\r\n\x05state\x18\x06 \x01(\t\x12&\n\x08\x66ounding\x18\x07 \x01(\x0b\x32\x14.dledger.v1.Founding\x12\x12\n\nlast_index\x18\x08 \x01(\x04\x12\x11\n\tlast_term\x18\t \x01(\x04\x12\x37\n\x05peers\x18\n \x03(\x0b\x32(.dledger.v1.MemberDescription.PeersEntry\x12\x13\n\x0bknown_level\x18\x0b \x01(\r\x1a,\n\nPeersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"8\n\x0ePrepareRequest\x12&\n\x08\x66ounding\x18\x01 \x01(\x0b\x32\x14.dledger.v1.Founding\"\x11\n\x0fPrepareResponse\"!\n\rCommitRequest\x12\x10\n\x08\x66ounding\x18\x01 \x01(\t\"\x10\n\x0e\x43ommitResponse\"\x1e\n\x0bJoinRequest\x12\x0f\n\x07\x64isk_id\x18\x01 \x01(\x0c\"\x0e\n\x0cJoinResponse2\x93\x02\n\tFormation\x12\x46\n\x08\x44\x65scribe\x12\x1b.dledger.v1.DescribeRequest\x1a\x1d.dledger.v1.MemberDescription\x12\x42\n\x07Prepare\x12\x1a.dledger.v1.PrepareRequest\x1a\x1b.dledger.v1.PrepareResponse\x12?\n\x06\x43ommit\x12\x19.dledger.v1.CommitRequest\x1a\x1a.dledger.v1.CommitResponse\x12\x39\n\x04Join\x12\x17.dledger.v1.JoinRequest\x1a\x18.dledger.v1.JoinResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,21 +38,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEREQUEST']._serialized_start=163
   _globals['_DESCRIBEREQUEST']._serialized_end=180
   _globals['_MEMBERDESCRIPTION']._serialized_start=183
-  _globals['_MEMBERDESCRIPTION']._serialized_end=500
-  _globals['_MEMBERDESCRIPTION_PEERSENTRY']._serialized_start=456
-  _globals['_MEMBERDESCRIPTION_PEERSENTRY']._serialized_end=500
-  _globals['_PREPAREREQUEST']._serialized_start=502
-  _globals['_PREPAREREQUEST']._serialized_end=558
-  _globals['_PREPARERESPONSE']._serialized_start=560
-  _globals['_PREPARERESPONSE']._serialized_end=577
-  _globals['_COMMITREQUEST']._serialized_start=579
-  _globals['_COMMITREQUEST']._serialized_end=612
-  _globals['_COMMITRESPONSE']._serialized_start=614
-  _globals['_COMMITRESPONSE']._serialized_end=630
-  _globals['_JOINREQUEST']._serialized_start=632
-  _globals['_JOINREQUEST']._serialized_end=662
-  _globals['_JOINRESPONSE']._serialized_start=664
-  _globals['_JOINRESPONSE']._serialized_end=678
-  _globals['_FORMATION']._serialized_start=681
-  _globals['_FORMATION']._serialized_end=956
+  _globals['_MEMBERDESCRIPTION']._serialized_end=521
+  _globals['_MEMBERDESCRIPTION_PEERSENTRY']._serialized_start=477
+  _globals['_MEMBERDESCRIPTION_PEERSENTRY']._serialized_end=521
+  _globals['_PREPAREREQUEST']._serialized_start=523
+  _globals['_PREPAREREQUEST']._serialized_end=579
+  _globals['_PREPARERESPONSE']._serialized_start=581
+  _globals['_PREPARERESPONSE']._serialized_end=598
+  _globals['_COMMITREQUEST']._serialized_start=600
+  _globals['_COMMITREQUEST']._serialized_end=633
+  _globals['_COMMITRESPONSE']._serialized_start=635
+  _globals['_COMMITRESPONSE']._serialized_end=651
+  _globals['_JOINREQUEST']._serialized_start=653
+  _globals['_JOINREQUEST']._serialized_end=683
+  _globals['_JOINRESPONSE']._serialized_start=685
+  _globals['_JOINRESPONSE']._serialized_end=699
+  _globals['_FORMATION']._serialized_start=702
+  _globals['_FORMATION']._serialized_end=977
 # @@protoc_insertion_point(module_scope)

@@ -25,7 +25,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class MemberDescription(_message.Message):
-    __slots__ = ("broker_group", "node_id", "segment_size_bytes", "disk_id", "born_ms", "state", "founding", "last_index", "last_term", "peers")
+    __slots__ = ("broker_group", "node_id", "segment_size_bytes", "disk_id", "born_ms", "state", "founding", "last_index", "last_term", "peers", "known_level")
     class PeersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class MemberDescription(_message.Message):
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
     LAST_TERM_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_LEVEL_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     node_id: str
     segment_size_bytes: int
@@ -53,7 +54,8 @@ class MemberDescription(_message.Message):
     last_index: int
     last_term: int
     peers: _containers.ScalarMap[str, str]
-    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., disk_id: _Optional[bytes] = ..., born_ms: _Optional[int] = ..., state: _Optional[str] = ..., founding: _Optional[_Union[Founding, _Mapping]] = ..., last_index: _Optional[int] = ..., last_term: _Optional[int] = ..., peers: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    known_level: int
+    def __init__(self, broker_group: _Optional[str] = ..., node_id: _Optional[str] = ..., segment_size_bytes: _Optional[int] = ..., disk_id: _Optional[bytes] = ..., born_ms: _Optional[int] = ..., state: _Optional[str] = ..., founding: _Optional[_Union[Founding, _Mapping]] = ..., last_index: _Optional[int] = ..., last_term: _Optional[int] = ..., peers: _Optional[_Mapping[str, str]] = ..., known_level: _Optional[int] = ...) -> None: ...
 
 class PrepareRequest(_message.Message):
     __slots__ = ("founding",)

@@ -4,6 +4,7 @@ StartRefused
 ├── NotAMember          this directory belongs to no group: somebody has to form it
 ├── LogMissing          a member's directory without its log
 ├── BaseMissing         the log begins later than entry 1, without the state of before
+├── BaseUnknown         it is there, and this program is too old for it
 ├── DiskReplaced        the group's log names another disk for this member
 └── OutOfService        the log differs from a majority's, and is kept as it was found
 """
@@ -61,6 +62,22 @@ class BaseMissing(StartRefused):
             f"the log begins with entry {first_index}, and the state as of before is not in "
             f"{file}: {why}. Put the file back, or empty the directory and take the node in again "
             "with `dledger group replace`: peers fill it"
+        )
+        self.file = file
+        self.first_index = first_index
+        self.why = why
+
+
+class BaseUnknown(StartRefused):
+    """What stands for the entries that are gone is whole, and of another program. Every copy of it
+    is: emptying the directory would lose what is on it, and nobody could fill it."""
+
+    def __init__(self, file: str, first_index: int, why: str) -> None:
+        super().__init__(
+            f"the log begins with entry {first_index}, and this program can't read the state as of "
+            f"before, {file}: {why}. Nothing is wrong with the disk: install the release that the "
+            "other members run, and start the node. Don't empty the directory: peers can't fill it "
+            "for this program"
         )
         self.file = file
         self.first_index = first_index

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.state.layout import APPLYING
+from broker.state.layout import APPLYING, EARLIEST_BASE
 from broker.state.level import COMMAND_LEVELS
 from broker.state.listening import Nobody
 from broker.state.machine import StateMachine
@@ -54,9 +54,11 @@ WHAT_TO_DO = """
 The kept log gives another state than it did.
 If that isn't meant, it is a defect: members that apply entries alike hold the same state.
 If it is meant, members of two releases must not differ at an entry: decide by the level in use.
-Then raise APPLYING in broker/state/layout.py, so that snapshots of the rules of before are refused,
-and pin the new hashes under that version; see CONTRIBUTING.md, "What a command does, changed".
-(Only the bytes of a section are others: the same, with the section's version raised.)
+Then this log, which has none of the new level, gives what it gave, and nothing here changes.
+If only the bytes of a section are others: raise the section's version, still read the one before,
+raise APPLYING in broker/state/layout.py, and pin the new hashes under that version. EARLIEST_BASE
+stays: logs begin with states of before, and nobody has what those were made of. See
+CONTRIBUTING.md, "What a command does, changed".
 """
 
 
@@ -133,3 +135,9 @@ def test_states_of_versions_before_stay(version: int) -> None:
     """Each was another one; else there was nothing to raise the version for."""
     assert 1 <= version <= APPLYING
     assert len(set(STATES.values())) == len(STATES)
+
+
+def test_a_log_may_begin_with_a_state_of_any_version() -> None:
+    """Groups go on for longer than a release: what their logs begin with was made by any of them,
+    and a program that refused it would start on none of their disks."""
+    assert min(STATES) == EARLIEST_BASE

@@ -10,6 +10,7 @@ from crc32c import crc32c
 from broker.state.errors import (
     SnapshotDamaged,
     SnapshotIncomplete,
+    SnapshotOfLaterLevel,
     SnapshotRefused,
     SnapshotUnknown,
 )
@@ -244,6 +245,13 @@ def test_sections_that_are_not_known_are_refused_by_name(unknown: tuple[str, int
     chunks = seal(1, sections(*known, unknown))
     with pytest.raises(SnapshotUnknown, match="{!r} of version {}".format(*unknown)):
         StateMachine.restore(chunks, NoQueues())
+
+
+def test_a_level_that_is_not_known_is_told_before_what_belongs_to_it() -> None:
+    """The level says what to install; a section's name says nothing to an operator."""
+    chunks = seal(1, sections(("machine", 1), ("level", 1), ("lived-time", 1), ("topics", 2)))
+    with pytest.raises(SnapshotOfLaterLevel, match="uses level 1, and this program knows level 0"):
+        StateMachine.restore(chunks, NoQueues(), known_level=0)
 
 
 OWNERS = ("machine", "level", "lived-time", "topics", "offsets", "producers")

@@ -6,8 +6,9 @@ import asyncio
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -22,7 +23,8 @@ from store.consumequeue import ConsumeQueues
 from store.dispatch import UNIT
 from store.errors import StorageFailed
 from store.files import FULL_ERRNOS, FileSystem
-from store.snapshot_files import SnapshotFiles
+from store.snapshot_files import SnapshotFiles, SnapshotHead
+from store.starting.snapshots import head_at
 from tests.broker.test_replay import filled
 from tests.node.machine import Standing
 from tests.store.faulty_files import SimulatedDisk
@@ -305,3 +307,49 @@ def started(member: Member, disk: FileSystem) -> Replayed:
         return restored.machine
 
     return replay_derived(member.made.log, ConsumeQueues(DATA, disk), through, begin)
+
+
+class Front:
+    """A hand, as one who moves the log's front meets it: what it asks for while a snapshot gets its
+    name is done right behind that."""
+
+    def __init__(self, moves: Callable[[], Coroutine[object, object, None]]) -> None:
+        self._moves = moves
+
+    async def run(self, step: Callable[[], object]) -> object:
+        done = step()
+        if isinstance(step, partial) and step.func.__name__ == "publish":
+            await self._moves()
+        return done
+
+
+def written_as_the_front_moves(member: Member, base: SnapshotHead) -> int:
+    """The entry of a snapshot that gets its name as the log begins with `base`."""
+    keeper = member.keeper
+    keeper._hand = Front(lambda: keeper.begin_at(base))
+    return member.snapshot()
+
+
+def test_one_that_gets_its_name_as_the_front_moves_stays() -> None:
+    """It counts as the newest from then on, and is what the next start begins with."""
+    member = Member()
+    first = member.snapshot()
+    base = head_at(member.made.log, DISK, first)
+    second = written_as_the_front_moves(member, base)
+    assert member.keeper.kept() == [second, first]
+    assert member.files.indexes() == [second, first]
+    assert member.restored() == second
+
+
+def test_one_that_gets_its_name_as_the_log_begins_behind_it_is_not_the_newest() -> None:
+    """What the log begins with is; an older one isn't read any more, and goes."""
+    member = Member()
+    member.step()  # is taken, and waits for the note
+    taken = member.machine.applied_index
+    member.more()
+    base = head_at(member.made.log, DISK, taken + 1)
+    member.note()
+    member.keeper._hand = Front(lambda: member.keeper.begin_at(base))
+    member.step()
+    assert member.keeper.kept() == [base.applied_index]
+    assert member.files.indexes() == []

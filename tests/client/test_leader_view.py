@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dledger.client.group_epoch import FIRST_EPOCH, EpochName
+from dledger.client.group_epoch import FIRST_EPOCH, EpochName, epoch_in
 from dledger.client.leader_view import LeaderBoard, Member, View, from_wire
 from dledger.wire.cluster_pb2 import LeaderView
 
@@ -155,6 +155,24 @@ def test_an_epoch_without_an_id_is_none() -> None:
     assert from_wire(told).epoch == FIRST_EPOCH
     told.epoch.recovery_id = b"r" * 16
     assert from_wire(told).epoch == EpochName(7, b"r" * 16)
+
+
+def test_what_came_before_is_told_on_and_makes_no_other_epoch() -> None:
+    """A node can say by it whether that one comes from its own. Who told of it first may be of an
+    older release."""
+    told = LeaderView(broker_group="g", node_id="n1", term=3)
+    told.epoch.number, told.epoch.recovery_id = 2, B.recovery_id
+    board, bare = LeaderBoard(), from_wire(told).epoch
+    board.on_epoch(bare)
+    assert len(board.epoch.metadata) == 1
+    for wrong in ([b"a"], [A.recovery_id] * 2):
+        told.epoch.earlier[:] = wrong
+        assert from_wire(told).epoch.earlier == ()
+    told.epoch.earlier[:] = [A.recovery_id]
+    known = from_wire(told).epoch
+    assert known == bare
+    assert board.on_view(N2.address, of_epoch(N2, known))
+    assert epoch_in(board.epoch.metadata).earlier == (A.recovery_id,)
 
 
 def test_nothing_is_said_of_the_first_epoch() -> None:

@@ -210,8 +210,11 @@ def test_a_configuration_stays_as_small_as_a_note_of_it_can_be_read() -> None:
 def test_members_do_not_change_beside_an_older_program() -> None:
     """It was put back after the level had been raised; one that is away can't be asked."""
     told = asked(Change(remove=names(C)), known=1)
-    assert told.startswith("BUSY: B: the program is older than level 2")
+    assert told.startswith("BUSY: B: the program knows less than level 2")
     assert asked(Change(remove=names(C)), known=0) == "['A', 'B']"
+    told = asked(Change(remove=names(C)), level=9, known=8)
+    assert told.startswith("BUSY: B: the program knows less than level 9"), "it applies nothing"
+    assert asked(Change(remove=names(C)), level=9, known=9) == "['A', 'B']"
 
 
 def test_a_change_that_too_few_would_answer_is_refused() -> None:

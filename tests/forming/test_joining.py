@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -11,13 +12,14 @@ from broker.doors.grpc.cluster import plain_held
 from broker.forming import joining
 from broker.forming.calls import GrpcCalls
 from broker.forming.errors import (
+    FormationRefused,
     MemberUnreachable,
     NotNewcomers,
     RefusedForNow,
     Superseded,
 )
-from broker.forming.joining import Wish, change, newcomers
-from broker.forming.planning import FORMED, Description
+from broker.forming.joining import Newcomer, Wish, change, newcomers
+from broker.forming.planning import FORMED, UNFORMED, Description
 from broker.leader.epochs import EpochName
 from broker.leader.newcomers import HeldLog
 from dledger.core.types import Index
@@ -66,6 +68,9 @@ class Calls:
 
     async def held_log(self, address: str) -> cpb.HeldLog | None:
         raise AssertionError("nobody comes")
+
+    async def level(self, address: str) -> int:
+        return 9
 
     async def list_members(self, address: str) -> cpb.Members:
         self.asked.append(address)
@@ -221,6 +226,26 @@ def test_who_has_gone_by_an_entry_that_may_be_lost_is_waited_for() -> None:
     calls = Calls(lambda *_: without_n3(committed=False))
     with pytest.raises(RefusedForNow, match="entry 8, which isn't committed"):
         let_go(calls, Wish(remove=("n3",)))
+    assert calls.changed == 0
+
+
+def test_a_program_that_is_too_old_does_not_come() -> None:
+    """Before anything is asked of the leader."""
+
+    class Stranger(Calls):
+        async def describe(self, address: str) -> Description:
+            found = await super().describe(address)
+            return (
+                found
+                if address == "a:1"
+                else replace(
+                    found, node_id="n4", state=UNFORMED, peers=(("n4", "a:4"),), known_level=8
+                )
+            )
+
+    calls = Stranger(lambda *_: None)
+    with pytest.raises(FormationRefused, match="n4 knows level 8, and the group uses level 9"):
+        asyncio.run(change(calls, "a:1", Wish(add=(Newcomer("n4", "a:4"),)), 10.0))
     assert calls.changed == 0
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from broker.doors.grpc.cluster import ClusterDoor
 from broker.forming import replacing
+from broker.forming.errors import FormationRefused
 from broker.forming.planning import FORMED, UNFORMED, Description
 from broker.forming.replacing import Replaced, Replacement, replace
 from dledger.core.types import Configuration, NodeId
@@ -29,13 +30,15 @@ VOTES, OBSERVES, LEARNS = (
 class Calls:
     """A leader that gives these answers in turn, then the last one, and n2 on a new disk."""
 
-    def __init__(self, *answers: cpb.ReplaceDiskResponse) -> None:
+    def __init__(self, *answers: cpb.ReplaceDiskResponse, known_level: int = 9) -> None:
         self.answers = list(answers)
+        self.known_level = known_level
         self.joined: list[bytes] = []
 
     async def describe(self, address: str) -> Description:
         leader = Description("g", "n1", 1 << 20, b"d" * 16, 0, FORMED, None, 7, 1, ())
         new = changed(leader, node_id="n2", disk_id=DISK, state=UNFORMED, last_index=0)
+        new = changed(new, known_level=self.known_level)
         return leader if address == LEADER else new
 
     async def join(self, address: str, disk_id: bytes) -> None:
@@ -44,6 +47,10 @@ class Calls:
 
     async def held_log(self, address: str) -> cpb.HeldLog | None:
         raise AssertionError("it comes with nothing")
+
+    async def level(self, address: str) -> int:
+        assert address == LEADER
+        return 9
 
     async def replace_disk(
         self, address: str, node_id: str, disk_id: bytes, held: cpb.HeldLog | None = None
@@ -111,3 +118,11 @@ def test_the_command_says_what_it_is(
     monkeypatch.setattr(group, "tell_what_holds_up", lambda _: None)
     ended = command("group", "replace", "n2", "--wait", "0", "--bootstrap", "n1:1")
     assert (ended.returncode, text in ended.stdout) == (code, True)
+
+
+def test_a_program_that_is_too_old_is_not_taken_in() -> None:
+    """It would apply nothing, and a log that begins behind the raise can't be filled into it. A
+    release that doesn't say what it knows is taken in, as ever."""
+    with pytest.raises(FormationRefused, match="n2 knows level 8, and the group uses level 9"):
+        replaced(Calls(VOTES, known_level=8), 60.0)
+    assert replaced(Calls(VOTES, known_level=0), 60.0).votes

@@ -240,7 +240,7 @@ async def test_who_was_served_in_another_recovery_is_refused(tmp_path: Path) -> 
         assert await _list_topics(group, "n2", ()) == now, "who doesn't know of it is told"
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await _list_topics(group, "n2", epoch(1, b"r" * 16))
-        assert "two survivors" in error_of(refused.value).message
+        assert "are two groups since" in error_of(refused.value).message
         assert (await group.leader()).config.node_id == "n2"
     finally:
         await group.close()

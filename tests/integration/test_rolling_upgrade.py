@@ -243,7 +243,7 @@ async def check_put_back_too_late(group: MixedGroup, load: Load, node_id: str, o
     assert "install a newer one" in text
     code, text = await told(group, "member", "demote", other)
     assert code == ExitCode.FAILED
-    assert f"{node_id}: the program is older than level" in text
+    assert f"{node_id}: the program knows less than level" in text
     await load.goes_on()
     await group.stop(other)  # without the node that was put back there is no majority now
     await load.goes_on()

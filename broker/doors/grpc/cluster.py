@@ -177,7 +177,9 @@ def _wire_epoch(epoch: EpochName) -> cpb.GroupEpochName | None:
     """Nothing for a group that was never recovered."""
     if not epoch.number:
         return None
-    return cpb.GroupEpochName(number=epoch.number, recovery_id=epoch.recovery_id)
+    return cpb.GroupEpochName(
+        number=epoch.number, recovery_id=epoch.recovery_id, earlier=epoch.earlier
+    )
 
 
 def _health(health: NodeHealth) -> cpb.NodeHealth:

@@ -342,6 +342,22 @@ LAST_RESORT = (
         tests=_NODES,
     ),
     Mutant(
+        "client-of-another-group-shuts-a-restored-one",
+        "broker/leader/epochs.py",
+        "    if len(lineage) == told.number:\n",
+        "    if len(lineage) == told.number == 1:\n",
+        masked=_OWN,
+        tests=("tests/broker/test_epoch_fence.py",),
+    ),
+    Mutant(
+        "epochs-of-before-are-told-to-nobody",
+        "dledger/client/leader_view.py",
+        "earlier if is_all else ()",
+        "()",
+        masked=_OWN,
+        tests=("tests/client/test_leader_view.py",),
+    ),
+    Mutant(
         "hears-of-a-newer-epoch-and-serves-on",
         "broker/leader/epochs.py",
         "            self._on_shut()\n",

@@ -252,8 +252,8 @@ LOG_START = (
     Mutant(
         "base-removed-with-old-snapshots",
         "broker/snapshots.py",
-        "kept = {*two, *self.bases()}",
-        "kept = two",
+        "kept = {*two, *self.bases(), self._coming}",
+        "kept = {*two, self._coming}",
         under=_MOVES,
     ),
     Mutant(
