@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.batches import Batch
 from broker.leader.commands import Commands
+from broker.leader.lived_marks import Lived
 from broker.leader.topic_retention import (
     QUEUES_A_LOOK,
     SLACK_MS,
     SLACK_SHARE,
-    Now,
     TopicRetention,
 )
 from broker.services.refused import refused
@@ -266,7 +266,7 @@ def test_clock_of_who_formed_the_group_makes_nothing_young() -> None:
     bench = filled()
     assert bench.log.header_at(1).append_time_ms < 1_000 < bench.log.header_at(2).append_time_ms
 
-    async def asked() -> Now:
+    async def asked() -> Lived:
         return await measured(bench)()
 
     now = bench.world.run(bench.node, asked())
@@ -277,12 +277,12 @@ def test_clock_of_who_formed_the_group_makes_nothing_young() -> None:
 # --- the leader -----------------------------------------------------------------------------------
 
 
-def looks(bench: Bench, retention: TopicRetention, now: Callable[[], Awaitable[Now]]) -> None:
+def looks(bench: Bench, retention: TopicRetention, now: Callable[[], Awaitable[Lived]]) -> None:
     """A look, with all that it takes."""
     bench.world.outcome(bench.node.begin(retention.look(now)))
 
 
-def measured(bench: Bench) -> Callable[[], Awaitable[Now]]:
+def measured(bench: Bench) -> Callable[[], Awaitable[Lived]]:
     return bench.node.replica.retention._now
 
 
@@ -397,7 +397,7 @@ def test_refusal_is_told_and_no_end() -> None:
 
 
 def test_without_wishes_nothing_is_measured() -> None:
-    async def now() -> Now:
+    async def now() -> Lived:
         raise AssertionError("for nobody")
 
     bench = filled()
