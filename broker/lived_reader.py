@@ -54,11 +54,11 @@ class LivedReader:
         if not begin.index <= self._at.index <= through:
             self._at = begin
         while self._at.index < through and left > 0:
+            if self._at.index + 1 < log.first_index:
+                return  # it begins later by now
             began_s = loop.time()
             left -= self._read_slice(log, through)
             await asyncio.sleep((SHARE - 1) * (loop.time() - began_s))
-            if self._at.index + 1 < log.first_index:
-                return  # it begins later by now
         if self._at.index == through:
             self.marks.add(Mark(self._at.time_ms, self._at.lived_ms))
 

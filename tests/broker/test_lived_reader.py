@@ -83,6 +83,14 @@ def test_a_log_that_begins_later_by_now_is_read_from_there() -> None:
     assert reader.marks._marks[-1] == Mark(time_of(ENTRIES), lived_at(ENTRIES))
 
 
+def test_nothing_is_read_of_a_log_that_has_let_it_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two slices, or before the first: the next look knows where it begins."""
+    made, reader = filled(), LivedReader()
+    monkeypatch.setattr(type(made.log), "first_index", 4)
+    read(reader, made, BEGIN, ENTRIES)
+    assert not reader.marks._marks
+
+
 def test_no_time_that_has_rotted_is_taken_for_one() -> None:
     made = filled()
     at = made.log.position_of(STEP - 3) + ENTRY.at("append_time_ms") + 2

@@ -322,6 +322,27 @@ def test_messages_go_when_they_are_older_than_wished_and_not_before(
         assert all(lived_ms - each <= wish_ms + slack_ms for each in born[low:])
 
 
+def test_what_follows_a_step_goes_when_it_is_older_than_wished() -> None:
+    """Two hours in which the group rested keep nothing for two hours more. Nobody looks by itself
+    here, as time passes in steps: it is looked before and behind."""
+    bench, wish_ms = raised(Bench(known_level=KNOWN_LEVEL)), 100_000
+    front = bench.node.replica.retention._front
+    bench.topic("t")
+    bench.submit(retain("t", wish_ms))
+    bench.send(batch(0, b"before"))
+    bench.commit()
+    front.note_lived()
+    bench.later(2 * HOUR_MS)
+    bench.send(batch(1, b"behind"))
+    bench.commit()
+    front.note_lived()
+    for _ in range(5):
+        bench.later(50_000)
+        bench.submit(retain("t", wish_ms))
+    looks(bench, retention_of(bench), measured(bench))
+    assert bench.reader.bounds(TopicRef("t"), 0) == (2, 2)
+
+
 def test_topics_that_wish_nothing_or_for_longer_keep_what_they_have() -> None:
     bench = raised(Bench(known_level=KNOWN_LEVEL))
     for name in ("none", "long", "short"):
