@@ -58,28 +58,38 @@ def test_what_is_read_is_how_long_the_group_had_lived(through: int) -> None:
     assert known.age_at_least(time_of(through)) == age_ms == known.age_at_most(time_of(through))
 
 
-def test_a_look_reads_some_of_it_and_the_next_goes_on() -> None:
-    """However long a segment is, a look takes no more than its part; and what has been read isn't
-    read again."""
-    reader, made, reads = LivedReader(look_bytes=1), filled(), []
-    honest = made.log.read
+def reads_of(made: LogUnderTest) -> list[tuple[int, int]]:
+    """What is read of the log from now on."""
+    reads, honest = [], made.log.read
 
     def reading(first: int, last: int) -> bytes:
         reads.append((first, last))
         return honest(first, last)
 
     made.log.read = reading  # type: ignore[method-assign]
+    return reads
+
+
+def test_a_look_reads_some_of_it_and_the_next_goes_on() -> None:
+    """However long a segment is, a look takes no more than its part; and what has been read isn't
+    read again."""
+    reader, made = LivedReader(look_bytes=1), filled()
+    reads, counts = reads_of(made), []
     for _ in range(5):
         read(reader, made, BEGIN, ENTRIES - 1)
+        counts.append(len(reads))
     assert reads == [(3, 258), (259, 514), (515, 767)]
+    assert counts == [1, 2, 3, 3, 3]
 
 
 def test_a_log_that_begins_later_by_now_is_read_from_there() -> None:
     reader, made = LivedReader(look_bytes=1), filled()
     read(reader, made, BEGIN, ENTRIES)
+    reads = reads_of(made)
     begin = Point(STEP + 5, time_of(STEP + 5), lived_at(STEP + 5))
     for _ in range(3):
         read(reader, made, begin, ENTRIES)
+    assert reads[0][0] == STEP + 6
     assert reader.marks._marks[-1] == Mark(time_of(ENTRIES), lived_at(ENTRIES))
 
 
