@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from broker.leader.full_disks import FullDisks
+from broker.leader.lived_marks import Mark
 from broker.leader.retention import Measured, SegmentEnd
+from broker.lived_reader import LivedReader, Point
 from broker.snapshots import NoFiles
 from broker.state.lived_time import LivedTime
 from broker.state.log_start import FIRST_ENTRY
@@ -44,11 +46,13 @@ class LogFront:
     mended: Callable[[BaseException], bool]
     at_base: Callable[[QueueFiles], Awaitable[StateMachine]]
     _full: FullDisks = field(default_factory=FullDisks, init=False)
-    _known: dict[int, tuple[int, int]] = field(default_factory=dict, init=False)
+    _known: dict[int, Point] = field(default_factory=dict, init=False)
+    _reader: LivedReader = field(default_factory=LivedReader, init=False)
 
     async def measured(self) -> Measured:
         """As of now. Raises: CorruptionFound, BaseMissing."""
-        lived_ms, begin_time_ms = await self._beginning()
+        begin = await self._beginning()
+        lived = self._reader.marks.since(Mark(begin.time_ms, begin.lived_ms), self._now())
         size = self.log.options.segment_size_bytes
         in_need = self._full.in_need(
             self.disks(),
@@ -63,10 +67,21 @@ class LogFront:
             start_offset=self._start_offset(),
             end_offset=self.log.end_offset,
             segment_size=size,
-            lived_ms=self.machine.lived_time.lived_ms - lived_ms,
-            begin_time_ms=begin_time_ms,
+            lived_ms=lived.lived_ms,
+            begin_time_ms=lived.begin_time_ms,
             in_need=in_need,
+            marks=lived.marks,
         )
+
+    def note_lived(self) -> None:
+        """So long the group has lived by now."""
+        if self.machine.applied_index:
+            self._reader.marks.note(self._now())
+
+    async def read_on(self, last_index: int) -> None:
+        """More is known of how long the group had lived at that entry. Raises: CorruptionFound,
+        BaseMissing."""
+        await self._reader.read_on(self.log, await self._beginning(), last_index)
 
     def on_decided(self, measured: Measured) -> None:
         """What was measured has been acted on: a segment goes, or more."""
@@ -82,28 +97,30 @@ class LogFront:
         """Somebody else decides."""
         self._full.end()
 
-    async def _beginning(self) -> tuple[int, int]:
-        """How long the group had lived when the entry before the first was appended, or one of the
-        very first two, and when that was by the log's time."""
+    def _now(self) -> Mark:
+        return Mark(self.machine.append_time_ms, self.machine.lived_time.lived_ms)
+
+    async def _beginning(self) -> Point:
+        """The entry before the first, or one of the very first two."""
         start = self.log.start
         if not start.index:
             return self._founding()
         if start.index not in self._known:
             lived_ms = (await self.at_base(NoFiles())).lived_time.lived_ms
             self._known.clear()
-            self._known[start.index] = lived_ms, start.append_time_ms
+            self._known[start.index] = Point(start.index, start.append_time_ms, lived_ms)
         return self._known[start.index]
 
-    def _founding(self) -> tuple[int, int]:
-        """Of the second entry, the first leader's: what the first one says is the clock of whoever
+    def _founding(self) -> Point:
+        """The second entry, the first leader's: what the first one says is the clock of whoever
         formed the group, alone, and it may be years behind."""
         if self.log.last_index < FIRST_ENTRY + 1:
-            return 0, 0  # a leader has its own first entry: nobody asks, and nothing would be old
+            return Point(0, 0, 0)  # a leader has its own first entry: nobody asks, nothing is old
         founded_ms = self._time_of(FIRST_ENTRY)
         led_ms = self._time_of(FIRST_ENTRY + 1)
         lived = LivedTime()
         lived.advance(founded_ms, led_ms)
-        return lived.lived_ms, led_ms
+        return Point(FIRST_ENTRY + 1, led_ms, lived.lived_ms)
 
     def full_segments(self, most: int) -> Iterator[SegmentEnd]:
         """The oldest ones that the group hasn't let go of, and that are applied whole. Raises:

@@ -17,10 +17,11 @@ A topic that wishes its messages for longer holds all segments for as long, by a
 wish shorter goes without them (`broker.leader.topic_retention`). It must never propose more than
 these say: what has gone is gone everywhere.
 
-When an entry was appended is known by the log's time, and how much the group has lived by then only
-for the entry before the first. In between it lived no more than the log's time went on; so what is
-taken for an entry's age is at most that, and less while a standstill lies between the two: what
-follows one is kept for as much longer.
+When an entry was appended is known by the log's time, and how much the group has lived by then for
+the entry before the first, and for moments that this node was there at, or read of
+(`broker.leader.lived_marks`). So what is taken for an entry's age is at most what it is. Where that
+isn't old, and the entry could be, as the log's time stepped or the group rested in between, the log
+is read from its beginning to that entry (`broker.lived_reader`), and its age is known.
 
 The log's time never goes back, and nothing in a log is older than the group has lived since what is
 before it. An entry that would be is no reason for anything to go: what it, or the log's beginning,
@@ -35,14 +36,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from operator import gt
 from typing import Final, Protocol
 
 import structlog
 
 from broker.errors import BrokerError
-from broker.leader.topic_retention import Now
+from broker.leader.lived_marks import Lived, Mark
 from dledger.core.types import NodeId
 
 MAX_SEGMENTS: Final = 64  # that are looked at at once; the next look goes on from there
@@ -75,7 +76,12 @@ class SegmentEnd:
 
     def age_ms(self, measured: Measured) -> int:
         """Of its last entry: lived time, never more than it is."""
-        return measured.lived_ms - (self.append_time_ms - measured.begin_time_ms)
+        return measured.lived.age_at_least(self.append_time_ms)
+
+    def could_be_old(self, measured: Measured, age_ms: int) -> bool:
+        """Whether it may be older, for all that is known, and needn't."""
+        most_ms = measured.lived.age_at_most(self.append_time_ms)
+        return self.age_ms(measured) <= age_ms < most_ms
 
     def can_be(self, measured: Measured) -> bool:
         """Whether it is as old as anything in this log can be."""
@@ -86,7 +92,8 @@ class SegmentEnd:
 class Measured:
     """What there is: the log's bounds, physical offsets, without what the group has let go of and
     this node hasn't yet; how long the group has lived since the entry before the first, and when
-    that was appended by the log's time; and for whose full disks the oldest segment is to go."""
+    that was appended by the log's time; for whose full disks the oldest segment is to go; and what
+    is known of how long it had lived in between."""
 
     start_offset: int
     end_offset: int
@@ -94,6 +101,12 @@ class Measured:
     lived_ms: int
     begin_time_ms: int
     in_need: frozenset[NodeId] = frozenset()
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def lived(self) -> Lived:
+        """What is known of ages."""
+        return Lived(self.lived_ms, self.begin_time_ms, self.marks)
 
 
 def first_kept(ends: Iterable[SegmentEnd], measured: Measured, rules: Rules) -> int | None:
@@ -135,6 +148,18 @@ class Front(Protocol):
         """
         ...
 
+    def note_lived(self) -> None:
+        """So long the group has lived by now; to be known later."""
+        ...
+
+    async def read_on(self, last_index: int) -> None:
+        """More is known of how long the group had lived at that entry, the last of a segment.
+
+        Raises:
+            CorruptionFound: an entry before it has rotted.
+        """
+        ...
+
     def on_decided(self, measured: Measured) -> None:
         """What was measured has been acted on."""
         ...
@@ -156,7 +181,7 @@ class Wishes(Protocol):
     """`broker.leader.topic_retention.TopicRetention`, as far as it is used here."""
 
     def longest_ms(self) -> int: ...
-    async def look(self, now: Callable[[], Awaitable[Now]], /) -> None: ...
+    async def look(self, now: Callable[[], Awaitable[Lived]], /) -> None: ...
 
 
 class Retention:
@@ -192,6 +217,7 @@ class Retention:
         self._look_s = look_s
         self._refused = ""
         self._impossible = 0  # the last entry that was told of
+        self._unsure = 0  # the same, of those whose age is read
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -208,6 +234,7 @@ class Retention:
         try:
             while True:
                 await asyncio.sleep(self._look_s)
+                self._front.note_lived()
                 if self._serves():
                     await self._look()
                 else:
@@ -224,9 +251,8 @@ class Retention:
             if not self._front.is_mended(error):
                 raise
 
-    async def _now(self) -> Now:
-        measured = await self._front.measured()
-        return Now(measured.lived_ms, measured.begin_time_ms)
+    async def _now(self) -> Lived:
+        return (await self._front.measured()).lived
 
     def _rules_now(self) -> Rules:
         """A topic that wishes its messages for longer holds all segments for as long, by age."""
@@ -243,6 +269,8 @@ class Retention:
             rules = Rules() if is_behind else self._rules_now()
             ends = await self._looked_at(measured, rules)
             kept = first_kept(ends, measured, rules)
+            if kept is None:
+                await self._look_closer(ends, measured, rules.age_ms)
             needed = None if kept is None else self._needed()
             if kept is not None and needed is not None:
                 # What nobody needs goes; and if that is nothing, who needs it is told.
@@ -255,6 +283,18 @@ class Retention:
             return
         if kept is not None:
             await self._decide(kept, measured)
+
+    async def _look_closer(
+        self, ends: Iterable[SegmentEnd], measured: Measured, age_ms: int
+    ) -> None:
+        """The oldest segment stays: if only because nobody knows its age, that is read."""
+        for end in islice(ends, 1 if age_ms else 0):
+            if not end.could_be_old(measured, age_ms):
+                return
+            if self._unsure != end.last_index:
+                self._unsure = end.last_index
+                log.info("retention_age_unsure", index=end.last_index, age_ms=end.age_ms(measured))
+            await self._front.read_on(end.last_index)
 
     async def _decide(self, kept: int, measured: Measured) -> None:
         """The group may let go of what is before; or why it may not is told."""

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
 
 from broker.errors import BrokerError
 from broker.leader.commands import Commands
+from broker.leader.lived_marks import Lived
 from broker.state.machine import StateMachine
 from broker.state.topics import TopicRef, TopicState
 
@@ -38,15 +38,6 @@ class Queues(Protocol):
 
     def bounds(self, topic: TopicRef, queue_id: int) -> tuple[int, int]: ...
     def offset_by_time(self, topic: TopicRef, queue_id: int, time_ms: int) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Now:
-    """How long the group has lived since the entry before the first that is held, and when that
-    was appended by the log's time."""
-
-    lived_ms: int
-    begin_time_ms: int
 
 
 class TopicRetention:
@@ -77,7 +68,7 @@ class TopicRetention:
         """The longest wish; 0: there is none."""
         return max(self._machine.topic_retention.wishes().values(), default=0)
 
-    async def look(self, now: Callable[[], Awaitable[Now]]) -> None:
+    async def look(self, now: Callable[[], Awaitable[Lived]]) -> None:
         """Some queues are looked at, and those that should begin later are proposed to."""
         topics = self._wishing()
         if not topics:
@@ -117,16 +108,18 @@ class TopicRetention:
         behind = [each for each in topics if each[0].incarnation >= at]
         yield from behind or topics
 
-    def _start(self, topic: TopicState, queue_id: int, now: Now, wish_ms: int) -> int | None:
+    def _start(self, topic: TopicState, queue_id: int, now: Lived, wish_ms: int) -> int | None:
         """Where the queue should begin; None: where it does, or nobody can tell."""
         ref = TopicRef(topic.name, topic.incarnation)
-        cutoff_ms = now.begin_time_ms + now.lived_ms - wish_ms
         slack_ms = max(self._slack_ms, wish_ms // SLACK_SHARE)
         try:
             low, _ = self._queues.bounds(ref, queue_id)
-            if self._queues.offset_by_time(ref, queue_id, cutoff_ms - slack_ms) == low:
+            if (
+                self._queues.offset_by_time(ref, queue_id, now.older_before(wish_ms + slack_ms))
+                == low
+            ):
                 return None
-            return self._queues.offset_by_time(ref, queue_id, cutoff_ms)
+            return self._queues.offset_by_time(ref, queue_id, now.older_before(wish_ms))
         except BrokerError:
             return None  # it is being mended, or the topic has gone
         except Exception as error:

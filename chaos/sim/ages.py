@@ -3,7 +3,9 @@
 What has gone can't be got back, so retention may keep too much, and never too little. A leader
 reckons an entry's age from what it still holds; here every entry of the history is known, and with
 it how long the group had lived at each. The log's front is looked at only in groups where it goes
-by its age alone (`Plan.goes_by_age_alone`): whoever proposes a start there has no other reason.
+by its age alone (`Plan.goes_by_age_alone`): whoever proposes a start there has no other reason. And
+too much is kept only for a while: what is old has gone when a group has come to rest, however far
+the log's time stepped.
 """
 
 from __future__ import annotations
@@ -43,6 +45,10 @@ class Ages:
         self._clock.advance(self._at_ms, header.append_time_ms)
         self._at_ms = header.append_time_ms
         self._lived.append(self._clock.lived_ms)
+
+    def is_older(self, index: int, applied_index: int) -> bool:
+        """Whether that entry is old enough to go, as of another one."""
+        return self._lived[applied_index - 1] - self._lived[index - 1] > self._age_ms
 
     def _check(self, index: int, first_kept: int) -> None:
         """Who proposes has applied no more than what is before the proposal."""

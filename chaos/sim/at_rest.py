@@ -44,6 +44,27 @@ def is_preference_met(world: World) -> bool:
     return False
 
 
+def what_is_old_has_gone(world: World) -> bool:
+    """No member's log begins with a full segment that is too old, where segments go by their age
+    alone, and no topic wishes them for longer."""
+    ages = world.archive.ages if world.archive is not None else None
+    if ages is None or world.plan.wisher:
+        return True
+    size = world.plan.tuning.segment_bytes
+    for node in world.nodes.values():
+        if node.life is None or node.altered_from:
+            continue
+        log, machine = node.life.replica.log, node.life.replica.machine
+        if log.first_index > log.last_index:
+            continue
+        first = log.position_of(log.first_index)
+        last = log.ends_by(first - first % size + size)
+        is_full = log.first_index <= last < machine.applied_index
+        if is_full and ages.is_older(last, machine.applied_index):
+            return False
+    return True
+
+
 def links_work(world: World) -> bool:
     """Every node has heard lately of each peer, on the one stream that it dialed."""
     nodes = world.nodes

@@ -21,6 +21,7 @@ from chaos.sim.at_rest import (
     replicas_agree,
     somebody_leads,
     told_of_nodes,
+    what_is_old_has_gone,
 )
 from chaos.sim.cast import AnyClient, Cast
 from chaos.sim.clients import Administrator, Consumer, Shared
@@ -43,6 +44,7 @@ LEADER_US = 20 * 300_000  # within which somebody leads: twenty of the longest e
 SETTLED_US = 2_000_000  # after which a link that was dead before the peace is known to be
 TOLD_US = 1_700_000  # within which what a disk holds is told and written down, by all of all
 PREFERRED_US = 15_000_000  # within which a preferred member leads that is well
+GONE_US = 15_000_000  # within which what is old has gone from the front of all logs
 READ_US = 20_000_000  # within which everything has been read
 TOPIC = "orders"
 
@@ -171,6 +173,8 @@ class Run:
         # A disk that is refused may have been found, and replaced, only by now.
         self._come_to_rest(world.now_us + PEACE_US)
         self._check_preference()  # before what is told then: that leadership moves is told, too
+        if not world.timeline.run(world.now_us + GONE_US, partial(what_is_old_has_gone, world)):
+            raise Defect("kept too long", "a full segment that is too old is still there")
         holdings = self.nemesis.copies.holdings()
         self._advance(world.now_us + TOLD_US)
         self.nemesis.copies.check_told(holdings)

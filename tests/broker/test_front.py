@@ -47,7 +47,12 @@ def filled() -> LogUnderTest:
 def front_of(made: LogUnderTest) -> LogFront:
     lived = LivedTime((ENTRIES - 1) * MINUTE_MS)
     whole = RetiredThrough()
-    machine = SimpleNamespace(applied_index=made.log.last_index, lived_time=lived, log_start=whole)
+    machine = SimpleNamespace(
+        applied_index=made.log.last_index,
+        append_time_ms=made.log.header_at(ENTRIES).append_time_ms,
+        lived_time=lived,
+        log_start=whole,
+    )
     unused = cast("Any", None)
     return LogFront(NodeId("n1"), made.log, cast("Any", machine), 90, dict, lambda _: True, unused)
 
@@ -96,3 +101,45 @@ def test_who_is_behind_lets_nothing_more_go_for_its_own_disk(
     for is_behind, whose in ((False, {"n1", "n2"}), (True, {"n2"})):
         monkeypatch.setattr(LogFront, "is_behind", lambda _, is_behind=is_behind: is_behind)
         assert asyncio.run(front.measured()).in_need == whose
+
+
+YEAR_MS = 365 * 24 * 60 * MINUTE_MS
+
+
+def stepped(at: int) -> LogFront:
+    """The same log, by whose time a year passed before that entry."""
+    made = LogUnderTest(SimulatedDisk(), OPTIONS)
+    for index in range(1, ENTRIES + 2):
+        if not made.log.has_room(HEADER_SIZE + 1500):
+            made.preallocate()
+        time_ms = FOUNDED_MS + index * MINUTE_MS + (YEAR_MS if index >= at else 0)
+        made.log.append(EntryKind.COMMAND, index, 1, time_ms, 0, bytes(1500))
+        made.flush()
+    return front_of(made)
+
+
+@pytest.mark.parametrize("at", range(3, ENTRIES))
+def test_a_step_of_the_logs_time_keeps_nothing_back(at: int) -> None:
+    """A minute each was lived, whatever the log's time says of one of them. Its leader wasn't
+    there, and reads it: what is old is known to be."""
+    front = stepped(at)
+
+    async def looked() -> list[int | None]:
+        for last in (2, 4, 6, 8, 10):
+            await front.read_on(last)
+        return await kept_by(front)
+
+    assert asyncio.run(looked()) == [11, 7, 3, None, None]
+
+
+def test_who_was_there_reads_nothing() -> None:
+    """A look before the step and one behind it."""
+    front = stepped(6)
+    machine = cast("Any", front.machine)
+    lived_ms, now_ms = machine.lived_time.lived_ms, machine.append_time_ms
+    for index in (5, 7):
+        machine.lived_time.lived_ms = (index - 1) * MINUTE_MS
+        machine.append_time_ms = FOUNDED_MS + index * MINUTE_MS + (YEAR_MS if index > 5 else 0)
+        front.note_lived()
+    machine.lived_time.lived_ms, machine.append_time_ms = lived_ms, now_ms
+    assert asyncio.run(kept_by(front)) == [11, 7, 3, None, None]

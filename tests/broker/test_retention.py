@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import BrokerError, ErrorCode
+from broker.leader.lived_marks import Mark
 from broker.leader.retention import Measured, Retention, Rules, SegmentEnd, first_kept
 from dledger.core.types import NodeId
 
@@ -141,13 +142,17 @@ class Front:
         self.behind = False
         self.decided: list[Measured] = []
         self.led_no_more = 0
+        self.notes = 0
+        self.read: list[int] = []
+        self.marks: tuple[Mark, ...] = ()
         self.begin_time_ms = 0
         self.error: Exception | None = None
         self.behind_error: Exception | None = None
         self.in_need = NOBODY
 
     async def measured(self) -> Measured:
-        return Measured(0, 10 * SIZE + 5, SIZE, 10_000, self.begin_time_ms, self.in_need)
+        begin_ms = self.begin_time_ms
+        return Measured(0, 10 * SIZE + 5, SIZE, 10_000, begin_ms, self.in_need, self.marks)
 
     def full_segments(self, most: int) -> list[SegmentEnd]:
         if self.error is not None:
@@ -159,6 +164,12 @@ class Front:
             raise self.behind_error
         return self.behind
 
+    def note_lived(self) -> None:
+        self.notes += 1
+
+    async def read_on(self, last_index: int) -> None:
+        self.read.append(last_index)
+
     def on_decided(self, measured: Measured) -> None:
         self.decided.append(measured)
 
@@ -167,6 +178,50 @@ class Front:
 
     def is_mended(self, error: BaseException) -> bool:
         return isinstance(error, OSError)
+
+
+HOUR_MS = 3_600_000
+
+
+class Hourly(Front):
+    """The same, an hour each, but for the first: by the log's time it took weeks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks = (Mark(10 * HOUR_MS, 10 * HOUR_MS),)
+
+    async def measured(self) -> Measured:
+        honest = await super().measured()
+        return replace(honest, lived_ms=10 * HOUR_MS, begin_time_ms=-1_000 * HOUR_MS)
+
+    def full_segments(self, most: int) -> list[SegmentEnd]:
+        ends = super().full_segments(most)
+        return [replace(end, append_time_ms=n * HOUR_MS) for n, end in enumerate(ends, 1)]
+
+
+def test_age_that_nobody_knows_is_read_and_told_once() -> None:
+    """Nothing goes before its age is known; nothing is read where it is, where it is too young
+    whatever the log's time stepped over, or where nothing goes by its age."""
+    front, rules = Hourly(), Rules(age_ms=8_500 * 3_600)
+    with structlog.testing.capture_logs() as told:
+        assert looks(front, rules) == ([], [])
+    assert len(front.read) > 1
+    assert set(front.read) == {10}
+    assert [each["index"] for each in told if each["event"] == "retention_age_unsure"] == [10]
+    front.read.clear()
+    for others in (Rules(age_ms=9 * HOUR_MS), Rules(bytes=SIZE), replace(rules, bytes=SIZE)):
+        looks(front, others)
+    assert not front.read
+    front.marks = (Mark(HOUR_MS, HOUR_MS), *front.marks)
+    assert set(looks(front, rules)[0]) == {11}
+    assert not front.read
+
+
+def test_who_does_not_lead_sees_how_long_the_group_lives() -> None:
+    """Whoever leads next knows what the log's time stepped over."""
+    front = Front()
+    looks(front, Rules(age_ms=5_000), serves=False)
+    assert front.notes == front.led_no_more > 1
 
 
 class NoWishes:

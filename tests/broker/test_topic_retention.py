@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.batches import Batch
 from broker.leader.commands import Commands
+from broker.leader.lived_marks import Lived
 from broker.leader.topic_retention import (
     QUEUES_A_LOOK,
     SLACK_MS,
     SLACK_SHARE,
-    Now,
     TopicRetention,
 )
 from broker.services.refused import refused
@@ -266,7 +266,7 @@ def test_clock_of_who_formed_the_group_makes_nothing_young() -> None:
     bench = filled()
     assert bench.log.header_at(1).append_time_ms < 1_000 < bench.log.header_at(2).append_time_ms
 
-    async def asked() -> Now:
+    async def asked() -> Lived:
         return await measured(bench)()
 
     now = bench.world.run(bench.node, asked())
@@ -277,12 +277,12 @@ def test_clock_of_who_formed_the_group_makes_nothing_young() -> None:
 # --- the leader -----------------------------------------------------------------------------------
 
 
-def looks(bench: Bench, retention: TopicRetention, now: Callable[[], Awaitable[Now]]) -> None:
+def looks(bench: Bench, retention: TopicRetention, now: Callable[[], Awaitable[Lived]]) -> None:
     """A look, with all that it takes."""
     bench.world.outcome(bench.node.begin(retention.look(now)))
 
 
-def measured(bench: Bench) -> Callable[[], Awaitable[Now]]:
+def measured(bench: Bench) -> Callable[[], Awaitable[Lived]]:
     return bench.node.replica.retention._now
 
 
@@ -320,6 +320,27 @@ def test_messages_go_when_they_are_older_than_wished_and_not_before(
         passed_ms = bench.machine.append_time_ms - bench.log.header_at(2).append_time_ms
         slack_ms += max(0, passed_ms - lived_ms)
         assert all(lived_ms - each <= wish_ms + slack_ms for each in born[low:])
+
+
+def test_what_follows_a_step_goes_when_it_is_older_than_wished() -> None:
+    """Two hours in which the group rested keep nothing for two hours more. Nobody looks by itself
+    here, as time passes in steps: it is looked before and behind."""
+    bench, wish_ms = raised(Bench(known_level=KNOWN_LEVEL)), 100_000
+    front = bench.node.replica.retention._front
+    bench.topic("t")
+    bench.submit(retain("t", wish_ms))
+    bench.send(batch(0, b"before"))
+    bench.commit()
+    front.note_lived()
+    bench.later(2 * HOUR_MS)
+    bench.send(batch(1, b"behind"))
+    bench.commit()
+    front.note_lived()
+    for _ in range(5):
+        bench.later(50_000)
+        bench.submit(retain("t", wish_ms))
+    looks(bench, retention_of(bench), measured(bench))
+    assert bench.reader.bounds(TopicRef("t"), 0) == (2, 2)
 
 
 def test_topics_that_wish_nothing_or_for_longer_keep_what_they_have() -> None:
@@ -397,7 +418,7 @@ def test_refusal_is_told_and_no_end() -> None:
 
 
 def test_without_wishes_nothing_is_measured() -> None:
-    async def now() -> Now:
+    async def now() -> Lived:
         raise AssertionError("for nobody")
 
     bench = filled()

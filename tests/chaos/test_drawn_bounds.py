@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
+from broker.leader.lived_marks import LivedMarks
 from broker.leader.retention import Measured, SegmentEnd
 from broker.leader.topic_retention import TopicRetention
+from broker.lived_reader import LivedReader
 from broker.state.topics import TopicState
 from chaos.sim import rpc_limits
 from chaos.sim.defect import Defect
 from chaos.sim.drawing.plans import draw_plan
-from chaos.sim.plan import Plan
+from chaos.sim.plan import Fault, FaultEvent, Plan
 from chaos.sim.rpc_limits import check_error, check_size
 from chaos.sim.run import run_plan
+from chaos.sim.strikes import clocks
 from chaos.sim.world import World
 from dledger.limits import RPC_LIMIT_BYTES
 from dledger.wire import errors_pb2 as epb
@@ -53,6 +57,53 @@ def test_an_age_that_is_reckoned_too_high_is_found(monkeypatch: pytest.MonkeyPat
     failure = run_plan(aged(9)).failure
     assert failure is not None
     assert failure.check == "retired too early"
+
+
+def stepping(monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """One whose log's time steps by days, now and then, a minute of which is lived each: what was
+    stored before the first is old in the end, and what is between the last two isn't."""
+    days = count(1)
+    monkeypatch.setattr(clocks, "_leap_ms", lambda _: next(days) * clocks.DAY_MS)
+    plan = aged(9)
+    kinds = (Fault.CLOCKS_LEAP, Fault.TRANSFER, Fault.TRANSFER)
+    faults = [
+        FaultEvent(3 * at + number + 1, 600 + 900 * at + 200 * number, kind)
+        for at in range(5)
+        for number, kind in enumerate(kinds)
+    ]
+    tuning = replace(plan.tuning, retention_age_ms=70_000)
+    return replace(plan, tuning=tuning, faults=tuple(faults))
+
+
+async def unread(*_: object) -> None:
+    """Nothing more is known."""
+
+
+def unseen(*_: object) -> None:
+    """Nobody was there."""
+
+
+def test_what_is_old_goes_however_far_the_logs_time_stepped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether its leader was there, or has to read it."""
+    plan = stepping(monkeypatch)
+    with monkeypatch.context() as patched:
+        patched.setattr(LivedReader, "read_on", unread)
+        assert run_plan(plan).failure is None
+    stepping(monkeypatch)
+    monkeypatch.setattr(LivedMarks, "note", unseen)
+    assert run_plan(plan).failure is None
+
+
+def test_what_a_step_keeps_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As leaders did that knew how long the group had lived at their log's beginning alone: what
+    followed a step was kept for as long as that was."""
+    monkeypatch.setattr(LivedReader, "read_on", unread)
+    monkeypatch.setattr(LivedMarks, "note", unseen)
+    failure = run_plan(stepping(monkeypatch)).failure
+    assert failure is not None
+    assert failure.check == "kept too long"
 
 
 def test_a_queue_that_begins_too_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,9 @@ _READING = ("tests/client/test_reading_loops.py",)
 _CLIENT = "the simulator's consumers are its own"
 _TESTS = ("tests/broker/test_retention.py",)
 _AGELESS = "no entry says that it is older than can be, but where it has rotted to that very number"
+_MARKS = ("tests/broker/test_lived_marks.py",)
+_READER = ("tests/broker/test_lived_reader.py",)
+_STEPS = "few runs of a seed step in the middle of what goes next"
 
 
 def _mutant(name: str, old: str, new: str) -> Mutant:
@@ -41,7 +44,7 @@ RETENTION = (
     Mutant(
         "retention-by-the-age-of-what-is-kept",
         _FILE,
-        "return measured.lived_ms - (self.append_time_ms - measured.begin_time_ms)",
+        "return measured.lived.age_at_least(self.append_time_ms)",
         "return measured.lived_ms",
         seed=4,
         tests=_TESTS,
@@ -69,6 +72,67 @@ RETENTION = (
         "            if False:\n",
         masked=_AGELESS,
         tests=_TESTS,
+    ),
+    Mutant(
+        "age-between-marks-by-a-clock",
+        "broker/leader/lived_marks.py",
+        "most_ms = min(most_ms, after.lived_ms - min(after.time_ms - time_ms, MAX_GAP_MS))",
+        "most_ms = min(most_ms, after.lived_ms - (after.time_ms - time_ms))",
+        masked=_STEPS,
+        tests=_MARKS,
+    ),
+    Mutant(
+        "topics-messages-gone-by-a-moment-behind-a-step",
+        "broker/leader/lived_marks.py",
+        "key=lambda mark: mark.lived_ms) - 1\n",
+        "key=lambda mark: mark.lived_ms)\n        last = min(last, len(marks) - 1)\n",
+        masked=_STEPS,
+        tests=_MARKS,
+    ),
+    Mutant(
+        "nobody-sees-what-the-logs-time-steps-over",
+        "broker/leader/lived_marks.py",
+        "        elif now.time_ms - latest.time_ms > now.lived_ms - latest.lived_ms:\n",
+        "        elif False:\n",
+        masked="who wasn't there reads it",
+        tests=_MARKS,
+    ),
+    Mutant(
+        "marks-without-a-bound",
+        "broker/leader/lived_marks.py",
+        "        if len(self._marks) > MAX_MARKS:\n",
+        "        if False:\n",
+        masked="no simulated group lives through so many steps",
+        tests=_MARKS,
+    ),
+    _mutant(
+        "what-follows-a-step-is-kept-for-as-long",
+        "            await self._front.read_on(end.last_index)\n",
+        "",
+    ),
+    Mutant(
+        "age-read-by-a-clock",
+        "broker/lived_reader.py",
+        "        lived.advance(before.time_ms, time_ms)\n",
+        "        lived.lived_ms += time_ms - before.time_ms\n",
+        masked="what is kept for too long isn't lost",
+        tests=_READER,
+    ),
+    Mutant(
+        "age-read-of-a-log-that-begins-later-by-now",
+        "broker/lived_reader.py",
+        "        if not begin.index <= self._at.index <= through:\n",
+        "        if not self._at.index:\n",
+        masked=_STEPS,
+        tests=_READER,
+    ),
+    Mutant(
+        "age-read-at-one-look",
+        "broker/lived_reader.py",
+        "        while self._at.index < through and left > 0:\n",
+        "        while self._at.index < through:\n",
+        masked="simulated segments are small",
+        tests=_READER,
     ),
     _mutant(
         "retention-one-segment-too-much",
@@ -237,16 +301,16 @@ RETENTION = (
     Mutant(
         "topics-messages-gone-before-they-are-old",
         "broker/leader/topic_retention.py",
-        "        cutoff_ms = now.begin_time_ms + now.lived_ms - wish_ms\n",
-        "        cutoff_ms = now.begin_time_ms + now.lived_ms - wish_ms + SLACK_MS\n",
+        "        slack_ms = max(self._slack_ms, wish_ms // SLACK_SHARE)\n",
+        "        slack_ms, wish_ms = self._slack_ms, wish_ms - SLACK_MS\n",
         seed=740_020,
         tests=_WISHES,
     ),
     Mutant(
         "topics-messages-by-the-founders-clock",
         "broker/front.py",
-        "        return lived.lived_ms, led_ms\n",
-        "        return 0, founded_ms\n",
+        "        return Point(FIRST_ENTRY + 1, led_ms, lived.lived_ms)\n",
+        "        return Point(FIRST_ENTRY, founded_ms, 0)\n",
         masked=_WISHED,
         tests=_WISHES,
     ),
