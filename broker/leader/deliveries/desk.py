@@ -311,6 +311,8 @@ class Desk:
             await choice.settle(settler)
         await self._give(choice)
         if choice.is_empty and choice.failure is not None and not choice.over:
+            for settler in settlers:  # nothing of that is left to be done
+                _finish(settler)
             raise choice.failure
         return choice
 
