@@ -733,7 +733,7 @@ CLIENT = (
     Mutant(
         "deadline-of-the-most-impatient-is-everybody-s",
         "dledger/client/receives.py",
-        "            if is_early and not (each.is_given_up or each.found.done()):\n",
+        "            if waits and isinstance(error, ClientError) and error.retriable:\n",
         "            if False:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_RECEIVES,
