@@ -318,7 +318,8 @@ class Desk:
 
     async def _give(self, choice: Choice) -> None:
         """Whoever waits is given what there is, in the order of coming. Where there is nothing for
-        one there is nothing for those behind, but what they had before."""
+        one there is nothing for those behind, but what they had before. Of one who asks for that
+        in a queue that can't be read now it says nothing: no other one was looked at for him."""
         queues = len(choice.topic.next_offsets)
         is_dry = False
         receivers = list(self._receivers)
@@ -335,7 +336,7 @@ class Desk:
                 self._turn += 1
                 await choice.give(receiver, [*range(first, queues), *range(first)])
                 receiver.is_under_way = receiver in choice.parts
-                is_dry = is_dry or not receiver.is_under_way
+                is_dry = is_dry or not (receiver.is_under_way or receiver.looks_back)
             if not (receiver.is_under_way or receiver.looked.done()):
                 receiver.looked.set_result(None)
 

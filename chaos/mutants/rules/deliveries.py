@@ -47,6 +47,23 @@ DELIVERIES = (
         tests=_TOLD,
     ),
     Mutant(
+        "who-asks-again-for-what-cannot-be-read-holds-up-all",
+        "broker/leader/deliveries/desk.py",
+        "not (receiver.is_under_way or receiver.looks_back)",
+        "not receiver.is_under_way",
+        masked="whoever is told to come again comes again",
+        tests=_DESK,
+    ),
+    Mutant(
+        "time-that-ends-while-it-is-looked-after-is-endless",
+        "broker/services/deliveries.py",
+        "                if receiver.looked.done():  # it is looked after once more just now\n"
+        "                    receiver.looked = asyncio.get_running_loop().create_future()\n",
+        "                break\n",
+        masked="a hold must end within a look",
+        tests=_DESK,
+    ),
+    Mutant(
         "acknowledged-and-told-that-it-did-not-happen",
         "broker/services/deliveries.py",
         "            if settler is None or error.traits",
