@@ -220,6 +220,22 @@ class Repairs:
         self._begin()
         self._note_places()
 
+    def _follow(self, file: str) -> None:
+        """If the log's front has gone with that file, in which something was rotten: what of it
+        lies in the file that is the first one now is a place of its own. Rot goes on from the end
+        of a file to the begin of the next, and from a place that nobody looks at any more.
+
+        Raises:
+            BeyondRepair, OutOfRange: it can't be put right.
+        """
+        if not self._log.damages.is_gone(file):
+            return
+        place = self._log.damages.first_place()
+        left = None if place is None else self._damage_in(place)
+        if place is not None and left is not None and place not in self._places:
+            rest = "what is left of rot across two files"
+            self._add(place, left, CorruptionFound(str(place.path), place.start, "entries", rest))
+
     def recall(self) -> None:
         """What a process before has found, and not put right, is in doubt from the first moment on.
         To be called once, when the core runs.
@@ -231,6 +247,7 @@ class Repairs:
         for name, offset in self._note.read():
             file = str(self._log.path_of(name))
             if not self._log.holds_byte(file, offset):
+                self._follow(file)
                 continue  # the log has been cut since, or begun anew, or its front has gone
             place = self._log.damages.place_of(file, offset)
             damage = self._damage_in(place)
@@ -306,6 +323,7 @@ class Repairs:
                 await self._mend(place)
                 self._places.remove(place)
                 self._repaired += 1
+                self._follow(str(place.path))
                 self._note_places()
                 if not self._places:  # who is told may read, and find the next one at once
                     self._around.doubt(is_in_doubt=False)
@@ -333,8 +351,8 @@ class Repairs:
             committed_by = inf
             negative = negative if damage == refused else 0
             verdicts = await self._ask_for(damage)
-            if self._is_gone(damage):
-                return
+            if self._log.damages.is_gone(damage.file):
+                continue  # what isn't may be rotten still
             if isinstance(verdicts, Given):
                 try:
                     await self._put_back(damage, verdicts)
@@ -382,22 +400,6 @@ class Repairs:
             if not self._log.damages.is_gone(damage.file):
                 raise
             return {}
-
-    def _is_gone(self, damage: Damage) -> bool:
-        """Whether the log's front has gone with it, or with its first file. What of it lies in a
-        file that is left is a place of its own."""
-        damages = self._log.damages
-        if not damages.is_gone(damage.file):
-            return False
-        for extent in damage.extents[1:]:
-            if damages.is_gone(str(extent.path)):
-                continue
-            place = damages.place_of(str(extent.path), extent.start)
-            left = self._damage_in(place)
-            if left is not None and place not in self._places:
-                rest = "what is left of rot across two files"
-                self._add(place, left, CorruptionFound(left.file, extent.start, "entries", rest))
-        return True
 
     def _refill_of(self, damage: Damage) -> Refill:
         damages = self._log.damages

@@ -14,8 +14,7 @@ not again for a while, so that a peer can't keep the disk busy by contradicting.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -25,7 +24,8 @@ from dledger.errors import ReplicaDiverged
 from dledger.ports import Observer, ReplicatedLog
 
 REPORT_EVERY_TICKS = 500  # five seconds, as a rule: for each peer and kind, a line in the log
-MAX_REPORTS = 256  # remembered, the newest; who is no member calls under any name it likes
+MAX_REPORTS = 256  # remembered: members come and go
+STRANGERS = NodeId("")  # in reports: all who are no members; they call under any name they like
 LOOK_EVERY_TICKS = 6_000  # a minute
 LOOK_SLICE_BYTES = 256 << 10  # a tick: about a millisecond
 
@@ -67,20 +67,23 @@ class Doubt(Generic[H]):
         self._observer = observer
         self._on_contradiction = on_contradiction
         self._tick = 0
-        self._reports: OrderedDict[tuple[NodeId, bool], _Report] = OrderedDict()
+        self._reports: dict[tuple[NodeId, bool], _Report] = {}  # of members, and of strangers
         self._look: _Look | None = None
         self._next_look_tick = 0
 
-    def on_refused(self, peer: NodeId, error: Exception, settled_index: Index) -> None:
+    def on_refused(
+        self, peer: NodeId, error: Exception, settled_index: Index, members: Collection[NodeId]
+    ) -> None:
         """`peer` said what can't be. Up to `settled_index` entries are committed, and durable in
-        this node's log."""
+        this node's log; `members` are the group's, as far as that knows."""
         self.messages_refused += 1
         is_contradiction = isinstance(error, Contradiction)
         if isinstance(error, Contradiction):
             self.contradictions += 1
             self._begin_look(min(error.index, settled_index))
             self._on_contradiction(error.index)
-        self._report(peer, str(error), is_contradiction=is_contradiction)
+        whose = peer if peer in members else STRANGERS
+        self._report(whose, peer, str(error), is_contradiction=is_contradiction)
 
     def on_tick(self) -> None:
         """One tick has passed; goes on with the look under way.
@@ -117,15 +120,14 @@ class Doubt(Generic[H]):
             self._next_look_tick = self._tick + LOOK_EVERY_TICKS
             self._look = _Look(first, through, self._log.digest_at(first - 1))
 
-    def _report(self, peer: NodeId, reason: str, *, is_contradiction: bool) -> None:
-        report = self._reports.get((peer, is_contradiction))
+    def _report(self, whose: NodeId, peer: NodeId, reason: str, *, is_contradiction: bool) -> None:
+        report = self._reports.get((whose, is_contradiction))
         if report is not None and self._tick - report.tick < REPORT_EVERY_TICKS:
             report.unreported += 1
             return
         unreported = report.unreported if report is not None else 0
-        self._reports[peer, is_contradiction] = _Report(self._tick)
-        self._reports.move_to_end((peer, is_contradiction))
-        if len(self._reports) > MAX_REPORTS:
-            self._reports.popitem(last=False)
+        self._reports[whose, is_contradiction] = _Report(self._tick)
+        if len(self._reports) > MAX_REPORTS:  # members came and went
+            del self._reports[next(iter(self._reports))]
         kind = PeerContradicted if is_contradiction else PeerMessageRefused
         self._observer.on_event(kind(peer, reason, unreported))

@@ -399,7 +399,8 @@ class RaftDriver(Generic[H]):
             self._take(peer, wire)
         except (InvalidMessage, MessageRefused) as error:
             settled = min(self._core.commit_index, self._core.durable_index)
-            self._doubt.on_refused(peer, error, settled)
+            members = self._core.configuration.members()
+            self._doubt.on_refused(peer, error, settled, members)
             raise InvalidMessage(str(error)) from error
 
     def _take(self, peer: NodeId, wire: PeerMessage) -> None:

@@ -129,6 +129,11 @@ class Damages:
         run = segment.starts.run_at(offset)
         return Extent(segment.path, segment.base, run.start, _end_of(segment, run))
 
+    def first_place(self) -> Extent | None:
+        """What the log's first file begins with; None: nothing yet."""
+        first = self._table.segments[0]
+        return self.place_of(str(first.path), 0) if first.used else None
+
     def locate(self, file: str, offset: int) -> Damage | None:
         """The damage in the place of byte `offset` of `file`; None if there is none (any more).
         Where it can't be judged because what is before it has rotted as well: the damage there,

@@ -77,9 +77,10 @@ def founding_of(members: Sequence[Description], *, adopt: bool) -> Founding | No
             "that are not formed, and form the group again"
         )
     for founding in known.values():
+        if any(each.state == FORMED for each in members):
+            _check_lost(members, founding)  # it may have grown since, and lost one of the first
         _check_founders(members, founding)
-        _check_disks(members, founding)
-        _check_prepared(members)
+        _check_lost(members, founding)
         return founding
     _check_fresh(members, adopt=adopt)
     return _composed(members, adopt=adopt)
@@ -153,7 +154,8 @@ def _check_founders(members: Sequence[Description], founding: Founding) -> None:
     if formed and names != wanted:
         raise FormationRefused(
             f"{', '.join(formed)} was formed in a group of {names}, and [peers] has {wanted}: form "
-            "it as it was begun, then `dledger member add` and `member remove`"
+            "it as it was begun, then `dledger member add` and `member remove`; if one that was "
+            "added since has lost its disk: `dledger group replace ID`"
         )
     if not formed and founders != peers:
         prepared = [each.node_id for each in members if each.founding is not None]
@@ -163,6 +165,14 @@ def _check_founders(members: Sequence[Description], founding: Founding) -> None:
             f"has {as_told(peers)}: if nobody ever was formed nothing is stored: empty the "
             f"{directories} of {', '.join(prepared)}, or form the group as it was begun"
         )
+
+
+def _check_lost(members: Sequence[Description], founding: Founding) -> None:
+    """Of those that the founding makes members nobody has lost a disk, or what was on it."""
+    meant = founding.members.members()
+    known = [each for each in members if each.state in MEMBERS or each.node_id in meant]
+    _check_disks(known, founding)
+    _check_prepared(known)
 
 
 def _check_disks(members: Sequence[Description], founding: Founding) -> None:

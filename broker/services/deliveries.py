@@ -12,7 +12,14 @@ from typing import Final
 import structlog
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.deliveries.asking import Handed, Settlement, Settler, Superseded, Wanted
+from broker.leader.deliveries.asking import (
+    Handed,
+    Receiver,
+    Settlement,
+    Settler,
+    Superseded,
+    Wanted,
+)
 from broker.leader.deliveries.burying import Burying
 from broker.leader.deliveries.desk import (
     Desk,
@@ -127,7 +134,9 @@ class Deliveries:
     # --- asked --------------------------------------------------------------------------------
 
     async def receive(self, wish: Receive, call: Call) -> Received:
-        """The messages there are, or that come while it waits; none at the end of that.
+        """The messages there are, or that come while it waits; none at the end of that, or where
+        none can be handed out and something was settled: a refusal would deny that as well, and
+        whoever asks next hears of it.
 
         Raises:
             BrokerError: INVALID_ARGUMENT, TOPIC_NOT_FOUND, TOPIC_NOT_READABLE, GROUP_STYLED,
@@ -137,7 +146,12 @@ class Deliveries:
         topic = await self._topic(wish.group, wish.topic)
         if sum(desk.waiting for desk in self._desks.values()) >= self._max_waiting:
             raise BrokerError(ErrorCode.BUSY, f"{self._max_waiting} receivers wait, the limit")
-        await self._check_readable(topic, wish)
+        try:
+            await self._check_readable(topic)
+        except BrokerError:
+            if not wish.settled:
+                raise
+            return await self._only_settled(wish, topic)
         desk = self._desk_for(wish, topic)
         settler = desk.settle(wish.settled) if wish.settled else None
         wanted = Wanted(
@@ -150,20 +164,39 @@ class Deliveries:
         receiver = desk.receive(wanted)
         self._set_to_work(desk)
         try:
-            await asyncio.wait((receiver.done,), timeout=self._pulls.hold_s(wish.hold_ms))
-            if not receiver.done.done():  # whoever doesn't wait is looked after once, all the same
-                await asyncio.wait(
-                    (receiver.done, receiver.looked), return_when=asyncio.FIRST_COMPLETED
-                )
-            is_over = not receiver.done.done() and desk.withdraw(receiver)
-            handed = () if is_over else tuple(await receiver.done)
+            handed = await self._handed(desk, receiver, self._pulls.hold_s(wish.hold_ms))
+        except BrokerError as error:
+            if settler is None or error.traits.outcome is Outcome.MAY_HAVE_HAPPENED:
+                raise
+            handed = ()
+        superseded = () if settler is None else await self._settled(settler, handed)
+        self._pulls.account_handed_out(sum(len(each.records) for each in handed), call)
+        return Received(handed, superseded, topic.incarnation)
+
+    async def _only_settled(self, wish: Receive, topic: TopicState) -> Received:
+        """The topic's messages can't be handed out. What was to be settled is settled all the same:
+        that was said of messages handed out before."""
+        desk = self._desk_for(wish, topic)
+        settler = desk.settle(wish.settled)
+        self._set_to_work(desk)
+        return Received((), await self._settled(settler, ()), topic.incarnation)
+
+    async def _handed(self, desk: Desk, receiver: Receiver, hold_s: float) -> tuple[Handed, ...]:
+        """What comes while it is held. Whoever doesn't wait is looked after once, all the same."""
+        try:
+            await asyncio.wait((receiver.done,), timeout=hold_s)
+            while not receiver.done.done():
+                both = (receiver.done, receiver.looked)
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                if not receiver.done.done() and desk.withdraw(receiver):
+                    return ()
+                if receiver.looked.done():  # it is looked after once more just now
+                    receiver.looked = asyncio.get_running_loop().create_future()
+            return tuple(await receiver.done)
         finally:
             if not receiver.done.done():
                 desk.withdraw(receiver)
                 receiver.done.cancel()
-        superseded = () if settler is None else await self._settled(settler, handed)
-        self._pulls.account_handed_out(sum(len(each.records) for each in handed), call)
-        return Received(handed, superseded, topic.incarnation)
 
     def _attempts(self, wish: Receive) -> int:
         """How often a message is handed out; 0: for ever. In order that holds up its queue, unless
@@ -172,24 +205,15 @@ class Deliveries:
             return 0
         return wish.max_attempts or (0 if wish.is_fifo else DEFAULT_ATTEMPTS)
 
-    async def _check_readable(self, topic: TopicState, wish: Receive) -> None:
-        """Returns if the topic's messages may be handed out. What was to be settled is settled all
-        the same: that was said of messages handed out before. A desk is nobody's before that: one
+    async def _check_readable(self, topic: TopicState) -> None:
+        """Returns if the topic's messages may be handed out. A desk is nobody's before that: one
         at which nobody waits would stay, as what whoever is refused has called it.
 
         Raises:
-            BrokerError: TOPIC_NOT_READABLE, TOPIC_REPLACED, TOPIC_NOT_FOUND; what settling raises.
+            BrokerError: TOPIC_NOT_READABLE, TOPIC_REPLACED, TOPIC_NOT_FOUND.
         """
         ref = TopicRef(topic.name, topic.incarnation)
-        try:
-            await self._gate.surely(lambda: self._reader.check_readable(ref))
-        except BrokerError:
-            if wish.settled:
-                desk = self._desk_for(wish, topic)
-                settler = desk.settle(wish.settled)
-                self._set_to_work(desk)
-                await settler.done
-            raise
+        await self._gate.surely(lambda: self._reader.check_readable(ref))
 
     def _desk_for(self, wish: Receive, topic: TopicState) -> Desk:
         """The desk, which goes by what this receiver says from now on. It is set to work in the
@@ -216,19 +240,21 @@ class Deliveries:
         desk = self._desk(group, state, is_fifo=is_fifo)
         settler = desk.settle(settled)
         self._set_to_work(desk)
-        return await self._surely(settler)
+        return await self._settled(settler, ())
 
     async def _settled(
         self, settler: Settler, handed: tuple[Handed, ...]
     ) -> tuple[Superseded, ...]:
-        """What isn't settled. Where that can't be told, and messages were handed out already, it
-        isn't said that nothing happened: the same attempt asks again, and is given the same."""
+        """What isn't settled. Where that can't be told, and messages were handed out or some are
+        settled already, it isn't said that nothing happened: the same attempt asks again, and is
+        given the same."""
         try:
             return await self._surely(settler)
         except BrokerError as error:
-            if not handed or error.traits.outcome is Outcome.MAY_HAVE_HAPPENED:
+            is_denied = error.traits.outcome is Outcome.DID_NOT_HAPPEN
+            if not is_denied or not (handed or settler.took_effect):
                 raise
-            told, text = error.failure, f"messages were handed out, and then: {error.message}"
+            told, text = error.failure, f"a part of it was done, and then: {error.message}"
             code = ErrorCode.LEADERSHIP_LOST
             raise BrokerError(code, text, leader=told.leader, term=told.term) from error
 

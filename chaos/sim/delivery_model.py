@@ -24,6 +24,7 @@ from dledger.reading.entry import EntryHeader
 from dledger.wire import commands_pb2 as pb
 
 Seat = tuple[str, int, int]  # group, incarnation, queue id
+Hand = tuple[str, int, int, int, int]  # its seat, offset, and the entry that gave it
 
 
 @dataclass(slots=True)
@@ -52,6 +53,7 @@ class DeliveryModel:
         self._machine = machine
         self._queues: dict[Seat, _Queue] = {}
         self.attempts: set[bytes] = set()  # that were given anything
+        self.ended: set[Hand] = set()  # in which a message was finished
         self.given = self.again = self.finished = self.returned = self.extended = 0
 
     def starts(self, group: str) -> dict[tuple[int, int], int]:
@@ -93,7 +95,8 @@ class DeliveryModel:
             for queue_id, offset in enumerate(command.starts, known):
                 self._queues[group, incarnation, queue_id] = _Queue(offset, offset)
         for settled in command.settled:
-            self._settle(self._queue(command, settled.queue_id, header), settled, header)
+            seat = group, incarnation, settled.queue_id
+            self._settle(self._queue(command, settled.queue_id, header), seat, settled, header)
         for given in command.given:
             self._give(self._queue(command, given.queue_id, header), given, header)
         if command.fifo:
@@ -125,7 +128,9 @@ class DeliveryModel:
             raise Defect("delivery", f"entry {header.index} is about a queue without a start")
         return queue
 
-    def _settle(self, queue: _Queue, settled: pb.SettledMessages, header: EntryHeader) -> None:
+    def _settle(
+        self, queue: _Queue, seat: Seat, settled: pb.SettledMessages, header: EntryHeader
+    ) -> None:
         for offset in _offsets(settled.base, settled.mask):
             held = queue.held.get(offset)
             if held is None or held.handout != settled.handout:
@@ -135,6 +140,7 @@ class DeliveryModel:
             match settled.what:
                 case pb.SETTLING_FINISHED:
                     del queue.held[offset]
+                    self.ended.add((*seat, offset, settled.handout))
                     self.finished += 1
                 case pb.SETTLING_RETURNED:
                     until_ms = header.append_time_ms + settled.hidden_ms

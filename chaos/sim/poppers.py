@@ -4,8 +4,9 @@ They are slower than their time, give back, ask for more time, forget what they 
 and ask again with the same attempt, or never; acknowledge twice, and late; name hands that they
 never had. What is known to every one of them is noted (`Shop`), in the one true time: in the end
 every message from the group's start on was finished by somebody who had it; whoever was told that
-it is finished sees it never handed out again; and what somebody was told to have, nobody else is
-told as the same hand.
+it is finished sees it never handed out again; what somebody was told to have, nobody else is told
+as the same hand; and where each attempt at an acknowledgement was told as one that did not happen,
+none did.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ ATTEMPTS = 6  # of one receive, and of one acknowledgement
 HANDED_OUT = 3  # times, then a message is a dead letter
 
 Message = tuple[str, int, int, int]  # topic, incarnation, queue id, offset
+Hand = tuple[Message, int]  # the entry that gave it
 
 
 @dataclass(slots=True)
@@ -44,7 +46,8 @@ class Shop:
     is_fifo: bool = False
     done: dict[Message, None] = field(default_factory=dict)  # somebody wanted it finished
     finished_us: dict[Message, int] = field(default_factory=dict)  # was told that it is
-    hands: dict[tuple[Message, int], str] = field(default_factory=dict)  # by handout: whose
+    hands: dict[Hand, str] = field(default_factory=dict)  # whose
+    denied: set[Hand] = field(default_factory=set)  # whose acknowledgements did not happen
     refused: set[bytes] = field(default_factory=set)  # attempts that didn't happen
     is_drained: Callable[[], bool] = lambda: True
 
@@ -111,13 +114,15 @@ class Popper(Client):
                     request.attempt_id = _next_attempt(request.attempt_id)
                 request.again |= failure.may_have_happened
                 if self.chance.random() < 0.2 and not self.shared.stopping:
-                    return  # what it was given comes again, when its time is over
+                    break  # what it was given comes again, when its time is over
                 await self.back_off()
                 continue
             self._note_finished(mine, answer.unsettled)
             for handed in answer.handed:
                 self._take(topic, answer.topic_incarnation, handed, sent_us)
             return
+        if not request.again:
+            self._note_denied(mine)
 
     def _check_refused(self, failure: CallFailed) -> None:
         wrong = (epb.INVALID_ARGUMENT, epb.GROUP_STYLED, epb.GROUP_DIFFERS, epb.INTERNAL)
@@ -191,16 +196,24 @@ class Popper(Client):
         if what == cpb.SETTLING_FINISHED:
             for each in mine:
                 self._shop.done[each.message] = None
+        is_in_doubt = what != cpb.SETTLING_FINISHED
         for _ in range(ATTEMPTS):
             try:
                 answer = await self.call("settle", request)
             except CallFailed as failure:
                 self._check_refused(failure)
+                is_in_doubt |= failure.may_have_happened
                 await self.back_off()
                 continue
             if what == cpb.SETTLING_FINISHED:
                 self._note_finished(mine, answer.unsettled)
             return
+        if not is_in_doubt:
+            self._note_denied(mine)
+
+    def _note_denied(self, mine: Iterable[InHand]) -> None:
+        """Each attempt was told that it did not happen, and there will be no other one."""
+        self._shop.denied.update((each.message, each.handout) for each in mine)
 
     def _note_finished(self, mine: list[InHand], unsettled: Iterable[pb.Unsettled]) -> None:
         """Whatever isn't told as superseded is finished."""
@@ -281,6 +294,11 @@ def check_shops(
     for shop in shops:
         if shop.refused & model.attempts:
             raise Defect("handed out", f"to receivers of {shop.group} that were refused")
+        for (_, incarnation, queue_id, offset), handout in shop.denied:
+            is_there = offset >= first_of(incarnation, queue_id)  # or it is nobody's any more
+            if is_there and (shop.group, incarnation, queue_id, offset, handout) in model.ended:
+                text = f"{shop.group} finished {offset} of queue {queue_id}, given by {handout}"
+                raise Defect("told that it did not happen", text)
         passed_over = model.passed_over(shop.group)
         for (incarnation, queue_id), start in model.starts(shop.group).items():
             name, end = queue_of(incarnation, queue_id)

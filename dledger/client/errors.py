@@ -130,6 +130,19 @@ class ClientError(Exception):
         copy.__cause__ = self
         return copy
 
+    def in_doubt(self) -> Self:
+        """The same, of what may have happened before this attempt failed: a copy, as others may
+        have been told of this one."""
+        copy = type(self)(
+            self.message,
+            outcome=Outcome.MAY_HAVE_HAPPENED,
+            retriable=self.retriable,
+            subject=self.subject,
+        )
+        copy.leader, copy.term = self.leader, self.term
+        copy.__cause__ = self.__cause__
+        return copy
+
     def about_message(self, outcome: Outcome) -> Self:
         """A fresh copy for one message's future. Futures must not share an exception: each
         `await` that raises it would add its frames to the same traceback."""

@@ -88,8 +88,12 @@ class _Asked:
     done: Sequence[Delivery]  # acknowledged by its first call
     found: asyncio.Future[list[Delivery]]
     is_given_up: bool = False
+    is_in_doubt: bool = False  # a call that it was in may have happened, or has
 
     def fail(self, error: BaseException) -> None:
+        """It is told; never that nothing happened, where a call before may have."""
+        if self.is_in_doubt and isinstance(error, ClientError):
+            error = error.in_doubt()
         if not self.found.done():
             self.found.set_exception(error)
             self.found.exception()  # whoever awaited it may be gone
@@ -279,6 +283,8 @@ class Receives:
             except ClientError as error:
                 is_lost = error.outcome is Outcome.MAY_HAVE_HAPPENED
                 if not (is_lost and error.retriable) or loop.time() >= deadline:
+                    if request.again:  # a refusal says nothing of the calls before
+                        error.outcome = Outcome.MAY_HAVE_HAPPENED
                     raise
             request.again = True
 
@@ -328,6 +334,7 @@ class Receives:
             over_s = max(over_s, call.until_s + SAME_MOMENT_S)
         again: list[_Asked] = []
         for each, share in zip(waiting, shares, strict=True):
+            each.is_in_doubt |= bool(each.done)  # they are acknowledged, whatever comes next
             each.done = ()
             if share or each.is_given_up or each.until_s <= over_s:
                 each.found.set_result(share)
@@ -342,8 +349,9 @@ class Receives:
         again: list[_Asked] = []
         over_s = call.until_s + SAME_MOMENT_S
         for each in call.asked:
-            is_early = isinstance(error, ClientError) and error.retriable and each.until_s > over_s
-            if is_early and not (each.is_given_up or each.found.done()):
+            waits = not (each.is_given_up or each.found.done()) and each.until_s > over_s
+            if waits and isinstance(error, ClientError) and error.retriable:
+                each.is_in_doubt |= error.outcome is Outcome.MAY_HAVE_HAPPENED
                 again.append(each)
             else:
                 each.fail(error)

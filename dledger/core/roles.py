@@ -102,7 +102,9 @@ def become_leader(state: RaftState) -> None:
     end_transfer(state, "aborted")  # one that this node began in an earlier term
     state.is_retiring = False
     state.heartbeat_elapsed_ticks = 0
-    state.disk.begin_leading(state.moment, state.now_tick + state.options.hand_over_interval_ticks)
+    state.disk.begin_leading(
+        state.now_tick, state.now_tick + state.options.hand_over_interval_ticks
+    )
     state.preference.begin_leading()
     track_members(state)
     index = state.log.append(state.term, state.options.noop_size)

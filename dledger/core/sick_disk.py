@@ -25,7 +25,8 @@ from dledger.core.transfer import transfer_leadership
 from dledger.core.types import NO_INDEX, HandOverBegun
 
 # What a peer says of itself counts when it answered a heartbeat sent after so many had been due
-# since this disk got sick: what filled it may be filling the peer's at the same moment.
+# since this disk got sick: what filled it may be filling the peer's at the same moment. Reads begin
+# rounds of their own, any number in a moment, so time is what counts, and when the round began.
 _BEATS_UNTIL_TRUSTED = 2
 # After a broken stream candidates follow each other within the suspicion delay; so many of them
 # leave the others time to be elected.
@@ -38,7 +39,7 @@ def report_fitness(state: RaftState, *, is_short: bool, can_serve: bool) -> None
     was_unfit = disk.is_unfit
     disk.is_short, disk.can_serve = is_short, can_serve
     if disk.is_unfit and not was_unfit:
-        disk.since = state.moment
+        disk.doubt_peers(state.now_tick)
 
 
 def yielded_ticks(state: RaftState) -> int:
@@ -54,6 +55,7 @@ def yielded_ticks(state: RaftState) -> int:
 def hand_over_if_disk_is_sick(state: RaftState) -> None:
     """One tick of a leader: hand over if its disk is sick and a voter is known to be well."""
     disk = state.disk
+    disk.on_tick(state.moment, _BEATS_UNTIL_TRUSTED * state.options.heartbeat_ticks)
     is_stalled = _is_stalled(state)
     takes_entries = not disk.is_short and not is_stalled and not state.is_in_doubt
     if takes_entries and disk.can_serve:
@@ -114,12 +116,12 @@ def _successor(state: RaftState, *, takes_entries: bool) -> Progress | None:
 
 def has_room(state: RaftState, progress: Progress) -> bool:
     """Whether it has room, by its own and recent word."""
-    since, beats = state.disk.since, _BEATS_UNTIL_TRUSTED
+    fresh_after = state.disk.fresh_after
     silent_ticks = state.now_tick - progress.last_heard_tick
     return (
         not progress.is_short_of_space
-        and progress.acked_round >= since.round + beats
-        and state.now_tick - since.tick >= beats * state.options.heartbeat_ticks
+        and fresh_after is not None
+        and progress.acked_round > fresh_after
         and silent_ticks < state.options.election_timeout_min_ticks
     )
 

@@ -64,13 +64,14 @@ class OwnDisk:
 
     __slots__ = (
         *("behind_index", "behind_since_tick", "can_serve", "is_short"),
-        *("not_before_tick", "since"),
+        *("fresh_after", "not_before_tick", "since_tick"),
     )
 
     def __init__(self) -> None:
         self.is_short = False  # of space, as the driver says
         self.can_serve = True  # whether what is committed is applied here, as the driver says
-        self.since = Moment(0, 0)  # when that, or leading, began
+        self.since_tick = 0  # when that, or leading, began
+        self.fresh_after: int | None = None  # a heartbeat round: later ones began long since that
         self.behind_index = NO_INDEX  # committed and not durable here; 0: there was no such entry
         self.behind_since_tick = 0  # when that was seen first
         self.not_before_tick = 0  # no hand-over of its own accord before this
@@ -80,9 +81,18 @@ class OwnDisk:
         """Whether somebody else had better lead, as far as the driver knows."""
         return self.is_short or not self.can_serve
 
-    def begin_leading(self, now: Moment, not_before_tick: int) -> None:
+    def doubt_peers(self, now_tick: int) -> None:
+        """What peers have said of themselves is too old."""
+        self.since_tick, self.fresh_after = now_tick, None
+
+    def on_tick(self, now: Moment, ticks: int) -> None:
+        """Once so many have passed, what peers answer to rounds that begin from now on counts."""
+        if self.fresh_after is None and now.tick - self.since_tick >= ticks:
+            self.fresh_after = now.round
+
+    def begin_leading(self, now_tick: int, not_before_tick: int) -> None:
         """A leadership begins: nothing is known of peers, and it has to last for a while."""
-        self.since = now
+        self.doubt_peers(now_tick)
         self.behind_index = NO_INDEX
         self.not_before_tick = not_before_tick
 

@@ -11,6 +11,7 @@ import pytest
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Handed, Settlement, Wanted
+from broker.leader.deliveries.choosing import Choice
 from broker.leader.deliveries.desk import MOST_BURIED, Bury, Desk, Place, Surroundings
 from broker.leader.groups.pace import USUAL_PACE
 from broker.reading.held_back import HeldBack
@@ -159,6 +160,73 @@ def test_what_is_over_is_buried_after_the_attempts_that_it_had() -> None:
     shop.send(3, b"new")
     shop.room.world.run(shop.room.leader, receive(2))
     assert told == [1, 1, 1]
+
+
+def test_who_asks_again_for_what_cannot_be_read_holds_up_no_other_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing was looked for but what he had: of what there is for others it says nothing."""
+    shop = Shop()
+
+    async def bury(place: Place, queue_id: int, hand: Handout, found: Found, times: int) -> None:
+        raise AssertionError("nothing is over")
+
+    new_desk, mine = desks(shop, bury), wanted(1)._replace(hidden_ms=60_000)
+
+    async def first() -> list[Handed]:
+        desk = new_desk()
+        receiver = desk.receive(mine)
+        await desk.work()
+        return await receiver.done
+
+    async def then() -> list[list[Handed] | ErrorCode]:
+        desk = new_desk()
+        waiting = [desk.receive(mine._replace(is_again=True)), desk.receive(wanted(2))]
+        await desk.work()
+        return [await said(each.done) for each in waiting]
+
+    shop.send(0, b"before the queue is repaired")
+    node = shop.room.leader
+    assert len(shop.room.world.run(node, first())) == 1
+    shop.send(1, b"new")
+    pull = QueueReader.pull
+
+    def repaired(reader: QueueReader, topic: TopicRef, queue_id: int, *where: int) -> Found:
+        if not queue_id:
+            raise BrokerError(ErrorCode.NOT_READY, "it is being repaired")
+        return pull(reader, topic, queue_id, *where)
+
+    monkeypatch.setattr(QueueReader, "pull", repaired)
+    told, given = shop.room.world.run(node, then())
+    assert told is ErrorCode.NOT_READY
+    assert isinstance(given, list)
+    assert [each.queue_id for each in given] == [1]
+
+
+def test_a_receive_whose_time_ends_while_it_is_looked_after_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As soon as that has found nothing: nobody else would tell it."""
+    shop = Shop()
+    node = shop.room.leader
+    looks: list[asyncio.Future[None]] = []
+
+    async def give(choice: Choice, receiver: object, queues: object) -> None:
+        for look in looks:
+            await look
+
+    monkeypatch.setattr(Choice, "give", give)
+    wish = Receive("g", T, False, bytes(7) + b"\1", False, 1, 0, 1_000, 60_000, 0, 0)
+    receiving = node.begin(node.replica.services.deliveries.receive(wish, EndlessCall()))
+    shop.room.pass_ms(100)
+    looks.append(node.loop.create_future())
+    shop.send(0, b"a")
+    shop.room.pass_ms(2_000)
+    assert not receiving.done(), "something may be on its way"
+    looks[0].set_result(None)
+    shop.room.pass_ms(100)
+    assert receiving.done()
+    assert receiving.result().handed == ()
 
 
 def test_who_may_not_read_decides_nothing() -> None:

@@ -1,8 +1,9 @@
-"""A receive that is told *did not happen* has handed out nothing (ADR 57): whatever comes in
-between once its entry is in the log leaves it answered, or in doubt."""
+"""A receive that is told *did not happen* has handed out and settled nothing (ADR 57): whatever
+comes in between once its entry is in the log leaves it answered, or in doubt."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from broker.leader.deliveries.desk import Desk
 from broker.leader.units import UnitResult
 from broker.services.deliveries import Receive, Received
 from broker.services.gate import Gate
+from broker.state.topic_permissions import Permission
 from broker.state.topics import TopicRef
 from dledger.outcome import Outcome
 from dledger.wire.commands_pb2 import SETTLING_FINISHED
@@ -73,18 +75,85 @@ def between(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> Non
 
 
 def test_while_no_answer_can_be_kept_nothing_is_handed_out() -> None:
-    """Whoever asks is told to come again, and finds everything as it was; what he acknowledges is
-    so, as that takes no room."""
+    """Whoever asks is told to come again, and finds everything as it was."""
+    shop = Filled()
+    left = shop.budget.left_bytes
+    shop.budget.take(left)
+    told = shop.refused()
+    assert (told.code, told.traits.outcome) == (ErrorCode.BUSY, Outcome.DID_NOT_HAPPEN)
+    assert shop.in_hand == 0
+    shop.budget.give_back(left)
+    assert [(each.count, each.attempt) for each in shop.receive(count=3).handed] == [(3, 1)]
+
+
+def test_what_is_acknowledged_while_no_answer_can_be_kept_is_not_told_as_refused() -> None:
+    """It is so, as it takes no room: the answer says that, and brings nothing."""
     shop = Filled()
     first = shop.receive()
     left = shop.budget.left_bytes
     shop.budget.take(left)
-    told = shop.refused(finishing(first))
-    assert (told.code, told.traits.outcome) == (ErrorCode.BUSY, Outcome.DID_NOT_HAPPEN)
+    second = shop.receive(finishing(first), hold_ms=1_000)
+    assert (second.handed, second.superseded) == ((), ())
     assert shop.in_hand == 0
+    third = shop.receive(finishing(first, wrongly=True), count=3)
+    assert (third.handed, len(third.superseded)) == ((), 0), "finished twice is finished"
     shop.budget.give_back(left)
-    second = shop.receive(count=3)
-    assert [(each.count, each.attempt) for each in second.handed] == [(2, 1)]
+    assert [(each.count, each.attempt) for each in shop.receive(count=3).handed] == [(2, 1)]
+
+
+def test_what_is_acknowledged_at_an_attempt_that_asks_again_is_so() -> None:
+    """The call before is told to have brought nothing, and of what it acknowledged the truth."""
+    shop = Filled()
+    first = shop.receive(count=3)
+    deliveries, node = shop.services.deliveries, shop.room.leader
+
+    def asked(*settled: Settlement) -> Receive:
+        return Receive("g", T, False, b"the same", False, 1, 0, 5_000, 60_000, 0, 0, settled)
+
+    async def both() -> tuple[Received | BaseException, ...]:
+        return await asyncio.gather(
+            deliveries.receive(asked(finishing(first)), EndlessCall()),
+            deliveries.receive(asked(), EndlessCall()),
+            return_exceptions=True,
+        )
+
+    stale, _ = shop.room.world.run(node, both())
+    assert isinstance(stale, Received)
+    assert (stale.handed, stale.superseded, shop.in_hand) == ((), (), 2)
+
+
+@pytest.mark.parametrize("is_receive", [True, False])
+def test_what_took_effect_beside_what_cannot_be_told_is_in_doubt(
+    monkeypatch: pytest.MonkeyPatch, *, is_receive: bool
+) -> None:
+    """A part of it is superseded, which only a leader may say, and the rest is so."""
+    shop = Filled()
+    first = shop.receive(count=2)
+    forged = Settlement(0, first.handed[0].handout - 1, 1, 1, SETTLING_FINISHED, 0)
+
+    async def confirm(gate: Gate) -> None:
+        raise BrokerError(ErrorCode.NOT_LEADER, "somebody else leads", term=7)
+
+    monkeypatch.setattr(Gate, "confirm", confirm)
+    if is_receive:
+        told = shop.refused(finishing(first), forged)
+    else:
+        settling = shop.services.deliveries.settle("g", T, (finishing(first), forged))
+        with pytest.raises(BrokerError) as error:
+            shop.room.world.run(shop.room.leader, settling)
+        told = error.value
+    assert told.traits.outcome is Outcome.MAY_HAVE_HAPPENED
+
+
+def test_what_is_acknowledged_of_a_topic_that_gives_nothing_any_more_is_so() -> None:
+    """Who asks for nothing but messages is refused."""
+    shop = Filled()
+    first = shop.receive()
+    node = shop.room.leader
+    shop.room.world.run(node, shop.services.topics.permit(T, int(Permission.WRITE)))
+    answer = shop.receive(finishing(first))
+    assert (answer.handed, answer.superseded, shop.in_hand) == ((), (), 0)
+    assert shop.refused().code is ErrorCode.TOPIC_NOT_READABLE
 
 
 def test_what_is_handed_out_is_answered_though_others_took_the_room(

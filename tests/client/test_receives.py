@@ -20,6 +20,7 @@ from dledger.client.errors import (
     ClientFault,
     DeadlineExceeded,
     LeadershipLost,
+    NotReady,
     ReceiptExpired,
     TopicNotFound,
 )
@@ -123,6 +124,14 @@ def asking(
     """Receives of one moment."""
     loop = asyncio.get_running_loop()
     return [loop.create_task(consumer.receive(count, **how)) for count in counts]
+
+
+def consumer_delivery(consumer: SimpleConsumer) -> Delivery:
+    """One in its hands."""
+    message = make_message("t", b"x", queue_offset=0)
+    found = consumer.made(message, 1, Receipt(1, 0, HANDOUT, 0))
+    consumer.track([found])
+    return found
 
 
 def offsets(found: Sequence[Delivery]) -> list[int]:
@@ -230,6 +239,65 @@ async def test_a_lost_answer_is_asked_for_by_the_same_attempt() -> None:
             assert getattr(again.request, name) == getattr(first.request, name)
         again.answer.set_result(handed(0, 3))
         assert [offsets(await task) for task in tasks] == [[0], [1, 2]]
+
+
+@async_test
+async def test_a_refusal_says_nothing_of_the_calls_whose_answers_were_lost() -> None:
+    """What those acknowledged may be so: nobody is told that it isn't."""
+    async with receiving() as (brokers, consumer):
+        done = [consumer_delivery(consumer)]
+        for refusal in (NotReady("later"), DeadlineExceeded("over"), TopicNotFound("gone")):
+            before = len(brokers.calls)
+            (task,) = asking(consumer, 1, done=done)
+            lost = LeadershipLost("gone", outcome=Outcome.MAY_HAVE_HAPPENED)
+            (await brokers.asked(before + 1)).answer.set_exception(lost)
+            (await brokers.asked(before + 2)).answer.set_exception(refusal)
+            with pytest.raises(type(refusal)) as told:
+                await task
+            assert told.value.outcome is Outcome.MAY_HAVE_HAPPENED
+            (task,) = asking(consumer, 1, done=done)
+            (await brokers.asked(before + 3)).answer.set_exception(NotReady("later"))
+            with pytest.raises(NotReady) as told:
+                await task
+            assert told.value.outcome is Outcome.DID_NOT_HAPPEN, "this one was refused at once"
+
+
+@async_test
+async def test_who_asks_again_remembers_that_a_call_of_his_may_have_happened() -> None:
+    """His next call is another attempt; its refusal is not all that he is told, and what others
+    hear of their first one stays true."""
+    async with receiving() as (brokers, consumer):
+        brokers.options = ClientOptions(deadline_s=0.001)
+        done = [consumer_delivery(consumer)]
+        (patient,) = asking(consumer, 1, wait_s=60, done=done)
+        (hasty,) = asking(consumer, 1, wait_s=0.01)
+        over = DeadlineExceeded("over", outcome=Outcome.MAY_HAVE_HAPPENED)
+        await asyncio.sleep(0.02)
+        (await brokers.asked(1)).answer.set_exception(over)
+        with pytest.raises(DeadlineExceeded):
+            await hasty
+        (other,) = asking(consumer, 1, wait_s=60)
+        (await brokers.asked(2)).answer.set_exception(TopicNotFound("gone"))
+        with pytest.raises(TopicNotFound) as told:
+            await patient
+        assert told.value.outcome is Outcome.MAY_HAVE_HAPPENED
+        with pytest.raises(TopicNotFound) as told:
+            await other
+        assert told.value.outcome is Outcome.DID_NOT_HAPPEN
+
+
+@async_test
+async def test_what_was_acknowledged_is_not_refused_with_what_did_not_come() -> None:
+    """The first call brought nothing, and acknowledged it; the second one is refused."""
+    async with receiving() as (brokers, consumer):
+        done = [consumer_delivery(consumer)]
+        (task,) = asking(consumer, 1, wait_s=60, done=done)
+        (await brokers.asked(1)).answer.set_result(handed(0, 0))
+        (await brokers.asked(2)).answer.set_exception(TopicNotFound("gone"))
+        with pytest.raises(TopicNotFound) as told:
+            await task
+        assert told.value.outcome is Outcome.MAY_HAVE_HAPPENED
+        assert done[0].is_settled
 
 
 @async_test

@@ -184,6 +184,34 @@ def test_word_from_before_the_trouble_does_not_count() -> None:
     assert given_up(leader) == [], "one round is not enough"
 
 
+def test_rounds_of_reads_make_no_word_fresh() -> None:
+    """They are over within a moment of the trouble; what peers said then is as old when time has
+    passed as it was at once, and an answer that comes late was given when it was asked for."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    pass_time(cluster, INTERVAL)
+    leader.core.report_fitness(is_short=True)
+    first = leader.core._state.heartbeat_round
+    for context in range(1, 5):
+        leader.core.read_index(context)
+        cluster.deliver()
+    last = leader.core._state.heartbeat_round
+    assert last >= first + 2
+    for ticks in (2 * OPTIONS.heartbeat_ticks, 1):
+        for _ in range(ticks):
+            leader.tick()
+        assert given_up(leader) == []
+        for peer in (B, C):  # that of the round before this tick, at last
+            leader.step(HeartbeatResponse(peer, A, leader.core.term, last + 1))
+    for _ in range(OPTIONS.heartbeat_ticks):
+        leader.tick()
+    for peer in (B, C):
+        newest = leader.core._state.heartbeat_round
+        leader.step(HeartbeatResponse(peer, A, leader.core.term, newest))
+    leader.tick()
+    assert len(given_up(leader)) == 1
+
+
 def test_aborted_hand_over_is_tried_again_at_the_same_pace() -> None:
     """A successor that can't be reached costs one transfer timeout an interval and no more."""
     cluster = Cluster()

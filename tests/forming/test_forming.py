@@ -16,7 +16,7 @@ from broker.config import NodeConfig
 from broker.forming.errors import FormationRefused, MemberUnreachable
 from broker.forming.initiator import form
 from broker.forming.member import Member
-from broker.forming.planning import FORMED, LEGACY, UNFORMED, Description, founding_of
+from broker.forming.planning import FORMED, JOINING, LEGACY, UNFORMED, Description, founding_of
 from broker.recovery import StoreMachinery, open_directory, recover
 from dledger.core.types import NodeId
 from store.commitlog import CommitLogOptions
@@ -36,7 +36,7 @@ PEERS = tuple((name, f"127.0.0.1:{7001 + at}") for at, name in enumerate(NAMES))
 
 def described(name: str, **changes: object) -> Description:
     """A member of three that has never been formed."""
-    at = NAMES.index(name)
+    at = int(name[1:]) - 1
     fresh = Description(
         broker_group="g1",
         node_id=name,
@@ -162,6 +162,11 @@ def moved(name: str, **changes: object) -> Description:
     return described(name, peers=OTHER_PEERS, **changes)
 
 
+def grown(name: str, **changes: object) -> Description:
+    """A member of four, of which the founding knows three."""
+    return described(name, peers=(*PEERS, ("n4", "127.0.0.1:7004")), **changes)
+
+
 REFUSED |= {
     "prepared with others that aren't asked any more": (
         [alone()],
@@ -178,6 +183,34 @@ REFUSED |= {
         False,
         r"n1, n2 was prepared .* n3 at 127.0.0.1:7003, and \[peers\] .* n3 at 127.0.0.1:9999.*"
         "empty the directories of n1, n2",
+    ),
+    "an emptied disk in a group that has grown": (
+        [
+            grown("n1", state=FORMED, founding=fresh_founding()),
+            grown("n2", state=FORMED, founding=fresh_founding()),
+            grown("n3", disk_id=b"x" * 16),
+            grown("n4", state=FORMED),
+        ],
+        False,
+        "n3 is on disk .*group replace n3",
+    ),
+    "a disk as it was before, in a group that has grown": (
+        [
+            grown("n1", state=FORMED, founding=fresh_founding()),
+            grown("n2", state=FORMED, founding=fresh_founding()),
+            grown("n3"),
+            grown("n4", state=JOINING),
+        ],
+        False,
+        "older copy.*group replace n3",
+    ),
+    "formed, and configured with a new one": (
+        [
+            *(grown(name, state=FORMED, founding=fresh_founding()) for name in NAMES),
+            grown("n4"),
+        ],
+        False,
+        r"has n1, n2, n3, n4: .*member add.*; if one that was added .*group replace ID",
     ),
     "formed with others": (
         [

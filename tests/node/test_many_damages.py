@@ -22,6 +22,7 @@ from dledger.core.errors import UnknownEntry
 from dledger.core.types import Index, NodeId
 from dledger.peers import PeerLink
 from dledger.reading.entry import HEADER_SIZE, build_frame, parse_header
+from dledger.reading.log_start import LogStart
 from dledger.records.layout import file_name
 from dledger.wire import raft_pb2 as pb
 from store import damage as damage_module
@@ -83,7 +84,7 @@ class Member:
         self.on_end_of_doubt: Callable[[], None] = lambda: None
         self.other: Member | None = None
         link = PeerLink(connected=True, reconnects=0, dropped=0, renewed=0, gives_entries=True)
-        around = Surroundings(
+        self.around = Surroundings(
             through=lambda: self.through,
             holds=lambda index, term: index <= self.ends_at and self.term_at(index) == term,
             term_at=self.term_at,
@@ -93,8 +94,12 @@ class Member:
             doubt=self._doubt,
             failed=self.failures.append,
         )
-        note = DoubtNote(disk, DATA)
-        self.repairs = Repairs(self.log, RepairJournal(disk, DATA), InlineHand(), around, note)
+        self.begin()
+
+    def begin(self) -> None:
+        """Repairs that know nothing but what is noted."""
+        journal, note = RepairJournal(self.disk, DATA), DoubtNote(self.disk, DATA)
+        self.repairs = Repairs(self.log, journal, InlineHand(), self.around, note)
 
     def term_at(self, index: int) -> int:
         if index < self.log.first_index:
@@ -156,6 +161,10 @@ class Member:
         """The log begins as late as leaves `index` in it."""
         start = self.log.start_before(index)
         assert start is not None
+        self.let_go(start)
+
+    def let_go(self, start: LogStart) -> None:
+        """The log begins there, as was found out before."""
         for segment in self.log.drop_before(start):
             self.disk.close(segment.handle)
             self.disk.unlink(segment.path)
@@ -674,6 +683,65 @@ async def test_what_goes_while_it_is_asked_for_is_not_missed(case: str) -> None:
     assert not me.failures
     assert not me.is_in_doubt
     assert me.log.first_index == later
+    await me.repairs.stop()
+
+
+@pytest.mark.parametrize(
+    "case", ["while it waits", "behind another one", "as it is noted", "known"]
+)
+@on_a_loop
+async def test_what_is_left_of_rot_when_its_first_file_goes_is_put_right(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever that is: between two rounds of asking, while the place waits for its turn, before a
+    start reads the note, or where only what is left was known. Until then it is in doubt."""
+    monkeypatch.setattr(repairs_module, "AGAIN_S", 0.05)
+    me, peer = pair()
+    first = next(each for each in edges(peer.log) if peer.log.position_of(each) >= SEGMENT)
+    start = me.log.start_before(first)
+    assert start is not None
+    for each in (first - 1, first):
+        me.flip(peer.log.position_of(each) + 60)
+    loop, before = asyncio.get_running_loop(), contents(peer.disk)
+    me.on_asking = lambda: me.let_go(start) if len(me.asked) == 1 else None
+    match case:
+        case "while it waits":
+            peer.ends_at = peer.through = first - 2
+
+            def on_asking() -> None:
+                if len(me.asked) == 1:
+                    loop.call_later(0.02, went)
+
+            me.on_asking = on_asking
+        case "behind another one":
+            me.flip(peer.log.position_of(edges(peer.log)[0]) + 60)
+
+    def went() -> None:
+        me.let_go(start)
+        peer.ends_at = peer.through = me.ends_at
+
+    found = [first if case == "known" else first - 1]
+    if case == "behind another one":
+        found.append(edges(peer.log)[0])
+    for each in found:
+        assert me.repairs.takes(me.error_at(peer.log.position_of(each) + 60))
+    if case == "as it is noted":
+        await asyncio.sleep(0.01)
+        me.let_go(start)
+        assert noted(me)
+        me.is_in_doubt = False
+        me.begin()
+        me.repairs.recall()
+        assert me.is_in_doubt
+    me.repairs.start()
+    async with asyncio.timeout(20):
+        while me.repairs.is_at_work and not me.failures:
+            await asyncio.sleep(0)
+    assert not me.failures
+    assert me.log.first_index == first
+    assert not me.is_in_doubt
+    assert not me.scrub(), "and nothing has rotted that it acknowledges"
+    assert contents(me.disk).items() <= before.items()
     await me.repairs.stop()
 
 

@@ -88,3 +88,11 @@ class Settler:
         if not self.done.done():
             self.done.set_exception(error)
             self.done.exception()
+
+    @property
+    def took_effect(self) -> bool:
+        """Whether any of it is so: all of it that isn't superseded, once it is done."""
+        if not self.done.done() or self.done.cancelled() or self.done.exception() is not None:
+            return False
+        stale = {each.position: each.mask for each in self.done.result()}
+        return any(each.mask & ~stale.get(at, 0) for at, each in enumerate(self.settled))

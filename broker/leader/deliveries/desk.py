@@ -311,12 +311,15 @@ class Desk:
             await choice.settle(settler)
         await self._give(choice)
         if choice.is_empty and choice.failure is not None and not choice.over:
+            for settler in settlers:  # nothing of that is left to be done
+                _finish(settler)
             raise choice.failure
         return choice
 
     async def _give(self, choice: Choice) -> None:
         """Whoever waits is given what there is, in the order of coming. Where there is nothing for
-        one there is nothing for those behind, but what they had before."""
+        one there is nothing for those behind, but what they had before. Of one who asks for that
+        in a queue that can't be read now it says nothing: no other one was looked at for him."""
         queues = len(choice.topic.next_offsets)
         is_dry = False
         receivers = list(self._receivers)
@@ -333,7 +336,7 @@ class Desk:
                 self._turn += 1
                 await choice.give(receiver, [*range(first, queues), *range(first)])
                 receiver.is_under_way = receiver in choice.parts
-                is_dry = is_dry or not receiver.is_under_way
+                is_dry = is_dry or not (receiver.is_under_way or receiver.looks_back)
             if not (receiver.is_under_way or receiver.looked.done()):
                 receiver.looked.set_result(None)
 

@@ -177,8 +177,8 @@ CORE = (
     Mutant(
         "leadership-to-a-full-disk",
         "dledger/core/sick_disk.py",
-        "        not progress.is_short_of_space\n        and progress.acked_round",
-        "        progress.acked_round",
+        "        not progress.is_short_of_space\n        and fresh_after",
+        "        fresh_after",
         masked="the full follower refuses honestly and hands over again",
         tests=("tests/core/test_sick_disk.py",),
     ),

@@ -10,6 +10,7 @@ _CHOICE = ("tests/broker/test_choosing.py",)
 _DESK = ("tests/broker/test_desk.py",)
 _TOLD = ("tests/broker/test_told_handouts.py",)
 _HELD = ("tests/broker/test_reads.py", "tests/broker/test_turns.py")
+_FEW_REFUSED = "few simulated receives are refused once what they acknowledge is in the log"
 _PLANNED = "the leader asks the same rules, and proposes nothing that they refuse"
 
 DELIVERIES = (
@@ -40,9 +41,59 @@ DELIVERIES = (
     Mutant(
         "handed-out-and-told-that-it-did-not-happen",
         "broker/services/deliveries.py",
-        "            if not handed or error.traits.outcome",
-        "            if True or error.traits.outcome",
+        "            if not is_denied or not (handed or",
+        "            if True or not (handed or",
         masked="few simulated leaders are lost between an entry and its answer",
+        tests=_TOLD,
+    ),
+    Mutant(
+        "who-asks-again-for-what-cannot-be-read-holds-up-all",
+        "broker/leader/deliveries/desk.py",
+        "not (receiver.is_under_way or receiver.looks_back)",
+        "not receiver.is_under_way",
+        masked="whoever is told to come again comes again",
+        tests=_DESK,
+    ),
+    Mutant(
+        "time-that-ends-while-it-is-looked-after-is-endless",
+        "broker/services/deliveries.py",
+        "                if receiver.looked.done():  # it is looked after once more just now\n"
+        "                    receiver.looked = asyncio.get_running_loop().create_future()\n",
+        "                break\n",
+        masked="a hold must end within a look",
+        tests=_DESK,
+    ),
+    Mutant(
+        "acknowledged-and-told-that-it-did-not-happen",
+        "broker/services/deliveries.py",
+        "            if settler is None or error.traits",
+        "            if True or error.traits",
+        masked=_FEW_REFUSED,
+        tests=_TOLD,
+    ),
+    Mutant(
+        "acknowledged-and-told-that-nothing-may-be-read",
+        "broker/services/deliveries.py",
+        "            return await self._only_settled(wish, topic)\n",
+        "            await self._only_settled(wish, topic)\n            raise\n",
+        masked=_FEW_REFUSED,
+        tests=_TOLD,
+    ),
+    Mutant(
+        "what-took-effect-is-denied-with-the-rest",
+        "broker/services/deliveries.py",
+        "not (handed or settler.took_effect)",
+        "not handed",
+        masked="few simulated leaders are lost between an entry and its answer",
+        tests=_TOLD,
+    ),
+    Mutant(
+        "finished-before-and-told-that-it-did-not-happen",
+        "broker/leader/deliveries/desk.py",
+        "            for settler in settlers:  # nothing of that is left to be done\n"
+        "                _finish(settler)\n",
+        "",
+        masked=_FEW_REFUSED,
         tests=_TOLD,
     ),
     Mutant(
@@ -321,10 +372,9 @@ DELIVERIES = (
     Mutant(
         "desk-of-who-was-refused",
         "broker/services/deliveries.py",
-        "        await self._check_readable(topic, wish)\n"
-        "        desk = self._desk_for(wish, topic)\n",
+        "        try:\n            await self._check_readable(topic)\n",
         "        desk = self._desk_for(wish, topic)\n"
-        "        await self._check_readable(topic, wish)\n",
+        "        try:\n            await self._check_readable(topic)\n",
         masked="no simulated group is tried in two ways from this side",
         tests=_DESK,
     ),

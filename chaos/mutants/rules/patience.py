@@ -124,9 +124,17 @@ PATIENCE = (
     Mutant(
         "word-of-this-moment-is-trusted",
         "dledger/core/sick_disk.py",
-        "        and state.now_tick - since.tick >= beats * state.options.heartbeat_ticks\n",
-        "",
+        "        and fresh_after is not None\n        and progress.acked_round > fresh_after\n",
+        "        and progress.acked_round > (fresh_after or 0)\n",
         masked="disks must fill at the same moment, under reads",
         tests=_READS,
+    ),
+    Mutant(
+        "word-of-rounds-long-begun-is-fresh",
+        "dledger/core/sick_disk.py",
+        "        and progress.acked_round > fresh_after\n",
+        "        and progress.acked_round >= fresh_after - 1\n",
+        masked="disks must fill at the same moment, under reads",
+        tests=("tests/core/test_sick_disk.py",),
     ),
 )
