@@ -379,7 +379,7 @@ def _coverage(
         replica=replica.id,
         path=replica.path,
         host=replica.host,
-        start=survey_.retained_from,
+        start=min(survey_.retained_from, survey_.end),
         end=survey_.end,
         settled=survey_.settled,
         segments=len(survey_.segments),

@@ -109,6 +109,14 @@ BEGINNINGS = (
         tests=_DELETIONS,
     ),
     Mutant(
+        "who-begins-anew-meanwhile-begins-later",
+        "audit/proof/plan.py",
+        "    return survey.is_running and 0 < survey.end < survey.retained_from\n",
+        "    return False\n",
+        masked=_READS_ONLY,
+        tests=_APART,
+    ),
+    Mutant(
         "first-entry-continues-anything",
         "audit/proof/derived.py",
         "            digest = survey.start.digest if survey.start is not None else None\n",
