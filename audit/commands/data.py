@@ -60,7 +60,8 @@ def export(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="A folder; of Delta a folder or URL; of Iceberg CATALOG.NAMESPACE.TABLE.",
+            help="A folder, shared with all executors if they write; of Delta a folder or URL; of "
+            "Iceberg CATALOG.NAMESPACE.TABLE.",
         ),
     ],
     kind: Annotated[

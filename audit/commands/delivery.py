@@ -16,6 +16,7 @@ import typer
 from audit.commands.outcome import errors_told
 from audit.commands.selection import wanted_replicas
 from audit.delivery.check import DeliveryReport, audit_delivery, delivery_as_json
+from audit.delivery.history import sizes_of
 from audit.delivery.judge import Anomaly, Kind
 from audit.delivery.judged import QueueCount
 from audit.engines.choice import EngineName, make_engine
@@ -67,12 +68,14 @@ def delivery(
       dledger audit delivery --history p.jsonl --history c.jsonl --replica n1=data
     """
     with errors_told():
+        paths = [str(path.absolute()) for path in history]
+        ends = sizes_of(paths)  # First: what is told later may be of what came later.
         replicas = wanted_replicas(replica, directory, bootstrap, engine, Over.FILES)
         runner = make_engine(engine, master, processes)
         try:
             with progress_shown() as started:
-                paths = [str(path.absolute()) for path in history]
-                report = audit_delivery(replicas, paths, runner, started("delivery", 0))
+                shown = started("delivery", 0)
+                report = audit_delivery(replicas, paths, runner, shown, ends=ends)
         finally:
             runner.close()
         if as_json:

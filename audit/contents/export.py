@@ -8,7 +8,8 @@ A file holds the messages of one range of the log, and its name says which. A ru
 down up to where it will go, then the files, then that they are done, each durable before the next;
 what a run that broke off had begun is repeated over the same ranges and replaces the same files, so
 no message is ever in two of them. Then it goes on. Two runs at once would take each other's ranges
-for broken off: the second is refused.
+for broken off: the second is refused. Whoever writes the files may be another machine, whose folder
+of that name may be another one: they count when they are seen here.
 One position stands for all topics, so an export is of the topics that it was begun with.
 """
 
@@ -21,7 +22,7 @@ import os
 import secrets
 import socket
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -99,7 +100,8 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class ExportTask:
-    """Export one range into `target`."""
+    """Export one range into `target`, an absolute path: who does it has a current folder of its
+    own."""
 
     part: LogRange
     target: str
@@ -110,6 +112,16 @@ class ExportTask:
     @property
     def weight(self) -> int:
         return self.part.end - self.part.start
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a task wrote: messages, and files by their names below the target and sizes in bytes.
+    `nowhere`: the machine on which there is no such target; nothing was written then."""
+
+    messages: int = 0
+    files: tuple[tuple[str, int], ...] = ()
+    nowhere: str = ""
 
 
 def export_messages(
@@ -130,13 +142,15 @@ def export_messages(
 
     Raises:
         UsageMistake: the target holds something else, or messages of another broker group or of
-            other topics; the replica has no message of one of `topics`, or lacks what comes next.
+            other topics; the replica has no message of one of `topics`, or lacks what comes next;
+            what the engine wrote isn't there, as it has another folder under the target's name.
         ExportUnderWay: another run is at work there.
         EngineUnavailable: pyarrow isn't installed.
         LogDamaged: the replica's log is damaged; nothing of this run counts as done.
         OtherLog: what is exported is another log's.
     """
     _require_pyarrow()
+    target = target.absolute()
     log, left_out = readable(committed_log(replica), includes_deleted=includes_deleted)
     check_topics(log, topics)
     _state_of(target, log, topics)  # Nothing is made in a folder of something else.
@@ -153,7 +167,7 @@ def export_messages(
                 f"{replica.id} is committed to {log.settled}; {ends[0]} was begun before"
             )
         check_same_range(log, begin, state.pending_place)
-        counts: list[tuple[int, int, int]] = []
+        written: list[Written] = []
         for end in ends:
             until = place_behind(log, at, end)
             write_state(target, state.between(at, until))
@@ -162,11 +176,48 @@ def export_messages(
                 for part in log_ranges(log, at.offset, end)
                 if part.start < part.end
             ]
-            counts += engine.run(export_range, tasks, progress)
+            done = engine.run(export_range, tasks, progress)
+            _check_lies_here(target, done)
+            written += done
             write_state(target, state.between(until, until))
             at = until
-    messages, files, size = (sum(each) for each in zip((0, 0, 0), *counts, strict=True))
-    return Exported(begin.offset, at.offset, messages, files, size)
+    messages, sizes = sum(each.messages for each in written), _sizes(written)
+    return Exported(begin.offset, at.offset, messages, len(sizes), sum(sizes.values()))
+
+
+def _sizes(written: Sequence[Written]) -> dict[str, int]:
+    """Of all files, by their names below the target."""
+    return {name: size for each in written for name, size in each.files}
+
+
+def _check_lies_here(target: Path, written: Sequence[Written]) -> None:
+    """What was written is in this machine's folder of that name, so in the one that all have.
+
+    Raises:
+        UsageMistake: it is elsewhere.
+    """
+    who = "for whoever does the work (--engine, --master) and for this command"
+    rest = "nothing of this run counts as done, and the next one repeats it"
+    if nowhere := min((each.nowhere for each in written if each.nowhere), default=""):
+        raise UsageMistake(
+            f"{target} has to be one folder {who}, and on {nowhere} there is none: {rest}"
+        )
+    for name, size in _sizes(written).items():
+        if _size_here(target / name) != size:
+            raise UsageMistake(
+                f"{target} has to be one folder {who}, and {name} of {size} bytes was written "
+                f"and isn't there: {rest}"
+            )
+
+
+def _size_here(file: Path) -> int | None:
+    """Its size; None if it isn't there. It is opened, as a network's file system may answer who
+    only asks for a name with what it knew before."""
+    try:
+        with file.open("rb") as content:
+            return os.fstat(content.fileno()).st_size
+    except FileNotFoundError:
+        return None
 
 
 @contextlib.contextmanager
@@ -217,8 +268,11 @@ def _state_of(target: Path, log: Survey, topics: frozenset[str] | None) -> Expor
     return state
 
 
-def export_range(task: ExportTask) -> tuple[int, int, int]:
-    """Messages, files and bytes written for one range."""
+def export_range(task: ExportTask) -> Written:
+    """The range is written, if there is the target, which is never made here: where it isn't, what
+    would be made is another folder."""
+    if not os.path.isdir(task.target):
+        return Written(nowhere=socket.gethostname())
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -234,7 +288,7 @@ def export_range(task: ExportTask) -> tuple[int, int, int]:
                 if here.size:
                     batches[place].append(batch.take(pa.array(here)))
             at += batch.num_rows
-    messages = size = 0
+    messages, files = 0, []
     for (topic, day), of_place in batches.items():
         table = pa.Table.from_batches(of_place).drop_columns(["topic"])
         folder = Path(task.target) / f"topic={topic}" / f"date={day}"
@@ -248,13 +302,13 @@ def export_range(task: ExportTask) -> tuple[int, int, int]:
             os.fsync(content.fileno())
         fresh.replace(file)
         messages += table.num_rows
-        size += file.stat().st_size
+        files.append((str(file.relative_to(task.target)), file.stat().st_size))
     # The names too, of files and of the folders that they are in.
     folders = {Path(task.target) / f"topic={topic}" / f"date={day}" for topic, day in batches}
     names = {parent for each in folders for parent in (each, each.parent, each.parent.parent)}
     for folder in sorted(names):
         _sync_names(folder)
-    return messages, len(batches), size
+    return Written(messages, tuple(files))
 
 
 def _writer() -> str:

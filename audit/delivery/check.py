@@ -13,13 +13,14 @@ says whether one of them knows.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from audit.delivery.history import QueueKey, QueueStory, Story, read_histories, size_of
+from audit.delivery.history import QueueKey, QueueStory, Story, read_histories, sizes_of
 from audit.delivery.judge import Anomaly, Kind, LoggedQueue, sent_twice
 from audit.delivery.judged import (
     DeliveryTask,
@@ -99,19 +100,24 @@ def audit_delivery(
     engine: Engine,
     progress: Progress = no_progress,
     share_bytes: int = SHARE_BYTES,
+    *,
+    ends: Sequence[int] | None = None,
 ) -> DeliveryReport:
     """What the histories and the log of the replica that is committed furthest disagree on.
 
     Args:
         histories: paths, readable wherever tasks run.
         share_bytes: of the histories, how much a task should hold.
+        ends: how large the histories were before the replicas were asked for their positions, if
+            they may go on being written: `sizes_of`; as they are now if nobody says.
 
     Raises:
         UsageMistake: a history can't be used, or no replica holds a log.
         LogDamaged: the log lacks a segment, or can't be read to its end.
     """
     started = time.monotonic()
-    size = size_of(histories)
+    sizes = sizes_of(histories)
+    size, ends = sum(sizes), tuple(sizes if ends is None else ends)
     replica, log = _furthest(replicas)
     log, left_out = readable(log, includes_deleted=True)
     starts = starts_of(log)
@@ -127,6 +133,7 @@ def audit_delivery(
         size + log.settled - log.retained_from,
         replica.host,
         left_out,
+        ends,
     )
     judged = _judge(whole, shares, engine, progress)
     _check_judged(judged)
@@ -148,6 +155,7 @@ def audit_delivery(
         (
             *_notes(judged, queues),
             *_notes_of_ends(queues, starts, tail),
+            *_notes_of_growth(histories, ends),
         ),
         round(time.monotonic() - started, 4),
     )
@@ -181,7 +189,7 @@ def _judge(whole: DeliveryTask, shares: int, engine: Engine, progress: Progress)
 def judge_share(task: DeliveryTask) -> Judged:
     """The anomalies of one share's queues."""
     try:
-        story = read_histories(task.histories, task.keeps)
+        story = read_histories(task.histories, task.keeps, task.ends)
     except (HistoryCorrupt, OSError) as error:
         return Judged(mistake=str(error))
     told = Judged()
@@ -308,3 +316,13 @@ def _notes_of_ends(queues: Sequence[QueueCount], starts: QueueStarts, tail: str)
     if tail:
         notes.append(f"{tail}: what is acknowledged behind the log's end is undecided, not lost")
     return notes
+
+
+def _notes_of_growth(histories: Sequence[str], ends: Sequence[int]) -> list[str]:
+    """Which histories went on while the log was compared."""
+    return [
+        f"{path} went on being written: what it tells behind byte {end} came after the log was "
+        "asked for its end, and is of unknown outcome"
+        for path, end in zip(histories, ends, strict=True)
+        if os.path.exists(path) and os.path.getsize(path) > end
+    ]

@@ -23,12 +23,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from audit.delivery.history import (
+    WHOLE,
     Operations,
     Polled,
     QueueKey,
     QueueStory,
     Sent,
     Story,
+    told_then,
 )
 from audit.delivery.judge import LoggedQueue, sent_twice
 from audit.delivery.judged import DeliveryTask, Judged, QueueStarts, payload_of, value_of
@@ -73,12 +75,14 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HistoryRange:
-    """The lines of history number `file` that begin in its bytes `[start, end)`."""
+    """The lines of history number `file` that begin in its bytes `[start, end)`. `told`: how large
+    it was before the log was asked for its end."""
 
     file: int
     path: str
     start: int
     end: int
+    told: int = WHOLE
 
 
 @dataclass(slots=True)
@@ -111,7 +115,8 @@ def judge_on_spark(
     from pyspark import StorageLevel
 
     with engine.jobs() as session, _small_batches(session):
-        events = _generated(session, history_ranges(task.histories), read_events)
+        parts = history_ranges(task.histories, ends=task.ends)
+        events = _generated(session, parts, read_events)
         by_operation = events.repartition(partitions, "key").sortWithinPartitions(*_ORDER)
         operations = _mapped(by_operation, join_events).persist(StorageLevel.DISK_ONLY)
         try:
@@ -146,14 +151,17 @@ def _judge(
 # --- what tasks do ----------------------------------------------------------------------------
 
 
-def history_ranges(paths: Sequence[str], range_bytes: int = RANGE_BYTES) -> list[HistoryRange]:
+def history_ranges(
+    paths: Sequence[str], range_bytes: int = RANGE_BYTES, *, ends: Sequence[int] = ()
+) -> list[HistoryRange]:
     """Ranges that together hold each line of each file once."""
     found = []
     for number, path in enumerate(paths):
         with open(path, "rb") as file:
             size = file.seek(0, 2)
         for start in range(0, size, range_bytes):
-            found.append(HistoryRange(number, path, start, min(start + range_bytes, size)))
+            end, told = min(start + range_bytes, size), ends[number] if ends else WHOLE
+            found.append(HistoryRange(number, path, start, end, told))
     return found
 
 
@@ -168,15 +176,22 @@ def read_events(part: HistoryRange) -> Iterator[Row]:
             at = file.tell()
             while at < part.end:
                 line = file.readline()
-                yield _event_row(part.file, at, line)
+                is_later = at + len(line) > part.told
+                if is_later and not line.endswith(b"\n"):
+                    return  # It is being written.
+                yield _event_row(part.file, at, line, is_later=is_later)
                 at += len(line)
     except OSError as error:
         yield Row(None, _STORY, part.file, part.start, str(error).encode())
 
 
-def _event_row(file: int, at: int, line: bytes) -> Row:
+def _event_row(file: int, at: int, line: bytes, *, is_later: bool) -> Row:
     try:
-        return Row(f"{file}/{event_of(line).op}", _STORY, file, at, line)
+        event = event_of(line)
+        then = told_then(event, is_later=is_later)
+        if then != event and then.outcome is not None:
+            line = json.dumps({"event": then.outcome.value, "op": then.op}).encode() + b"\n"
+        return Row(f"{file}/{event.op}", _STORY, file, at, line)
     except BadEvent as error:
         return Row(None, _STORY, file, at, str(error).encode(errors="replace"))
 

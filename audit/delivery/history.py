@@ -4,18 +4,25 @@ The format and the reading of lines are `dledger.history`'s. Of a history only w
 kept: memory is that of its queues, whatever the files' size. `Operations` takes events one by one,
 so that they may come from a file's lines or, on a cluster, from a shuffle that brings an
 operation's events together. Two files may use the same operation numbers and processes.
+
+A history may go on being written. The log is compared up to where it was committed at one moment,
+so what is told later that something happened is of unknown outcome; what is told later that was
+begun may have been done by then. `ends` are the sizes that the files had before that moment.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from audit.errors import UsageMistake
 from dledger.history import Event, Outcome, read_events
 from dledger.records.errors import BadEvent
+
+WHOLE: Final = 1 << 63  # the end of a file that nobody writes to
 
 QueueKey = tuple[str, int]
 Process = tuple[int, str]  # The file's number, the name in it.
@@ -64,8 +71,13 @@ class Story:
     operations: int = 0
 
 
-def read_histories(files: Sequence[str], keeps: Callable[[QueueKey], bool]) -> Story:
+def read_histories(
+    files: Sequence[str], keeps: Callable[[QueueKey], bool], ends: Sequence[int] = ()
+) -> Story:
     """The story of the queues that `keeps` accepts.
+
+    Args:
+        ends: how large the files were before the log was asked for its end; none: they are whole.
 
     Raises:
         HistoryCorrupt: a line is cut short, or no event that fits those before it.
@@ -74,15 +86,50 @@ def read_histories(files: Sequence[str], keeps: Callable[[QueueKey], bool]) -> S
     story = Story()
     for number, path in enumerate(files):
         operations = Operations(story, number, keeps)
-        with open(path, "rb") as file:
-            read_events(file, path, operations.take)
+        _read(path, ends[number] if ends else WHOLE, operations)
         operations.end()
     return story
 
 
-def size_of(files: Sequence[str]) -> int:
-    """How many bytes they are together. One that is given twice, or is a copy of another one, would
-    tell everything twice, and what was sent once could lie in the log at two places.
+def _read(path: str, end: int, operations: Operations) -> None:
+    """The file's events are taken."""
+    with open(path, "rb") as file:
+        lines = _Lines(file, end)
+        read_events(lines, path, lambda event: operations.take(lines.as_of_then(event)))
+
+
+class _Lines:
+    """The lines of a history that had `end` bytes before the log was asked for its end; a last one
+    that isn't all there is none if the file has grown since."""
+
+    def __init__(self, file: Iterable[bytes], end: int) -> None:
+        self._file = file
+        self._end = end
+        self._at = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._file:
+            self._at += len(line)
+            if self._at > self._end and not line.endswith(b"\n"):
+                return
+            yield line
+
+    def as_of_then(self, event: Event) -> Event:
+        """The event of the line that was given last, as far as it says what the log must have."""
+        return told_then(event, is_later=self._at > self._end)
+
+
+def told_then(event: Event, *, is_later: bool) -> Event:
+    """What happened by a line that came later may have happened later. Who was refused is refused
+    for good, whenever that is told."""
+    if is_later and event.outcome is Outcome.OK:
+        return replace(event, outcome=Outcome.UNKNOWN)
+    return event
+
+
+def sizes_of(files: Sequence[str]) -> tuple[int, ...]:
+    """How many bytes each has. One that is given twice, or is a copy of another one, would tell
+    everything twice, and what was sent once could lie in the log at two places.
 
     Raises:
         UsageMistake: a file can't be read, or is one of the others.
@@ -101,7 +148,7 @@ def size_of(files: Sequence[str]) -> int:
                 seen[digest] = path
     except OSError as error:
         raise UsageMistake(f"{path}: {error.strerror}") from error
-    return sum(sizes)
+    return tuple(sizes)
 
 
 def _digest_of(path: str) -> bytes:

@@ -43,7 +43,7 @@ class QueueStarts:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryTask:
-    """Judge the queues of share `share` of `shares`."""
+    """Judge the queues of share `share` of `shares`. `ends`: see `audit.delivery.history`."""
 
     histories: tuple[str, ...]
     parts: tuple[LogRange, ...]
@@ -54,6 +54,7 @@ class DeliveryTask:
     weight: int
     host: str | None = None
     left_out: LeftOut = NOTHING_LEFT_OUT
+    ends: tuple[int, ...] = ()
 
     def log_of(self, queue: QueueKey) -> LoggedQueue:
         """The queue's log, of which no message has been read."""

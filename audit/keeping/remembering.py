@@ -35,7 +35,7 @@ _OF_SURVEYS: Final = frozenset(
     {
         *(Cause.UNREACHABLE_NODE, Cause.UNREADABLE_REPLICA, Cause.EMPTY_REPLICA, Cause.SHORTER),
         *(Cause.RETAINED_LATER, Cause.ALONE, Cause.CHECKPOINT_LOST, Cause.SHARED_FILE),
-        Cause.SAME_DISK,
+        *(Cause.SAME_DISK, Cause.OVERTAKEN),
         Cause.QUEUE_SIZE,
     }
 )

@@ -20,7 +20,7 @@ from typing import Final
 from audit.engines.engine import Engine
 from audit.proof.compare import Comparison
 from audit.proof.findings import Cause, Finding
-from audit.proof.plan import Plan
+from audit.proof.plan import Plan, is_overtaken
 from audit.proof.scan import Item, ItemKind, Scanned, ScanTask, scan_segment
 from audit.proof.scope import UNKNOWN_START, Scope
 from audit.reading.replica import Replica
@@ -70,7 +70,9 @@ def _moved(before: Survey, now: Survey | None) -> Survey:
 
 
 def _claims(plan: Plan) -> list[Survey]:
-    return [each for each in plan.surveys if not each.problem and each.end > 0]
+    """Those that hold any of what is audited."""
+    claims = [each for each in plan.surveys if not each.problem and each.end > 0]
+    return [each for each in claims if not is_overtaken(each)]
 
 
 def _first(plan: Plan) -> int:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from audit.proof.digest import FileProblem, PartDigests
 from audit.proof.findings import Cause, Finding
 from audit.proof.merging import merged
-from audit.proof.plan import Plan, SegmentPlan
+from audit.proof.plan import Plan, SegmentPlan, is_overtaken
 from dledger.reading.files import printable
 from dledger.records.layout import file_name
 
@@ -176,6 +176,12 @@ def survey_findings(plan: Plan) -> list[Finding]:
         if survey.problem:
             cause = Cause.UNREACHABLE_NODE if survey.silent else Cause.UNREADABLE_REPLICA
             found.append(_finding(cause, who, 0, 0, survey.problem))
+        elif is_overtaken(survey):
+            detail = f"it was to be audited up to {survey.end}, and begins at "
+            detail += f"{survey.retained_from} by now: a snapshot was installed, or retention "
+            detail += "went on, while it was audited. Audit it again"
+            start = min(plan.start, survey.end)
+            found.append(_finding(Cause.OVERTAKEN, who, start, survey.end, detail))
         elif not survey.segments:
             found.append(_finding(Cause.EMPTY_REPLICA, who, 0, plan.end, survey.commitlog))
         elif survey.end < committed and not survey.answered:

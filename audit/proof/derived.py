@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
@@ -30,6 +30,7 @@ from audit.proof.chain import (
     check_seam,
 )
 from audit.proof.compare import Comparison
+from audit.proof.deletions import deleted_meanwhile, notes_of_deleted
 from audit.proof.findings import Cause, EntryView, Finding
 from audit.proof.invariants import between_segments
 from audit.proof.passes import Passes
@@ -67,18 +68,21 @@ def read_logs(
 
 def check_derived(
     plan: Plan, read: Sequence[Chain], engine: Engine, hosts: Mapping[str, str | None]
-) -> tuple[list[Finding], DerivedSummary]:
-    """What is wrong with digests and ConsumeQueues, and how much was looked at.
+) -> tuple[list[Finding], DerivedSummary, tuple[str, ...]]:
+    """What is wrong with digests and ConsumeQueues, how much was looked at, and what was deleted
+    meanwhile, in words.
 
     Args:
         read: what the segments hold; some may be gone since, as a node that runs drops them.
     """
     begins = {each.replica: each.retained_from for each in plan.surveys}
     chains = [each for each in read if each.base + plan.segment_size > begins[each.replica]]
+    gone = deleted_meanwhile(plan, chains, engine, hosts)
     found: list[Finding] = []
     for survey in plan.surveys:
         own = sorted((c for c in chains if c.replica == survey.replica), key=lambda c: c.base)
-        found += [_finding(survey, plan, fault) for fault in _lasting(own)]
+        taken = gone.get(survey.replica, frozenset())
+        found += [_finding(survey, plan, fault) for fault in _lasting(own, taken)]
         found += [_finding(survey, plan, fault) for fault in _wrong_units(own)]
         found += _not_named(survey, own)
         ends = [chain.ends for chain in own]
@@ -97,7 +101,7 @@ def check_derived(
         queues=sum(len(task.queues) for task in tails),
         verified_bytes=sum(chain.verified_bytes for chain in chains),
     )
-    return _gathered(found), summary
+    return _gathered(found), summary, tuple(notes_of_deleted(gone, [*hosts]))
 
 
 def unread_findings(plan: Plan, read: Sequence[Chain], known: Sequence[Finding]) -> list[Finding]:
@@ -158,12 +162,17 @@ def _read_tasks(tasks: Sequence[ChainTask], comparison: Comparison) -> list[Read
     return [ReadTask(tuple(members)) for members in together.values()]
 
 
-def _lasting(chains: Sequence[Chain]) -> Iterable[Fault]:
-    """The faults of a replica, but for those of queues that a later segment deletes."""
+def _lasting(chains: Sequence[Chain], taken: Set[str]) -> Iterable[Fault]:
+    """The faults of a replica, but for those of queues that a later segment deletes, and units
+    that are missing from folders that were `taken` since."""
     for number, chain in enumerate(chains):
         deleted = {topic for later in chains[number + 1 :] for topic, _ in later.deleted}
         for fault in chain.faults:
-            if fault.queue is None or not is_deleted(fault.queue[0], deleted):
+            if fault.queue is None:
+                yield fault
+            elif fault.cause is Cause.QUEUE_MISSING and fault.queue[0] in taken:
+                continue
+            elif not is_deleted(fault.queue[0], deleted):
                 yield fault
 
 

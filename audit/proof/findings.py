@@ -51,6 +51,7 @@ class Cause(StrEnum):
     UNREADABLE_SEGMENT = "segment can't be read"
     SHORTER = "ends before what is committed"
     RETAINED_LATER = "begins later, by retention"
+    OVERTAKEN = "its log begins behind what was to be audited by now"
     START_UNKNOWN = "no readable start note"
     START_DIFFERS = "begins behind another entry than is there"
     UNREADABLE_REPLICA = "directory can't be read"
@@ -87,6 +88,7 @@ VERDICT_OF: Final[dict[Cause, Verdict]] = {
     Cause.UNREADABLE_SEGMENT: Verdict.INCOMPLETE,
     Cause.SHORTER: Verdict.INCOMPLETE,
     Cause.RETAINED_LATER: Verdict.INCOMPLETE,
+    Cause.OVERTAKEN: Verdict.INCOMPLETE,
     Cause.START_UNKNOWN: Verdict.INCOMPLETE,
     Cause.START_DIFFERS: Verdict.DIVERGENCE,
     Cause.UNREADABLE_REPLICA: Verdict.INCOMPLETE,

@@ -153,6 +153,12 @@ def block_tasks(
     return tasks
 
 
+def is_overtaken(survey: Survey) -> bool:
+    """Whether the log begins by now behind all that its node said to be committed: a snapshot was
+    installed since, or retention went on so far."""
+    return survey.is_running and 0 < survey.end < survey.retained_from
+
+
 def holds(survey: Survey, start: int, end: int) -> bool:
     """Whether the replica claims all of `[start, end)`."""
     return not survey.problem and survey.retained_from <= start and end <= survey.end

@@ -156,6 +156,7 @@ class _Course:
         self._clock = _Clock()
         self._hosts = {replica.id: replica.host for replica in replicas}
         self._derived: DerivedSummary | None = None
+        self._deleted_notes: tuple[str, ...] = ()
 
     def survey(self) -> None:
         """What there is, and what of it can be compared."""
@@ -234,7 +235,8 @@ class _Course:
             *not_located(plan, self._comparison, self._skipped),
         ]
         if is_whole:
-            more, self._derived = check_derived(plan, chains, engine, self._hosts)
+            told = check_derived(plan, chains, engine, self._hosts)
+            more, self._derived, self._deleted_notes = told
             found = with_second_look(found, more)
             found += unread_findings(plan, chains, found)
         self._beginnings = compare_beginnings(plan, self._comparison, self._scope, engine, replicas)
@@ -271,6 +273,7 @@ class _Course:
         notes = (
             *(each.standing for each in self._replicas if each.standing),
             *notes_of(self._plan, self._scope, self._located),
+            *self._deleted_notes,
             *self._beginnings.notes,
             *self._start_notes,
         )
@@ -376,7 +379,7 @@ def _coverage(
         replica=replica.id,
         path=replica.path,
         host=replica.host,
-        start=survey_.retained_from,
+        start=min(survey_.retained_from, survey_.end),
         end=survey_.end,
         settled=survey_.settled,
         segments=len(survey_.segments),

@@ -15,7 +15,7 @@ from typing import Final
 from audit.proof.compare import Comparison
 from audit.proof.findings import Cause, Finding
 from audit.proof.merging import merged_ranges
-from audit.proof.plan import Plan, SegmentPlan
+from audit.proof.plan import Plan, SegmentPlan, is_overtaken
 from dledger.reading.survey import Survey
 
 MAX_UNLISTED: Final = 10  # folders of queues that are named, of each replica
@@ -72,7 +72,7 @@ def scope_of(surveys: Sequence[Survey], files: Files, *, accept_retention: bool)
     claims = [each for each in surveys if not each.problem and each.end > 0]
     if not claims:
         return Scope(files, 0, 0, 0, 0)
-    begins = sorted(each.retained_from for each in claims)
+    begins = sorted(each.retained_from for each in claims if not is_overtaken(each)) or [0]
     start = begins[1] if accept_retention and len(begins) > 1 else begins[0]
     known = [each for each in claims if each.settled_index]
     furthest = max(known, key=lambda each: (each.settled, each.settled_index), default=None)

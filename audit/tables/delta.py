@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 _FORGETS: Final = "delta.setTransactionRetentionDuration"
 _HISTORY: Final = 10_000  # Commits that are looked through for a restore.
+# Beside the mark, as `txn` actions: the physical offset of the last row that was appended, and the
+# version that the last append made.
+_LAST_ROW: Final = "dledger.last-row"
+_APPENDED: Final = "dledger.appended"
+_NEWEST: Final = "max.physical_offset"  # of a file's statistics
 _WRAP: Final = 1 << 64
 
 
@@ -76,6 +81,9 @@ class DeltaMessages:
 
         versions = {POSITION_KEY: mark.position, DIGEST_KEY: _signed(mark.digest)}
         versions |= {_application(queue): offset for queue, offset in offsets.items()}
+        versions[_APPENDED] = self._table.version() + 1
+        if rows.num_rows:
+            versions[_LAST_ROW] = _largest(rows.column("physical_offset"))
         commit = self._deltalake.CommitProperties(
             app_transactions=[
                 self._deltalake.Transaction(name, version, None)
@@ -149,14 +157,43 @@ class DeltaMessages:
             raise UsageMistake(f"{self._place} has another schema than an export: {names}")
 
     def _check_history(self) -> None:
-        """Nobody has put an older version in the place of what the position speaks of."""
+        """Nobody has put an older version in the place of what the position speaks of.
+
+        Its log says so, for as long as it isn't cleaned up. For ever, the rows do that were
+        appended last: whoever restores takes them first.
+        """
         with self._told():
-            operations = {each.get("operation") for each in self._table.history(_HISTORY)}
-        if "RESTORE" in operations:
+            history = self._table.history(_HISTORY)
+            appended = self._table.transaction_version(_APPENDED)
+            is_lacking = self._lacks_last_row()
+        if "RESTORE" in {each.get("operation") for each in history}:
             raise UsageMistake(
                 f"{self._place} was restored to an older version, and its position wasn't: "
                 "export to a new table"
             )
+        oldest = min((each["version"] for each in history), default=None)
+        # Where all that happened since is told, and no restore is, they were deleted on purpose.
+        if is_lacking and (oldest is None or appended is None or oldest > appended + 1):
+            raise UsageMistake(
+                f"in {self._place} the rows that were exported last aren't there any more, and its "
+                "log no longer tells why: it may have been restored to an older version, and its "
+                "position wasn't. Export to a new table"
+            )
+
+    def _lacks_last_row(self) -> bool:
+        """Whether no file of the table reaches to the row that was appended last, by statistics.
+        False where they, or a release before this one, don't tell."""
+        import pyarrow as pa
+
+        last = self._table.transaction_version(_LAST_ROW)
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        if last is None:
+            return False
+        if not files.num_rows:
+            return True
+        if _NEWEST not in files.column_names or files.column(_NEWEST).null_count:
+            return False
+        return bool(_largest(files.column(_NEWEST)) < last)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -180,6 +217,14 @@ def _application(queue: Queue) -> str:
     """The queue's name among `txn` actions."""
     topic, incarnation, queue_id = queue
     return f"dledger.offset/{topic}@{incarnation}/{queue_id}"
+
+
+def _largest(offsets: pa.ChunkedArray) -> int:
+    """Of a column that has one."""
+    import pyarrow.compute as pc
+
+    largest: int = pc.max(offsets).as_py()
+    return largest
 
 
 def _signed(digest: int) -> int:

@@ -56,7 +56,7 @@ class Lifetimes:
                 reads its messages finds it.
         """
         for part in log_ranges(log, self._at, max(log.settled, self._at)):
-            for header, frame in _frames(part):
+            for header, frame in command_frames(part):
                 if header.is_compound and header.record_count:
                     self._unsettled.append((header.index, header.physical_offset))
                 try:
@@ -119,7 +119,7 @@ def readable(log: Survey, *, includes_deleted: bool = False) -> tuple[Survey, Le
     return lifetimes.cut(log), lifetimes.left_out(includes_deleted=includes_deleted)
 
 
-def _frames(part: LogRange) -> Iterator[tuple[EntryHeader, bytes]]:
+def command_frames(part: LogRange) -> Iterator[tuple[EntryHeader, bytes]]:
     """The entries of a range that hold commands or units, intact ones."""
     with opened(part.path) as descriptor:
         at = part.start - part.base

@@ -259,6 +259,82 @@ def test_node_that_drops_its_front_meanwhile_lacks_nothing(long: Original, deriv
     holds()
 
 
+def early(long: Original, start: LogStart) -> Position:
+    """What a node said a few entries before the one at which its log can begin."""
+    last = long.builder.headers[start.index - 4]
+    return Position(last.physical_offset + last.total_size, last.digest, last.index, 1)
+
+
+@pytest.mark.parametrize("derived", [True, False])
+def test_node_that_begins_anew_behind_what_is_audited_is_told_so(
+    long: Original, derived: bool
+) -> None:
+    """A snapshot is installed, or retention goes on, after it said how far it is: whenever that
+    happens it isn't called a replica without a log, and never one whose log begins later."""
+
+    @drawn()
+    @given(st.integers(0, 2), st.lists(st.integers(0, 40), min_size=1, max_size=6))
+    def holds(number: int, tasks: list[int]) -> None:
+        with tempfile.TemporaryDirectory(dir=long.scratch) as folder:
+            paths = {name: Path(folder) / name for name in NAMES[:2]}
+            for name, path in paths.items():
+                shutil.copytree(long.path, path, copy_function=copy_sparse)
+                on_own_disk(path, name)
+            start = long.starts[number]
+            engine = Dropping(dropping(paths["n2"], start), tasks)
+            position = early(long, start)
+            replicas = [Replica(name, str(path), position=position) for name, path in paths.items()]
+            report = audited(replicas, derived=derived, engine=engine)
+            note(said(report))
+            for each in report.findings:
+                assert (each.cause, each.replicas) == (Cause.OVERTAKEN, ("n2",))
+                assert f"{position.committed}" in each.detail
+                assert f"{start.offset(SEGMENT)}" in each.detail
+            assert report.exit_code in (ExitCode.CONSISTENT, ExitCode.INCOMPLETE)
+
+    holds()
+
+
+@pytest.mark.parametrize("accepts", [True, False], ids=["accepted", "as it is"])
+def test_node_that_began_anew_before_it_was_looked_at_shares_nothing(
+    long: Original, tmp_path: Path, accepts: bool
+) -> None:
+    """It says so, and the others are compared; that retention is accepted changes nothing."""
+    for name in NAMES:
+        shutil.copytree(long.path, tmp_path / name, copy_function=copy_sparse)
+        on_own_disk(tmp_path / name, name)
+    for _ in dropping(tmp_path / "n2", long.starts[1]):
+        pass
+    position = early(long, long.starts[1])
+    replicas = [Replica(name, str(tmp_path / name), position=position) for name in NAMES]
+    options = Options(block_size=BLOCK, derived=True, accept_retention=accepts)
+    report = audit_replicas(replicas, LocalEngine(), options).report
+    (found,) = report.findings
+    assert (found.cause, found.replicas) == (Cause.OVERTAKEN, ("n2",))
+    assert report.exit_code is ExitCode.INCOMPLETE
+    compared = {each.replica: each.compared_bytes for each in report.coverage}
+    assert compared == {"n1": position.committed, "n2": 0, "n3": position.committed}
+    assert all(each.start <= each.end for each in report.coverage)
+    assert (report.scope.start, report.scope.end) == (0, position.committed)
+
+
+def test_nodes_that_all_began_anew_are_told_so(long: Original, tmp_path: Path) -> None:
+    """Nothing is left to be compared, and nobody is called identical."""
+    for name in NAMES[:2]:
+        shutil.copytree(long.path, tmp_path / name, copy_function=copy_sparse)
+        on_own_disk(tmp_path / name, name)
+        for _ in dropping(tmp_path / name, long.starts[1]):
+            pass
+    position = early(long, long.starts[1])
+    replicas = [Replica(name, str(tmp_path / name), position=position) for name in NAMES[:2]]
+    report = audited(replicas, derived=True)
+    assert {(each.cause, each.replicas) for each in report.findings} == {
+        (Cause.OVERTAKEN, (name,)) for name in NAMES[:2]
+    }
+    assert all(each.start <= each.end for each in report.findings)
+    assert report.exit_code is ExitCode.INCOMPLETE
+
+
 @dataclass(frozen=True, slots=True)
 class Other:
     """A note that says something else of the entry before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -277,6 +278,70 @@ def telling(ended: list[int], target: Path) -> Engine:
             return super().run(work, tasks, progress)
 
     return Telling(processes=1)
+
+
+def elsewhere(away: Path) -> Engine:
+    """An engine of another machine, whose folder of that name is `away`."""
+
+    class Elsewhere(LocalEngine):
+        def run(self, work, tasks, progress=lambda weight: None):  # type: ignore[no-untyped-def]
+            return super().run(work, [replace(each, target=str(away)) for each in tasks], progress)
+
+    return Elsewhere(processes=1)
+
+
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_what_was_written_elsewhere_is_not_done(
+    three: ReplicaSet, tmp_path: Path, has_folder: bool
+) -> None:
+    """Executors that don't have the target make none and say so; of those that have another folder
+    under its name the files are missed here. Nothing counts as done, and the next run writes it."""
+    replica, target, away = three.replicas[0], tmp_path / "out", tmp_path / "away"
+    if has_folder:
+        away.mkdir()
+    with pytest.raises(UsageMistake, match="/out has to be one folder for whoever"):
+        export_messages(replica, target, elsewhere(away))
+    assert away.exists() is has_folder
+    state = read_state(target)
+    assert state is not None
+    assert (state.done, state.pending) == (0, three.end)
+    assert not list(target.rglob("*.parquet"))
+    done = export_messages(replica, target, LocalEngine())
+    assert (done.start, done.end) == (0, three.end)
+    assert exported_offsets(target) == [row["physical_offset"] for row in expected_rows(three)]
+
+
+def test_what_lies_here_is_what_was_written(three: ReplicaSet, tmp_path: Path) -> None:
+    """A file of the name and of another size isn't it: a run that broke off may have left one."""
+    replica, target, away = three.replicas[0], tmp_path / "out", tmp_path / "away"
+    export_messages(replica, target, LocalEngine())
+    shutil.copytree(target, away)
+    write_state(target, ExportState("g", 0, three.end))
+    next(target.rglob("*.parquet")).write_bytes(b"cut short")
+    with pytest.raises(UsageMistake, match="has to be one folder"):
+        export_messages(replica, target, elsewhere(away))
+    state = read_state(target)
+    assert state is not None
+    assert state.done == 0
+
+
+def test_target_is_the_same_in_whatever_folder_work_is_done(
+    three: ReplicaSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's current folder is another one than the command's."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "work").mkdir()
+
+    class Worker(LocalEngine):
+        def run(self, work, tasks, progress=lambda weight: None):  # type: ignore[no-untyped-def]
+            with contextlib.chdir(tmp_path / "work"):
+                return super().run(work, tasks, progress)
+
+    monkeypatch.chdir(tmp_path / "here")
+    export_messages(three.replicas[0], Path("out"), Worker(processes=1))
+    expected = [row["physical_offset"] for row in expected_rows(three)]
+    assert exported_offsets(tmp_path / "here" / "out") == expected
+    assert not list((tmp_path / "work").iterdir())
 
 
 def test_two_runs_at_once_are_one(three: ReplicaSet, tmp_path: Path) -> None:

@@ -318,6 +318,81 @@ def test_restored_delta_table_ends_the_export(
         export(lake, three.replicas[0])
 
 
+def forget_commits(lake: Lake) -> None:
+    """The table's log is cleaned up: a checkpoint stands for all commits but the newest, which is
+    nobody's that matters, as it does after 30 days."""
+    lake.raw().alter.set_table_properties({"delta.appendOnly": "false"})
+    lake.raw().create_checkpoint()
+    *old, _ = sorted((lake.folder / "messages" / "_delta_log").glob("*.json"))
+    for file in old:
+        file.unlink()
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_restored_delta_table_ends_the_export_when_its_log_has_forgotten_it(
+    three: ReplicaSet, tmp_path: Path, version: int
+) -> None:
+    """That rows are missing which came last is seen for ever, whatever others do meanwhile."""
+    lake = lake_of("delta", tmp_path / "lake")
+    export(lake, three.replicas[0], step_bytes=4096)
+    lake.raw().restore(version)
+    before = lake.rows().num_rows
+    forget_commits(lake)
+    with pytest.raises(UsageMistake, match="rows that were exported last aren't there any more"):
+        export(lake, three.replicas[0])
+    assert lake.rows().num_rows == before
+
+
+def test_rows_that_others_deleted_are_no_restore(three: ReplicaSet, tmp_path: Path) -> None:
+    """As long as the table's log tells all that was done since."""
+    lake = lake_of("delta", tmp_path / "lake")
+    export(lake, three.replicas[0], step_bytes=4096)
+    lake.raw().delete("topic = 'orders'")
+    lake.raw().delete("topic = 'events'")
+    assert export(lake, three.replicas[0]).commits == 0
+
+
+def test_rows_that_others_compacted_are_there(three: ReplicaSet, tmp_path: Path) -> None:
+    """Whatever the table's log has forgotten."""
+    lake = lake_of("delta", tmp_path / "lake")
+    export(lake, three.replicas[0], step_bytes=4096)
+    lake.raw().optimize.compact()
+    forget_commits(lake)
+    assert export(lake, three.replicas[0]).commits == 0
+    assert keys_of(lake.rows()) == expected_keys(three)
+
+
+def test_delta_table_of_the_release_before_goes_on(three: ReplicaSet, tmp_path: Path) -> None:
+    """It doesn't say which row was its last one, and is believed."""
+    lake = lake_of("delta", tmp_path / "lake")
+    table = lake.table()
+    assert table.opened(Choice("g", None, includes_deleted=False)) is None
+    lake.raw().delete()
+    import deltalake
+
+    said = {"dledger.position": three.end, "dledger.digest": 0}
+    deltalake.write_deltalake(
+        lake.raw(),
+        lake.rows(),
+        mode="append",
+        commit_properties=deltalake.CommitProperties(
+            app_transactions=[deltalake.Transaction(name, at) for name, at in said.items()]
+        ),
+    )
+    forget_commits(lake)
+    assert lake.table().opened(Choice("g", None, includes_deleted=False)) is not None
+
+
+def test_delta_table_without_statistics_goes_by_its_log(three: ReplicaSet, tmp_path: Path) -> None:
+    """Somebody wanted none: nothing tells which rows its files hold, and so none is missed."""
+    lake = lake_of("delta", tmp_path / "lake")
+    assert export(lake, three.replicas[0], step_bytes=4096).commits
+    lake.raw().alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "0"})
+    lake.raw().optimize.compact()
+    forget_commits(lake)
+    assert export(lake, three.replicas[0]).commits == 0
+
+
 def test_rolled_back_iceberg_table_is_filled_again(three: ReplicaSet, lake: Lake) -> None:
     """The position is the snapshot's, so what was rolled back is appended again, once."""
     if lake.kind != "iceberg":

@@ -6,6 +6,7 @@ from chaos.mutants.mutant import Mutant
 
 _READS_ONLY = "nothing audits while a group is simulated"
 _APART = ("tests/audit/test_beginnings.py",)
+_DELETIONS = ("tests/audit/test_deletions.py",)
 _ANY = ("tests/audit/test_any_change.py",)
 
 BEGINNINGS = (
@@ -72,6 +73,46 @@ BEGINNINGS = (
         "audit/proof/beginnings.py",
         "if not each.problem and each.is_running}",
         "if False}",
+        masked=_READS_ONLY,
+        tests=_APART,
+    ),
+    Mutant(
+        "what-is-deleted-while-it-is-read-is-missing",
+        "audit/proof/derived.py",
+        "            elif fault.cause is Cause.QUEUE_MISSING and fault.queue[0] in taken:\n",
+        "            elif False:\n",
+        masked=_READS_ONLY,
+        tests=_DELETIONS,
+    ),
+    Mutant(
+        "one-deletion-excuses-whatever-is-gone",
+        "audit/proof/deletions.py",
+        "if is_deleted(folder, [deleted])}",
+        "}",
+        masked=_READS_ONLY,
+        tests=_DELETIONS,
+    ),
+    Mutant(
+        "a-folder-of-a-deleted-topic-may-lack-units",
+        "audit/proof/deletions.py",
+        ' if not os.path.lexists(f"{task.queues_root}/{each}")}',
+        "}",
+        masked=_READS_ONLY,
+        tests=_DELETIONS,
+    ),
+    Mutant(
+        "deletions-in-a-segment-behind-arent-seen",
+        "audit/proof/deletions.py",
+        "            at = base + task.segment_size\n",
+        "            return\n",
+        masked=_READS_ONLY,
+        tests=_DELETIONS,
+    ),
+    Mutant(
+        "who-begins-anew-meanwhile-begins-later",
+        "audit/proof/plan.py",
+        "    return survey.is_running and 0 < survey.end < survey.retained_from\n",
+        "    return False\n",
         masked=_READS_ONLY,
         tests=_APART,
     ),

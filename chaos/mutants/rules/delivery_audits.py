@@ -5,6 +5,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _READS_ONLY = "nothing audits while a group is simulated"
+_GROWING = ("tests/audit/test_delivery_growing.py",)
 _CLAIMS = ("tests/audit/test_delivery_claims.py",)
 _TAIL = ("tests/audit/test_delivery_tail.py",)
 _BOOKS = ("tests/chaos_real/test_books.py",)
@@ -12,6 +13,38 @@ _CHECKS_ONLY = "it is the checker that is broken"
 _POLLS = ("tests/audit/test_delivery_polls.py",)
 
 DELIVERY_AUDITS = (
+    Mutant(
+        "told-after-the-end-was-before-it",
+        "audit/delivery/history.py",
+        "    if is_later and event.outcome is Outcome.OK:\n",
+        "    if False:\n",
+        masked=_READS_ONLY,
+        tests=_GROWING,
+    ),
+    Mutant(
+        "refused-after-the-end-may-be-stored",
+        "audit/delivery/history.py",
+        "    if is_later and event.outcome is Outcome.OK:\n",
+        "    if is_later and event.outcome is not None:\n",
+        masked=_READS_ONLY,
+        tests=_GROWING,
+    ),
+    Mutant(
+        "a-line-on-its-way-is-cut-short",
+        "audit/delivery/history.py",
+        '            if self._at > self._end and not line.endswith(b"\\n"):\n',
+        "            if False:\n",
+        masked=_READS_ONLY,
+        tests=_GROWING,
+    ),
+    Mutant(
+        "histories-as-they-are-once-nodes-have-answered",
+        "audit/commands/delivery.py",
+        "report = audit_delivery(replicas, paths, runner, shown, ends=ends)",
+        "report = audit_delivery(replicas, paths, runner, shown)",
+        masked=_READS_ONLY,
+        tests=_GROWING,
+    ),
     Mutant(
         "owed-only-behind-what-came-before",
         "audit/delivery/judge.py",
