@@ -14,7 +14,9 @@ from collections import defaultdict
 from broker.state.listening import QueueKey
 from chaos.sim.defect import Defect
 from chaos.sim.machine import Life
+from chaos.sim.machine_config import DATA
 from chaos.sim.node import SimNode
+from store.log_start import StartNote
 
 
 class Beginnings:
@@ -35,17 +37,20 @@ class Beginnings:
         return ends[at - 1][1] if at else 0
 
     def check(self, node: SimNode, life: Life) -> None:
-        """The node's queues begin where its log does, neither later nor earlier.
+        """The node's queues begin where its log does, neither later nor earlier; or where that is
+        about to begin, which its note says first, and then each queue.
 
         Raises:
             Defect: names the queue that doesn't.
         """
         base = life.replica.log.start.index
+        noted = StartNote(node.disk, DATA).read().index
         for topic in life.replica.machine.topics.values():
             for queue_id in range(len(topic.next_offsets)):
-                expected = self.of((topic.incarnation, queue_id), base)
+                queue = topic.incarnation, queue_id
+                expected = self.of(queue, base)
                 found = life.replica.queues.min_offset(topic.folder, queue_id)
-                if found != expected:
+                if found not in (expected, self.of(queue, max(base, noted))):
                     raise Defect(
                         "queue begins elsewhere",
                         f"{topic.folder}/{queue_id} of {node.name} begins at {found}, and its log, "
