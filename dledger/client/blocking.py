@@ -34,7 +34,7 @@ from dledger.client.client import Client, warn_unclosed
 from dledger.client.consumer import PullConsumer
 from dledger.client.dead_letters import DeadLetters, Resent
 from dledger.client.errors import ClientClosed, InvalidArgument, SendsFailed
-from dledger.client.failed_sends import closed_together
+from dledger.client.failed_sends import Sender, closed_together, here
 from dledger.client.loop_thread import LoopThread
 from dledger.client.members.push import PushConsumer
 from dledger.client.members.revoking import on_a_thread
@@ -129,7 +129,7 @@ class BlockingClient:
                 consumer._leave(kind, error, trace)
             try:
                 with suppress(ClientClosed):  # by a signal's handler, at the same time
-                    thread.call(self._leave(kind, error, trace))
+                    thread.call(self._leave(here.sender, kind, error, trace))
             except SendsFailed as failed:
                 if error is None:
                     raise
@@ -145,6 +145,7 @@ class BlockingClient:
 
     async def _leave(
         self,
+        sender: Sender,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
@@ -159,7 +160,7 @@ class BlockingClient:
             producer._refuse_sends()
         try:
             if patient:
-                await closed_together([producer._close() for producer in self._producers])
+                await closed_together([each._close(sender) for each in self._producers])
             else:
                 for producer in self._producers:
                     await producer._abort()

@@ -19,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -38,7 +38,7 @@ from dledger.client.errors import (
     SendsFailed,
     Subject,
 )
-from dledger.client.failed_sends import FailedSends
+from dledger.client.failed_sends import FailedSends, Sender, here
 from dledger.client.faults import client_error
 from dledger.client.loop_thread import LoopThread, report_exit
 from dledger.client.options import ProducerOptions
@@ -80,7 +80,7 @@ class BlockingProducer:
         self._moving = self._closed = False
         self._refused_one_way = 0  # of the loop's thread
         self._failed: FailedSends[Sent] = FailedSends(
-            lambda sent: sent.asked, Sent.exception, MAX_FAILED
+            lambda sent: sent.asked, Sent.exception, MAX_FAILED, lambda sent: sent.sender
         )
 
     def send(
@@ -235,8 +235,9 @@ class BlockingProducer:
         return self._thread.call(self._producer.register())
 
     def flush(self) -> None:
-        """See `Producer.flush`."""
-        self._thread.call(self._flush())
+        """See `Producer.flush`. A failed message of this thread's own is told here, too, where
+        another thread's `flush` has told of it before."""
+        self._thread.call(self._flush(here.sender))
 
     def close(self) -> None:
         """See `Producer.close`."""
@@ -245,7 +246,7 @@ class BlockingProducer:
         self._thread.check_outside()
         self._refuse_sends()
         with suppress(ClientClosed):
-            self._thread.call(self._close())
+            self._thread.call(self._close(here.sender))
 
     def abort(self) -> None:
         """See `Producer.abort`."""
@@ -424,24 +425,23 @@ class BlockingProducer:
         self._start_moving()
         await asyncio.wait([reached])
 
-    async def _flush(self) -> None:
-        await self._all_crossed()
-        await self._producer.flush()
-        await self._failed.tell()
+    async def _flush(self, sender: Sender) -> None:
+        async with self._failed.told(sender):
+            await self._all_crossed()
+            await self._producer.flush()
 
-    async def _close(self) -> None:
+    async def _close(self, sender: Sender) -> None:
         """What waits for room gets as long as what is buffered; then it fails. Who closes after an
         abort is told nothing."""
         is_told = not self._failed.is_given_up
         try:
-            try:
-                async with asyncio.timeout(self._producer._close_timeout_s):
-                    await self._all_crossed()
-            except TimeoutError:
-                await self._end()
-            await self._producer.close()
-            if is_told:
-                await self._failed.tell()
+            async with self._failed.told(sender) if is_told else nullcontext():
+                try:
+                    async with asyncio.timeout(self._producer._close_timeout_s):
+                        await self._all_crossed()
+                except TimeoutError:
+                    await self._end()
+                await self._producer.close()
         finally:
             self._overdue.stop()
             await self._failed.forget()

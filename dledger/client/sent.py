@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dledger.client.errors import ClientError, SendsFailed
+from dledger.client.failed_sends import here
 from dledger.client.results import SendResult
 
 
@@ -46,6 +47,7 @@ class Sent(Future[SendResult]):
         self._check = check
         self._check_outside = check_outside
         self._is_over = False  # of the thread that settles it
+        self.sender = here.sender
         self.asked = False
 
     def may_settle(self) -> bool:

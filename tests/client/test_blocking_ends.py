@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -389,6 +389,54 @@ def test_every_flush_under_an_abort_is_told(pool: Pool, *, interrupted: bool) ->
             with pytest.raises(SendsFailed, match="2 messages"):
                 producer.flush()
             producer.close()
+
+
+def told_by(flush: Callable[[], None]) -> int:
+    """How many failures."""
+    try:
+        flush()
+    except SendsFailed as told:
+        return told.count
+    return 0
+
+
+def test_every_flush_under_way_is_told(pool: Pool) -> None:
+    """Each thread is about to say that its messages are stored. Whoever was looked after first used
+    to hear of all that had failed, and the others that all was well."""
+    with BlockingFakeGroup() as group, BlockingClient.connect(group.addresses) as client:
+        producer = client.producer()
+        group.pause()
+
+        def work(topic: str) -> list[int]:
+            producer.send(topic, b"x")
+            return [told_by(producer.flush), told_by(producer.flush)]
+
+        workers = [pool.submit(work, topic) for topic in ("absent", "absent too", group.topic())]
+        while client._open_thread().call(flushing()) < len(workers):
+            time.sleep(0.001)
+        group.resume()
+        assert [worker.result(PATIENCE_S) for worker in workers] == [[2, 0]] * 3
+
+
+def test_failure_that_another_thread_was_told_of_is_told_to_its_own(
+    group: BlockingFakeGroup,
+) -> None:
+    """Once: whoever sent it is about to say that it is stored, whoever flushed in between. Threads
+    that sent nothing of it, and come after that, hear nothing."""
+    with BlockingClient.connect(group.addresses) as client, ThreadPoolExecutor(1) as worker:
+        producer = client.producer()
+
+        def told_to_its_own() -> int:
+            return worker.submit(told_by, producer.flush).result(PATIENCE_S)
+
+        for _ in range(2):
+            worker.submit(producer.send, "absent", b"x").result(PATIENCE_S)
+            producer.send("absent", b"y")
+            assert [told_by(producer.flush), told_by(producer.flush)] == [2, 0]
+            assert [told_to_its_own(), told_to_its_own()] == [1, 0]
+        worker.submit(producer.send, "absent", b"x").result(PATIENCE_S)
+        assert [told_to_its_own(), told_by(producer.flush), told_to_its_own()] == [1, 0, 0]
+    assert not producer._failed._owed
 
 
 async def flushing() -> int:
