@@ -18,6 +18,7 @@ _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
 _CONNECTION = ("tests/client/test_connection.py",)
 _SETTLING = ("tests/client/test_settling.py",)
+_INTERRUPTIONS = "tests/client/test_interruptions.py::"
 _UNBEGUN = "tests/client/test_cancelled_tasks.py::"
 _BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
 _LOST_LEASES = ("tests/client/members/test_threads_of_lost_leases.py",)
@@ -370,12 +371,45 @@ CLIENT = (
         tests=("tests/client/members/test_workers.py",),
     ),
     Mutant(
-        "sender-that-is-interrupted-keeps-the-lock",
-        "dledger/client/blocking_producer.py",
-        "        self._lock = threading.RLock()\n",
-        "        self._lock = threading.Condition()\n",
+        "callback-is-added-under-a-lock-of-the-loops",
+        "dledger/client/sent.py",
+        "        self._done_callbacks.append(call_once)\n",
+        "        with self._condition:\n            self._done_callbacks.append(call_once)\n",
         masked=_NO_SUCH_CLIENT,
-        tests=("tests/client/test_blocking.py",),
+        tests=(_INTERRUPTIONS + "test_handler_that_calls_anywhere_gets_its_answer",),
+    ),
+    Mutant(
+        "way-in-is-closed-to-others-meanwhile",
+        "dledger/client/loop_thread.py",
+        "        self._acts.append(act)\n",
+        "        with self.__dict__.setdefault('lock', threading.RLock()):\n"
+        "            self._acts.append(act)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_INTERRUPTIONS + "test_handler_that_calls_anywhere_gets_its_answer",),
+    ),
+    Mutant(
+        "interrupted-sender-has-woken-the-mover",
+        "dledger/client/blocking_producer.py",
+        "            self._wake_mover(crossing)\n            self._woken_after = drained",
+        "            self._woken_after = drained\n            self._wake_mover(crossing)",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_INTERRUPTIONS + "test_send_that_is_interrupted_anywhere_holds_up_nobody",),
+    ),
+    Mutant(
+        "bytes-on-their-way-have-no-bound",
+        "dledger/client/blocking_producer.py",
+        "        if type(body) is bytes and len(body) > self._step_bytes:\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_crossing.py",),
+    ),
+    Mutant(
+        "messages-on-their-way-are-more-than-the-producers",
+        "dledger/client/blocking_producer.py",
+        "min(MAX_CROSSING, options.max_buffered_messages)",
+        "MAX_CROSSING",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_crossing.py",),
     ),
     Mutant(
         "asker-that-is-interrupted-keeps-the-future",
@@ -465,8 +499,8 @@ CLIENT = (
     Mutant(
         "way-in-stays-open-while-the-thread-ends",
         "dledger/client/loop_thread.py",
-        "                self._is_ending = True\n",
-        "                pass\n",
+        "        self._is_ending = True\n",
+        "        pass\n",
         masked=_NO_SUCH_CLIENT,
         tests=_BLOCKING_ENDS,
     ),
