@@ -19,6 +19,7 @@ _FAULTS = ("tests/client/test_faults.py",)
 _CONNECTION = ("tests/client/test_connection.py",)
 _SETTLING = ("tests/client/test_settling.py",)
 _INTERRUPTIONS = "tests/client/test_interruptions.py::"
+_HANDLER_CALLS = _INTERRUPTIONS + "test_handler_that_calls_anywhere_gets_its_answer"
 _UNBEGUN = "tests/client/test_cancelled_tasks.py::"
 _BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
 _LOST_LEASES = ("tests/client/members/test_threads_of_lost_leases.py",)
@@ -376,7 +377,7 @@ CLIENT = (
         "        self._done_callbacks.append(call_once)\n",
         "        with self._condition:\n            self._done_callbacks.append(call_once)\n",
         masked=_NO_SUCH_CLIENT,
-        tests=(_INTERRUPTIONS + "test_handler_that_calls_anywhere_gets_its_answer",),
+        tests=(_HANDLER_CALLS + "[callback-flush]",),
     ),
     Mutant(
         "way-in-is-closed-to-others-meanwhile",
@@ -385,7 +386,7 @@ CLIENT = (
         "        with self.__dict__.setdefault('lock', threading.RLock()):\n"
         "            self._acts.append(act)\n",
         masked=_NO_SUCH_CLIENT,
-        tests=(_INTERRUPTIONS + "test_handler_that_calls_anywhere_gets_its_answer",),
+        tests=(_HANDLER_CALLS + "[call-wait for another]",),
     ),
     Mutant(
         "interrupted-sender-has-woken-the-mover",
@@ -417,7 +418,9 @@ CLIENT = (
         "        self._condition = _Guard()",
         "        _Guard()",
         masked=_NO_SUCH_CLIENT,
-        tests=("tests/client/test_interruptions.py",),
+        tests=(
+            _INTERRUPTIONS + "test_message_whose_sender_is_interrupted_as_he_cancels_is_settled",
+        ),
     ),
     Mutant(
         "call-that-is-interrupted-goes-on",
