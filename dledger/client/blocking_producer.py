@@ -431,7 +431,9 @@ class BlockingProducer:
         elif future.may_settle():
             try:
                 future.set_result(stored.result())
-            except (SystemExit, KeyboardInterrupt) as exit_:  # by a callback; it is set by then
+            except Exception:
+                raise
+            except BaseException as exit_:  # noqa: BLE001 - a callback's; it is set by then
                 report_exit(self._thread.loop, exit_)
 
     def _fail(self, future: Sent, error: BaseException) -> None:
@@ -440,7 +442,9 @@ class BlockingProducer:
             return
         try:
             future.set_exception(error)
-        except (SystemExit, KeyboardInterrupt) as exit_:
+        except Exception:
+            raise
+        except BaseException as exit_:  # noqa: BLE001 - a callback's; it is set by then
             report_exit(self._thread.loop, exit_)
         self._failed.add(future)
 

@@ -254,8 +254,8 @@ class LoopThread:
 
 
 def report_exit(loop: asyncio.AbstractEventLoop, error: BaseException) -> None:
-    """Tells the loop's handler of a `SystemExit`, or a `KeyboardInterrupt`, that a callback raised
-    and that ends nothing but the callback."""
+    """Tells the loop's handler of a `SystemExit`, or whatever else that is no `Exception`, that a
+    callback raised and that ends nothing but the callback."""
     text = (
         f"dledger.client: a future's callback raised {type(error).__name__}: it ends nothing else"
     )

@@ -528,10 +528,12 @@ CLIENT = (
     Mutant(
         "callback-ends-the-mover",
         "dledger/client/blocking_producer.py",
-        "            future.set_exception(error)\n        except (SystemExit, KeyboardInterrupt)",
-        "            future.set_exception(error)\n        except (NotImplementedError, KeyError)",
+        "            future.set_exception(error)\n        except Exception:\n            raise\n"
+        "        except BaseException as",
+        "            future.set_exception(error)\n        except Exception:\n            raise\n"
+        "        except (SystemExit, KeyboardInterrupt) as",
         masked=_NO_SUCH_CLIENT,
-        tests=_BLOCKING_ENDS,
+        tests=(_BLOCKING_ENDS[0] + "::test_callback_that_exits_ends_nothing_but_itself",),
     ),
     Mutant(
         "what-has-not-crossed-waits-for-ever",
