@@ -23,7 +23,7 @@ from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from weakref import WeakSet
+from weakref import ref
 
 from dledger.client.blocking_consumer import BlockingConsumer
 from dledger.client.blocking_groups import BlockingConsumerGroups
@@ -85,7 +85,8 @@ class BlockingClient:
         self._thread: LoopThread | None = None
         self._ending = threading.RLock()  # one thread closes; the others wait until it has
         self._producers: list[BlockingProducer] = []  # of the loop's thread
-        self._consumers: WeakSet[BlockingConsumer] = WeakSet()
+        # Each change, and the copy, is one step: threads make consumers while another closes.
+        self._consumers: set[ref[BlockingConsumer]] = set()
         self._is_leaving = False  # of the loop's thread
 
     @classmethod
@@ -125,8 +126,9 @@ class BlockingClient:
         with self._ending:
             if self._thread is None:
                 return
-            for consumer in list(self._consumers):
-                consumer._leave(kind, error, trace)
+            for known in self._consumers.copy():
+                if (consumer := known()) is not None:
+                    consumer._leave(kind, error, trace)
             try:
                 with suppress(ClientClosed):  # by a signal's handler, at the same time
                     thread.call(self._leave(here.sender, kind, error, trace))
@@ -444,7 +446,7 @@ class BlockingClient:
             )
 
         consumer = BlockingConsumer(thread, thread.call(make()), chosen)
-        self._consumers.add(consumer)
+        self._consumers.add(ref(consumer, self._consumers.discard))
         return consumer
 
     consumer = pull_consumer  # its name until 0.2

@@ -314,12 +314,25 @@ def called_anywhere(act: Act, handle: Act) -> None:
         assert at > 5
 
 
+def another_consumes(client: BlockingClient, _: BlockingProducer, topic: str) -> None:
+    """And keeps what it consumes with."""
+    consumer = Pool().submit(client.pull_consumer, topic).result(PATIENCE_S)
+    vars(client).setdefault("of another", []).append(consumer)
+
+
+def close_with_a_consumer(client: BlockingClient, _: BlockingProducer, topic: str) -> None:
+    consumer = client.pull_consumer(topic)
+    client.close()
+    del consumer  # the client looks at those that somebody has
+
+
 ACTS: dict[str, Act] = {
     "send": lambda _, producer, topic: producer.send(topic, b"x", deadline_s=60.0),
     "result": lambda _, producer, topic: producer.send(topic, b"x").result(),
     "callback": lambda _, producer, topic: producer.send(topic, b"x").add_done_callback(repr),
     "send_all": lambda _, producer, topic: producer.send_all([NewMessage(topic, b"x")] * 2),
     "call": lambda client, _producer, _topic: client.topics(),
+    "close": close_with_a_consumer,
 }
 HANDLERS: dict[str, Act] = {
     "flush": lambda _client, producer, _topic: producer.flush(),
@@ -328,6 +341,7 @@ HANDLERS: dict[str, Act] = {
     "wait for another": lambda _, producer, topic: (
         Pool().submit(producer.send, topic, b"y").result(PATIENCE_S)
     ),
+    "another consumes": another_consumes,
 }
 
 

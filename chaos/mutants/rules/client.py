@@ -380,6 +380,14 @@ CLIENT = (
         tests=(_HANDLER_CALLS + "[callback-flush]",),
     ),
     Mutant(
+        "closing-looks-at-consumers-as-others-make-some",
+        "dledger/client/blocking.py",
+        "            for known in self._consumers.copy():\n",
+        "            for known in map(lambda each: each, self._consumers):\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_HANDLER_CALLS + "[close-another consumes]",),
+    ),
+    Mutant(
         "way-in-is-closed-to-others-meanwhile",
         "dledger/client/loop_thread.py",
         "        self._acts.append(act)\n",
