@@ -78,16 +78,21 @@ class Interrupting:
         if frame.f_code.co_filename == __file__:
             return None  # what the application does with what it was given is its own affair
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
+        if event == "call":
+            self._pass()
+        elif event == "opcode":
             last = self._behind.get(frame)
             self._behind[frame] = frame.f_lasti
             is_place = last is not None and opname[frame.f_code.co_code[last]].startswith(PLACES)
             # What a function of Python's returns is returned from there without a stop.
             if is_place and opname[frame.f_code.co_code[frame.f_lasti]] != "RETURN_VALUE":
-                self.places += 1
-                if self.places == self.at:
-                    raise Interrupted
+                self._pass()
         return self
+
+    def _pass(self) -> None:
+        self.places += 1
+        if self.places == self.at:
+            raise Interrupted
 
 
 def interruptions(act: Callable[[], object]) -> Iterator[None]:
