@@ -470,8 +470,8 @@ CLIENT = (
     Mutant(
         "child-s-word-on-its-parent-s-loop",
         "dledger/client/loop_thread.py",
-        "        self.check()\n        with self._entry:\n",
-        "        with self._entry:\n",
+        "        self.check()\n        if self._is_ending:\n",
+        "        if self._is_ending:\n",
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_failed_sends.py",),
     ),
