@@ -23,7 +23,7 @@ from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from weakref import WeakSet
+from weakref import ref
 
 from dledger.client.blocking_consumer import BlockingConsumer
 from dledger.client.blocking_groups import BlockingConsumerGroups
@@ -34,7 +34,7 @@ from dledger.client.client import Client, warn_unclosed
 from dledger.client.consumer import PullConsumer
 from dledger.client.dead_letters import DeadLetters, Resent
 from dledger.client.errors import ClientClosed, InvalidArgument, SendsFailed
-from dledger.client.failed_sends import closed_together
+from dledger.client.failed_sends import Sender, closed_together, here
 from dledger.client.loop_thread import LoopThread
 from dledger.client.members.push import PushConsumer
 from dledger.client.members.revoking import on_a_thread
@@ -85,7 +85,8 @@ class BlockingClient:
         self._thread: LoopThread | None = None
         self._ending = threading.RLock()  # one thread closes; the others wait until it has
         self._producers: list[BlockingProducer] = []  # of the loop's thread
-        self._consumers: WeakSet[BlockingConsumer] = WeakSet()
+        # Each change, and the copy, is one step: threads make consumers while another closes.
+        self._consumers: set[ref[BlockingConsumer]] = set()
         self._is_leaving = False  # of the loop's thread
 
     @classmethod
@@ -126,11 +127,12 @@ class BlockingClient:
         with self._ending:
             if self._thread is None:
                 return
-            for consumer in list(self._consumers):
-                consumer._leave(kind, error, trace)
+            for known in self._consumers.copy():
+                if (consumer := known()) is not None:
+                    consumer._leave(kind, error, trace)
             try:
                 with suppress(ClientClosed):  # by a signal's handler, at the same time
-                    thread.call(self._leave(kind, error, trace))
+                    thread.call(self._leave(here.sender, kind, error, trace))
             except SendsFailed as failed:
                 if error is None:
                     raise
@@ -146,6 +148,7 @@ class BlockingClient:
 
     async def _leave(
         self,
+        sender: Sender,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
@@ -160,7 +163,7 @@ class BlockingClient:
             producer._refuse_sends()
         try:
             if patient:
-                await closed_together([producer._close() for producer in self._producers])
+                await closed_together([each._close(sender) for each in self._producers])
             else:
                 for producer in self._producers:
                     await producer._abort()
@@ -444,7 +447,7 @@ class BlockingClient:
             )
 
         consumer = BlockingConsumer(thread, thread.call(make()), chosen)
-        self._consumers.add(consumer)
+        self._consumers.add(ref(consumer, self._consumers.discard))
         return consumer
 
     consumer = pull_consumer  # its name until 0.2

@@ -6,10 +6,10 @@ thread, and what the caller may change is copied there (`dledger.client.crossing
 on its way there, in order, and the futures of the callers' kind. It must never keep the loop to
 itself, however fast others send, nor leave a future whose message it doesn't hand on.
 
-A signal's handler may raise in a caller's thread, between any two steps of Python's. So what the
-loop's thread takes as well is a lock of the interpreter's own, taken and let go in one step, and no
-`Condition`: interrupted on its way out, that stays locked for ever, and the loop waits for it. The
-futures are guarded in the same way (`dledger.client.sent`).
+A signal's handler may raise in a caller's thread, between any two steps of Python's, or make a call
+there that waits for the loop's thread, or for others. So there is no lock on the way across: it is
+a deque, and each of its steps is one of the interpreter's own. Who waits for room has a lock of his
+own that nobody else waits for.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import repeat
 from time import monotonic
 from types import TracebackType
 from typing import Final, Self
@@ -38,7 +38,7 @@ from dledger.client.errors import (
     SendsFailed,
     Subject,
 )
-from dledger.client.failed_sends import FailedSends
+from dledger.client.failed_sends import FailedSends, Sender, here
 from dledger.client.faults import client_error
 from dledger.client.loop_thread import LoopThread, report_exit
 from dledger.client.options import ProducerOptions
@@ -48,13 +48,15 @@ from dledger.client.producer import Producer
 from dledger.client.results import NewMessage, ProducerStatistics, SendResult
 from dledger.client.sent import Bulk, Sent
 
-MAX_CROSSING: Final = 10_000  # sends on their way to the loop's thread; past it `send` waits
+MAX_CROSSING: Final = 10_000  # steps on their way to the producer; past it `send` waits
+CROSSING_SHARE: Final = 4  # of the producer's bytes: one part in so many may be on its way
 MAX_FAILED: Final = 100_000  # failed futures kept until somebody looks, or is told
 HANDED_IN_ONE_TURN: Final = 256  # of the loop, which has answers to read and timers to keep
 
 
-# What waits for everything sent before it crosses as well, and has its turn when that has.
-_Step = Crossing | asyncio.Future[None]
+# What waits for everything sent before it crosses as well, and has its turn when that has. Behind a
+# message stand as many blanks as its bytes take up of what may be on its way.
+_Step = Crossing | asyncio.Future[None] | None
 
 
 class BlockingProducer:
@@ -70,17 +72,22 @@ class BlockingProducer:
         self._check, self._check_outside = thread.check, thread.check_outside
         self._producer = producer
         self._packer = Packer(options, thread.report)
-        self._crossing: deque[_Step] = deque()  # under the lock
-        self._crossed: deque[_Step] = deque()  # of the loop's thread: next to be handed over
-        self._lock = threading.RLock()
+        # Appended by senders, and taken in order by the mover, which has one step in hand.
+        self._crossing: deque[_Step] = deque()
+        self._in_hand: _Step = None
+        self._max_crossing = min(MAX_CROSSING, options.max_buffered_messages)
+        share = options.max_buffered_bytes // CROSSING_SHARE
+        self._step_bytes = max(share // self._max_crossing, 1)
         # Of senders that wait for room: each is locked, and its sender waits to lock it again.
-        self._waiting: deque[threading.Lock] = deque()  # under the lock
-        self._overdue = Overdue(thread, self._lock, self._dated, self._fail)
+        self._waiting: deque[threading.Lock] = deque()
+        self._overdue = Overdue(thread, self._dated, self._fail)
         self._mover: asyncio.Task[None] | None = None  # of the loop's thread
-        self._moving = self._closed = False
+        self._drained = 0  # by the mover, how often; of the loop's thread
+        self._woken_after = -1  # the mover was woken since it had drained so often
+        self._closed = False
         self._refused_one_way = 0  # of the loop's thread
         self._failed: FailedSends[Sent] = FailedSends(
-            lambda sent: sent.asked, Sent.exception, MAX_FAILED
+            lambda sent: sent.asked, Sent.exception, MAX_FAILED, lambda sent: sent.sender
         )
 
     def send(
@@ -167,9 +174,8 @@ class BlockingProducer:
 
     def _leave(self, room: threading.Lock) -> None:
         """Its sender doesn't wait any more."""
-        with self._lock:
-            if room in self._waiting:
-                self._waiting.remove(room)
+        with suppress(ValueError):  # it was woken
+            self._waiting.remove(room)
 
     def _give_up(self, crossing: Crossing, room: threading.Lock) -> None:
         """Its sender has waited for as long as it may."""
@@ -180,37 +186,55 @@ class BlockingProducer:
             raise ProducerClosed("the client was closed", subject=Subject.MESSAGE) from None
 
     def _put(self, crossing: Crossing) -> threading.Lock | None:
-        """It is on its way; or what to wait for before it is tried again."""
-        with self._lock:
-            if self._closed:
-                raise ProducerClosed("the producer was closed", subject=Subject.MESSAGE)
-            if len(self._crossing) >= MAX_CROSSING:
-                room = threading.Lock()
-                room.acquire()
-                self._waiting.append(room)
-                return room
+        """It is on its way; or what to wait for before it is tried again. What comes as the
+        producer is closed is refused by the mover."""
+        if self._closed:
+            raise ProducerClosed("the producer was closed", subject=Subject.MESSAGE)
+        if len(self._crossing) >= self._max_crossing:
+            return self._queue_up()
+        body = crossing[0][1]
+        if type(body) is bytes and len(body) > self._step_bytes:
+            blanks = min(len(body) // self._step_bytes, self._max_crossing)
+            self._crossing.extend((crossing, *repeat(None, blanks)))
+        else:
             self._crossing.append(crossing)
-            if not self._moving:
-                self._wake_mover()
-                self._moving = True  # not before: who is interrupted there leaves it to the next
-            if crossing.due_at is not None:
-                self._overdue.note(crossing.due_at)
+        # After it is on its way: the mover looks for more after it has counted that it is done.
+        drained = self._drained
+        if self._woken_after != drained:
+            self._wake_mover(crossing)
+            self._woken_after = drained  # not before: who is interrupted leaves it to the next
+        if crossing[3] is not None:
+            self._overdue.note(crossing[3])
         return None
 
-    def _wake_senders(self) -> None:
-        """There is room, or none any more; under the lock. Whom an interrupted call leaves out the
-        mover wakes, which has something to move as long as anybody waits."""
-        for room in tuple(self._waiting):
-            if room.locked():
-                room.release()
-        self._waiting.clear()
+    def _queue_up(self) -> threading.Lock:
+        """What is let go when there is room: by the mover, or at once if there is by now."""
+        room = threading.Lock()
+        room.acquire()
+        self._waiting.append(room)
+        self._wake_mover()  # who is on the way may have been interrupted before that
+        if self._closed or len(self._crossing) < self._max_crossing:
+            self._wake_senders()
+        return room
 
-    def _wake_mover(self) -> None:
+    def _wake_senders(self) -> None:
+        """There is room, or none any more. Whom an interrupted call leaves out the mover wakes,
+        which has something to move as long as anybody waits."""
+        for room in tuple(self._waiting):
+            with suppress(RuntimeError):  # somebody else has let go of it
+                room.release()
+            self._leave(room)
+
+    def _wake_mover(self, crossing: Crossing | None = None) -> None:
         try:
             self._thread.post(self._start_moving)
         except ClientClosed:
-            self._closed = True
-            self._crossing.clear()
+            self._refuse_sends()
+            if crossing is not None:
+                try:
+                    self._crossing.remove(crossing)
+                except ValueError:
+                    return  # the mover, which ends, has refused it: its future says so
             raise ProducerClosed("the client was closed", subject=Subject.MESSAGE) from None
 
     def send_all(self, messages: Iterable[NewMessage]) -> int:
@@ -235,8 +259,9 @@ class BlockingProducer:
         return self._thread.call(self._producer.register())
 
     def flush(self) -> None:
-        """See `Producer.flush`."""
-        self._thread.call(self._flush())
+        """See `Producer.flush`. A failed message of this thread's own is told here, too, where
+        another thread's `flush` has told of it before."""
+        self._thread.call(self._flush(here.sender))
 
     def close(self) -> None:
         """See `Producer.close`."""
@@ -245,7 +270,7 @@ class BlockingProducer:
         self._thread.check_outside()
         self._refuse_sends()
         with suppress(ClientClosed):
-            self._thread.call(self._close())
+            self._thread.call(self._close(here.sender))
 
     def abort(self) -> None:
         """See `Producer.abort`."""
@@ -257,9 +282,8 @@ class BlockingProducer:
             self._thread.call(self._abort())
 
     def _refuse_sends(self) -> None:
-        with self._lock:
-            self._closed = True
-            self._wake_senders()
+        self._closed = True
+        self._wake_senders()
 
     @property
     def is_closed(self) -> bool:
@@ -314,22 +338,28 @@ class BlockingProducer:
     async def _move(self) -> None:
         """Hands over what has crossed, in order, until there is nothing more."""
         handed = 0
-        while self._take_crossed():
-            while self._crossed:
-                await self._hand_over(self._crossed[0])
-                self._crossed.popleft()
+        while self._take_step():
+            if self._in_hand is not None:
+                await self._hand_over(self._in_hand)
+                self._in_hand = None
                 handed += 1
                 if handed % HANDED_IN_ONE_TURN == 0:
                     await asyncio.sleep(0)
 
-    def _take_crossed(self) -> bool:
-        """Whether anything has crossed since."""
-        with self._lock:
-            self._crossed.extend(self._crossing)
-            self._crossing.clear()
+    def _take_step(self) -> bool:
+        """Whether there was one more. Senders wait until half of what may be on its way is gone:
+        waking them for each message would cost more."""
+        if not self._crossing:
+            self._drained += 1  # whoever sends from here on wakes the mover
+            if not self._crossing:
+                return False
+        try:
+            self._in_hand = self._crossing.popleft()
+        except IndexError:  # its sender has taken it back
+            return self._take_step()
+        if self._waiting and len(self._crossing) <= self._max_crossing // 2:
             self._wake_senders()
-            self._moving = bool(self._crossed)
-        return self._moving
+        return True
 
     def _on_mover_ended(self, mover: asyncio.Task[None]) -> None:
         """If it was cancelled, perhaps before it began, the thread is being ended: nothing that is
@@ -337,17 +367,16 @@ class BlockingProducer:
         if not mover.cancelled() and mover.exception() is None:
             return
         self._refuse_sends()
-        for step in (*self._crossed, *self._crossing):
+        while self._in_hand is not None or self._take_step():
+            step, self._in_hand = self._in_hand, None
             if isinstance(step, Crossing):
                 self._refuse(step.future, ClientClosed("the client was closed"))
-            else:
+            elif step is not None:
                 step.cancel()
-        self._crossed.clear()
-        self._crossing.clear()
         if not mover.cancelled():
             mover.result()  # the loop's handler is told
 
-    async def _hand_over(self, crossing: _Step) -> None:
+    async def _hand_over(self, crossing: Crossing | asyncio.Future[None]) -> None:
         """The producer has it, or its future says why not."""
         if not isinstance(crossing, Crossing):
             if not crossing.done():
@@ -373,8 +402,8 @@ class BlockingProducer:
                 await self._producer.room()
 
     def _dated(self) -> Iterator[tuple[float, Sent | None]]:
-        """What is on its way and has a deadline, under the lock."""
-        for step in chain(self._crossed, self._crossing):
+        """What is on its way and has a deadline."""
+        for step in (self._in_hand, *self._crossing):
             if isinstance(step, Crossing) and step.due_at is not None:
                 yield step.due_at, step.future
 
@@ -404,7 +433,9 @@ class BlockingProducer:
         elif future.may_settle():
             try:
                 future.set_result(stored.result())
-            except (SystemExit, KeyboardInterrupt) as exit_:  # by a callback; it is set by then
+            except Exception:
+                raise
+            except BaseException as exit_:  # noqa: BLE001 - a callback's; it is set by then
                 report_exit(self._thread.loop, exit_)
 
     def _fail(self, future: Sent, error: BaseException) -> None:
@@ -413,37 +444,36 @@ class BlockingProducer:
             return
         try:
             future.set_exception(error)
-        except (SystemExit, KeyboardInterrupt) as exit_:
+        except Exception:
+            raise
+        except BaseException as exit_:  # noqa: BLE001 - a callback's; it is set by then
             report_exit(self._thread.loop, exit_)
         self._failed.add(future)
 
     async def _all_crossed(self) -> None:
         """What was sent before this call has been handed over, whatever is sent meanwhile."""
         reached = self._thread.loop.create_future()
-        with self._lock:
-            self._crossing.append(reached)
-            self._moving = True
+        self._crossing.append(reached)
         self._start_moving()
         await asyncio.wait([reached])
 
-    async def _flush(self) -> None:
-        await self._all_crossed()
-        await self._producer.flush()
-        await self._failed.tell()
+    async def _flush(self, sender: Sender) -> None:
+        async with self._failed.told(sender):
+            await self._all_crossed()
+            await self._producer.flush()
 
-    async def _close(self) -> None:
+    async def _close(self, sender: Sender) -> None:
         """What waits for room gets as long as what is buffered; then it fails. Who closes after an
         abort is told nothing."""
         is_told = not self._failed.is_given_up
         try:
-            try:
-                async with asyncio.timeout(self._producer._close_timeout_s):
-                    await self._all_crossed()
-            except TimeoutError:
-                await self._end()
-            await self._producer.close()
-            if is_told:
-                await self._failed.tell()
+            async with self._failed.told(sender) if is_told else nullcontext():
+                try:
+                    async with asyncio.timeout(self._producer._close_timeout_s):
+                        await self._all_crossed()
+                except TimeoutError:
+                    await self._end()
+                await self._producer.close()
         finally:
             self._overdue.stop()
             await self._failed.forget()

@@ -4,6 +4,10 @@ A future that is dropped tells nobody, so `flush` and `close` do: they raise `Se
 failure whose future has not been asked. This keeps those futures. It must neither tell of a
 failure twice nor of one that its caller knows of, and it must not grow without a bound.
 
+Nobody may take a failure from a caller that is about to say that its messages are stored. So a
+failure is told to every flush that is under way as it is found, and, where it is known who sent the
+message, to that thread's next flush if it was told to others before.
+
 Where a producer is aborted there is nobody to be told by the end, but there may be threads or tasks
 that flush, or will: from then on every one of them is told, as any one may be about to say that its
 messages are stored.
@@ -12,8 +16,11 @@ messages are stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Generic, TypeVar
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Generic, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from dledger.client.errors import ClientError, SendsFailed
 
@@ -30,6 +37,47 @@ def was_asked(future: asyncio.Future[Any]) -> bool:
     return not future._log_traceback
 
 
+class Sender:
+    """Who sends: a thread, for as long as it lives. Its number would be another one's after it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _Here(threading.local):
+    """Of the thread that looks."""
+
+    sender: Sender
+
+    def __getattr__(self, name: str) -> Sender:
+        # No `__init__`: a signal's handler in its midst would find nothing here.
+        return cast(Sender, self.__dict__.setdefault(name, Sender()))
+
+
+here: Final = _Here()
+
+
+class _Share:
+    """Some of the failures: how many, and the first errors."""
+
+    def __init__(self, errors: Sequence[ClientError] = ()) -> None:
+        self.count = 0
+        self.errors = list(errors)
+
+    def add(self, errors: Sequence[ClientError], count: int) -> None:
+        self.count += count
+        self.errors += errors[: SendsFailed.MAX_FAILURES - len(self.errors)]
+
+
+class _Telling:
+    """A flush under way: hears of what is counted past `since`, and of its sender's `own`."""
+
+    def __init__(self, sender: Sender | None, since: int, errors: Sequence[ClientError]) -> None:
+        self.sender = sender
+        self.since = since
+        self.heard = _Share(errors)
+        self.own = _Share()
+
+
 class FailedSends(Generic[Failed]):
     """Futures that have failed.
 
@@ -39,6 +87,7 @@ class FailedSends(Generic[Failed]):
         limit: how many may fail in one turn of the loop, before any caller can look. Of those
             that nobody has looked at so many are kept at least, twice as many at most; older
             ones are counted, and told without their errors.
+        sender_of: who sent a future's message, if that is known.
     """
 
     def __init__(
@@ -46,16 +95,22 @@ class FailedSends(Generic[Failed]):
         asked: Callable[[Failed], bool],
         error_of: Callable[[Failed], BaseException | None],
         limit: int,
+        sender_of: Callable[[Failed], Sender | None] = lambda _: None,
     ) -> None:
         self._asked = asked
         self._error_of = error_of
         self._limit = limit
+        self._sender_of = sender_of
         self._kept: list[Failed] = []
         self._sweep_at = MIN_SWEEP
-        self._beyond = 0
         self._is_given_up = False
-        self._untold = 0  # that are not kept, and that nobody knows of
-        self._first_untold: list[ClientError] = []  # of those, what they failed with
+        self._counted = 0  # of those that are not kept, and that nobody had looked at
+        self._told = 0  # of the counted: somebody was told of all so far
+        self._untold: list[ClientError] = []  # of the others, the first errors
+        self._under_way: list[_Telling] = []
+        # By senders that had no flush under way: of what is untold, and of what others were told.
+        self._untold_of: WeakKeyDictionary[Sender, _Share] = WeakKeyDictionary()
+        self._owed: WeakKeyDictionary[Sender, _Share] = WeakKeyDictionary()
 
     def add(self, future: Failed) -> None:
         """`future` has just failed."""
@@ -64,13 +119,12 @@ class FailedSends(Generic[Failed]):
             self._sweep()
 
     def _sweep(self) -> None:
-        """Forgets what was looked at, and gives up the oldest of the others past the limit: the
+        """Forgets what was looked at, and counts the oldest of the others past the limit: the
         youngest have had no turn of the loop to be looked at."""
         kept = [future for future in self._kept if not self._asked(future)]
         excess = max(len(kept) - self._limit, 0)
         for future in kept[:excess]:
-            self._error_of(future)
-        self._beyond += excess
+            self._note(future)
         self._kept = kept[excess:]
         self._sweep_at = max(MIN_SWEEP, 2 * len(self._kept))
 
@@ -93,11 +147,23 @@ class FailedSends(Generic[Failed]):
             self._count()
 
     def _count(self) -> None:
-        errors = [self._error_of(future) for future in self._kept if not self._asked(future)]
-        self._untold += len(errors) + self._beyond
-        room = SendsFailed.MAX_FAILURES - len(self._first_untold)
-        self._first_untold += [error for error in errors if isinstance(error, ClientError)][:room]
-        self._kept, self._beyond = [], 0
+        kept, self._kept = self._kept, []
+        for future in kept:
+            if not self._asked(future):
+                self._note(future)
+
+    def _note(self, future: Failed) -> None:
+        """Nobody knows that `future` has failed: everybody who flushes is to hear of it."""
+        error = self._error_of(future)
+        errors = [error] if isinstance(error, ClientError) else []
+        self._counted += 1
+        self._untold += errors[: SendsFailed.MAX_FAILURES - len(self._untold)]
+        sender, hears = self._sender_of(future), False
+        for telling in self._under_way:
+            telling.heard.add(errors, 1)
+            hears = hears or telling.sender is sender
+        if sender is not None and not hears:
+            self._untold_of.setdefault(sender, _Share()).add(errors, 1)
 
     async def _looked_at(self) -> None:
         """Who awaits a failed future has had the time to look at it."""
@@ -105,20 +171,53 @@ class FailedSends(Generic[Failed]):
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
 
-    async def tell(self) -> None:
-        """Returns if every failure is known to its caller; each is told once, but for those of a
-        producer that was aborted.
+    @asynccontextmanager
+    async def told(self, sender: Sender | None = None) -> AsyncIterator[None]:
+        """Every failure is known to its caller as the block ends. Each is told once, and to every
+        block that is under way as it is; what another one was told of `sender`'s, or of any
+        producer's that was aborted, once more.
 
         Raises:
             SendsFailed: otherwise.
         """
-        await self._looked_at()
-        self._count()
-        errors, count = self._first_untold, self._untold
+        telling = self._begin(sender)
+        try:
+            yield
+            await self._looked_at()
+            self._count()
+        except BaseException:
+            self._leave_untold(telling)
+            raise
+        finally:
+            self._under_way.remove(telling)
+        self._tell(telling)
+
+    def _begin(self, sender: Sender | None) -> _Telling:
+        telling = _Telling(sender, self._told, self._untold)
+        if sender is not None:
+            telling.own = self._owed.pop(sender, telling.own)
+            self._untold_of.pop(sender, None)  # it hears of that, as nobody was told of it
+        self._under_way.append(telling)
+        return telling
+
+    def _leave_untold(self, telling: _Telling) -> None:
+        """It was interrupted: whatever it would have been told is the next one's to hear."""
+        if telling.since < self._told:
+            self._told, self._untold = telling.since, telling.heard.errors
+        if telling.sender is not None and telling.own.count:
+            owed = self._owed.setdefault(telling.sender, _Share())
+            owed.add(telling.own.errors, telling.own.count)
+
+    def _tell(self, telling: _Telling) -> None:
         if not self._is_given_up:
-            self._first_untold, self._untold = [], 0
-        if count:
-            raise SendsFailed.of(errors, count)
+            self._told, self._untold = self._counted, []
+            for sender, share in list(self._untold_of.items()):
+                self._owed.setdefault(sender, _Share()).add(share.errors, share.count)
+            self._untold_of.clear()
+        told = telling.own
+        told.add(telling.heard.errors, self._counted - telling.since)
+        if told.count:
+            raise SendsFailed.of(told.errors, told.count)
 
 
 async def closed_together(closes: Sequence[Coroutine[Any, Any, None]]) -> None:

@@ -3,14 +3,14 @@
 This owns the thread and the ways into it. It must never let a caller wait for a thread that has
 ended, nor for the one that it is in itself, nor for one that stayed behind in another process.
 
-Nothing gets in once the end has begun: `stop` closes the way first, under the lock under which each
-call goes in, so that whatever got in is ahead of it on the loop and is seen, and cancelled, by it.
+Nothing gets in once the end has begun. What is on its way in by then is done all the same, and
+calls are cancelled; what comes too late for that is taken back by its caller, who looks once more.
 What ended in the loop's last turn has not been told to its caller yet: turns follow until every
 call has been.
-A signal's handler may raise in a caller's thread, between any two steps of Python's. So what is
-shared with the loop's thread there is locks of the interpreter's own, taken and let go in one step,
-and no `Future` of `concurrent.futures`: one that was interrupted as it was asked stays locked, and
-the loop's thread would wait for it as it has the answer.
+A signal's handler may raise in a caller's thread, between any two steps of Python's, or call in
+here itself and wait. So nobody holds a lock on the way in: the loop's thread, or another one that
+it waits for, would wait for it as well. And there is no `Future` of `concurrent.futures`: one that
+was interrupted as it was asked stays locked.
 Nor does it end by what a callback raises: a `SystemExit` ends that callback, as it would on a
 thread of its own, is told to the loop's exception handler, and the loop goes on for the others.
 """
@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -65,9 +66,9 @@ class LoopThread:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._pid = os.getpid()
-        # Held while something is put on the loop. A signal's handler may get in between.
-        self._entry = threading.RLock()
+        self._acts: deque[Callable[[], object]] = deque()  # on their way in, in order
         self._is_ending = False  # nothing more gets in
+        self._is_over = False  # what is on its way in is done by nobody any more
         self._has_stopped = False
         self._calls: set[_Call[Any]] = set()  # of the loop's thread: whose callers wait
         self._thread = threading.Thread(target=self._run, name="dledger-client", daemon=True)
@@ -114,13 +115,30 @@ class LoopThread:
             Forked: it is another process's, whose loop a child's word would wake for nothing.
         """
         self.check()
-        with self._entry:
-            if self._is_ending:
-                raise ClientClosed("the client was closed")
+        if self._is_ending:
+            raise ClientClosed("the client was closed")
+        self._acts.append(act)
+        with suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self._do_next)
+        if self._is_over and self._is_taken_back(act):
+            raise ClientClosed("the client was closed")
+
+    def _is_taken_back(self, act: Callable[[], object]) -> bool:
+        """Whether nobody has done it, nor ever will."""
+        try:
+            self._acts.remove(act)
+        except ValueError:
+            return False
+        return True
+
+    def _do_next(self) -> None:
+        """Has done what has arrived; an error is the loop's, and what is left has turns to come."""
+        for _ in range(len(self._acts)):
             try:
-                self.loop.call_soon_threadsafe(act)
-            except RuntimeError:  # a signal's handler has stopped it in between
-                raise ClientClosed("the client was closed") from None
+                act = self._acts.popleft()
+            except IndexError:  # it was taken back
+                return
+            act()
 
     def report(self, context: dict[str, Any]) -> None:
         """The loop's exception handler hears of `context`, if there still is a loop here."""
@@ -186,15 +204,15 @@ class LoopThread:
         """
         self.check()
         self.check_outside()
-        with self._entry:
-            if not self._is_ending:
-                self._is_ending = True
-                self.loop.call_soon_threadsafe(self._stop)
+        self._is_ending = True
+        with suppress(RuntimeError):  # it is closed: by another thread, or a signal's handler
+            self.loop.call_soon_threadsafe(self._stop)
         self._thread.join()
 
     def _stop(self) -> None:
-        self._has_stopped = True
-        self.loop.stop()
+        if not self._has_stopped:
+            self._has_stopped = True
+            self.loop.stop()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -203,17 +221,23 @@ class LoopThread:
                 with self._outlived():
                     self.loop.run_forever()
             self._give_up()
+            self._is_over = True  # whoever is on the way in sees this, or is seen here
+            while self._acts:
+                self._give_up()
         finally:
+            self._is_over = True
             self.loop.close()
 
     def _give_up(self) -> None:
         """Cancels calls of other threads, and what they began, until everybody has been told."""
         while True:
+            if self._acts:
+                self.loop.call_soon(self._do_next)
             left = asyncio.all_tasks(self.loop)
             for task in left:
                 task.cancel()
             self._finish(asyncio.wait(left) if left else asyncio.sleep(0))
-            if not (left or self._calls or asyncio.all_tasks(self.loop)):
+            if not (left or self._calls or self._acts or asyncio.all_tasks(self.loop)):
                 return
 
     def _finish(self, work: Coroutine[Any, Any, object]) -> None:
@@ -230,8 +254,8 @@ class LoopThread:
 
 
 def report_exit(loop: asyncio.AbstractEventLoop, error: BaseException) -> None:
-    """Tells the loop's handler of a `SystemExit`, or a `KeyboardInterrupt`, that a callback raised
-    and that ends nothing but the callback."""
+    """Tells the loop's handler of a `SystemExit`, or whatever else that is no `Exception`, that a
+    callback raised and that ends nothing but the callback."""
     text = (
         f"dledger.client: a future's callback raised {type(error).__name__}: it ends nothing else"
     )

@@ -103,8 +103,11 @@ class ProducerOptions:
         linger_ms: while something is in flight, a message waits this long for company.
         batch_bytes: a queue's gather is sent when it reaches this size, 1 KiB to 3 MiB.
         max_inflight_requests: Send calls under way at once, 1 to 64.
-        max_buffered_messages: accepted and not yet settled; past it `send` raises BufferFull.
-        max_buffered_bytes: the same in bytes of body; one message is always accepted.
+        max_buffered_messages: accepted and not yet settled; past it `send` raises BufferFull. A
+            blocking producer has as many again, but 10,000 at most, on their way to it, and then
+            `send` waits.
+        max_buffered_bytes: the same in bytes of body; one message is always accepted. On their way
+            to a blocking producer is a quarter as much again, and one message.
         delivery_timeout_ms: a batch that is not settled this long after its first message was
             accepted fails, and so does everything behind it in its queue.
         request_timeout_ms: a Send call without an answer is retried after this long. A leader

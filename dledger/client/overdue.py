@@ -10,10 +10,10 @@ Times are those of `time.monotonic`, as asyncio's are.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from math import floor, frexp, inf, ldexp
 from time import monotonic
 from typing import Final
@@ -65,56 +65,64 @@ class Overdue:
     """Looks for what is overdue.
 
     Args:
-        lock: is held where anything is put on its way.
-        dated: with the lock held, what is on its way and has a time, with its future.
+        dated: what is on its way and has a time, with its future.
         fail: a message's future gets this error, unless it was told before.
     """
 
     def __init__(
         self,
         thread: LoopThread,
-        lock: threading.RLock,
         dated: Callable[[], Iterable[tuple[float, Sent | None]]],
         fail: Callable[[Sent, DeadlineExceeded], None],
     ) -> None:
         self._thread = thread
-        self._lock = lock
         self._dated = dated
         self._fail = fail
-        self._look_at = inf  # under the lock
+        # Of the loop's thread; senders read it.
+        self._looks = 0
+        # After so many looks the timer was set for so soon: by whoever sends, without a lock.
+        self._noted = (0, inf)
         # Of the loop's thread:
+        self._look_at = inf
         self._timer: asyncio.TimerHandle | None = None
         self._looked_at = -inf
         self._found: deque[Sent] = deque()
+        self._is_stopped = False
 
     def note(self, due: float) -> None:
-        """A message was put on its way, under the lock, that is due then."""
-        if due < self._look_at:
+        """A message was put on its way that is due then."""
+        looks, noted = self._looks, self._noted
+        if noted[0] != looks or due < noted[1]:
             with suppress(ClientClosed):  # whatever is on its way is told that
-                self._thread.post(self._arm)
-            self._look_at = due  # not before: who is interrupted there leaves it to the next
+                self._thread.post(partial(self._expect, due))
+            self._noted = (looks, due)  # not before: who is interrupted leaves it to the next
 
     def stop(self) -> None:
         """Nothing that is on its way has a time any more; on the loop's thread."""
-        with self._lock:
-            self._look_at = inf
+        self._look_at = inf
+        self._is_stopped = True
         self._arm()
+
+    def _expect(self, due: float) -> None:
+        if due < self._look_at and not self._is_stopped:
+            self._look_at = due
+            self._arm()
 
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        with self._lock:
-            at = max(self._look_at, self._looked_at + MIN_LOOK_S)
+        at = max(self._look_at, self._looked_at + MIN_LOOK_S)
         if at < inf:
             self._timer = self._thread.loop.call_later(max(at - monotonic(), 0.0), self._look)
 
     def _look(self) -> None:
         self._timer = None
         now = self._looked_at = monotonic()
-        with self._lock:
-            dated = list(self._dated())
-            self._look_at = min((due for due, _ in dated if due > now), default=inf)
+        self._looks += 1  # first: whoever sends from here on may not be seen, and notes it anew
+        dated = list(self._dated())
+        self._look_at = min((due for due, _ in dated if due > now), default=inf)
+        self._noted = (self._looks, self._look_at)
         self._arm()
         is_telling = bool(self._found)
         self._found = deque(sent for due, sent in dated if due <= now and sent is not None)

@@ -390,12 +390,13 @@ class Producer:
         """Everything accepted before this call is stored, or its caller knows that it failed.
 
         Raises:
-            SendsFailed: messages failed, and nobody has looked at their futures. Told once; of a
-                producer that was aborted to each `flush`, with all that had failed by then.
+            SendsFailed: messages failed, and nobody has looked at their futures. Told once, and to
+                every `flush` that is under way then; of a producer that was aborted to each
+                `flush`, with all that had failed by then.
         """
         self._owner.check()
-        await self._settle()
-        await self._failed.tell()
+        async with self._failed.told():
+            await self._settle()
 
     async def _settle(self) -> None:
         """Returns when everything accepted before this call is settled, well or badly."""
@@ -429,13 +430,13 @@ class Producer:
             return
         self._closing = True
         try:
-            try:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._close_timeout_s):
-                        await self._settle()
-            finally:
-                await self._end()
-            await self._failed.tell()
+            async with self._failed.told():
+                try:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(self._close_timeout_s):
+                            await self._settle()
+                finally:
+                    await self._end()
         finally:
             await self._failed.forget()
 

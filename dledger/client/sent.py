@@ -11,12 +11,19 @@ from __future__ import annotations
 
 import threading
 from _thread import RLock
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any
+from concurrent.futures import CancelledError, Future
+from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, LOGGER
+from contextlib import suppress
+from typing import Any, Final, cast
 
 from dledger.client.errors import ClientError, SendsFailed
+from dledger.client.failed_sends import here
 from dledger.client.results import SendResult
+
+_CANCELLED: Final = frozenset({CANCELLED, CANCELLED_AND_NOTIFIED})
+_DONE: Final = _CANCELLED | {FINISHED}
 
 
 class _Guard(RLock):  # type: ignore[misc]  # the stubs call it final; the interpreter doesn't
@@ -39,6 +46,8 @@ class Sent(Future[SendResult]):
         check_outside: returns where that may be waited for; raises in the thread that settles it.
     """
 
+    _done_callbacks: list[Callable[[Future[SendResult]], object]]
+
     def __init__(self, check: Callable[[], None], check_outside: Callable[[], None]) -> None:
         super().__init__()
         self._condition = _Guard()  # type: ignore[assignment]  # as far as a future needs one
@@ -46,6 +55,7 @@ class Sent(Future[SendResult]):
         self._check = check
         self._check_outside = check_outside
         self._is_over = False  # of the thread that settles it
+        self.sender = here.sender
         self.asked = False
 
     def may_settle(self) -> bool:
@@ -63,8 +73,12 @@ class Sent(Future[SendResult]):
         self.asked = True
         try:
             self._wait(timeout)
-            return super().result(0)
+            error = self._failure()
+            if error is not None:
+                raise error
+            return cast(SendResult, self._result)
         finally:
+            error = None  # it knows this frame
             self.asked = self.done()  # it may be the timeout that is over
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -72,9 +86,49 @@ class Sent(Future[SendResult]):
         self.asked = True
         try:
             self._wait(timeout)
-            return super().exception(0)
+            return self._failure()
         finally:
             self.asked = self.done()
+
+    def done(self) -> bool:
+        """See `Future.done`."""
+        return self._state in _DONE
+
+    def cancelled(self) -> bool:
+        """See `Future.cancelled`."""
+        return self._state in _CANCELLED
+
+    def add_done_callback(self, fn: Callable[[Future[SendResult]], object]) -> None:
+        """See `Future.add_done_callback`."""
+        once = [fn]
+
+        def call_once(sent: Future[SendResult]) -> None:
+            try:
+                call = once.pop()
+            except IndexError:
+                return
+            call(sent)
+
+        self._done_callbacks.append(call_once)
+        if self.done():  # whoever settles it may have called them all before
+            try:
+                call_once(self)
+            except Exception:  # noqa: BLE001 - as a future's own
+                LOGGER.exception("exception calling callback for %r", self)
+
+    def _failure(self) -> BaseException | None:
+        """Of a message whose fate is known: None, if it is stored. What is set was set in one
+        step, the state last: looking at it takes no lock.
+
+        Raises:
+            CancelledError, TimeoutError: it was cancelled; it isn't known.
+        """
+        state = self._state
+        if state in _CANCELLED:
+            raise CancelledError
+        if state not in _DONE:
+            raise TimeoutError
+        return self._exception
 
     def _wait(self, timeout: float | None) -> None:
         """It is settled, or the time is over."""
@@ -120,18 +174,22 @@ class Sent(Future[SendResult]):
 
 
 class Bulk:
-    """What becomes of the messages of one `send_all`."""
+    """What becomes of the messages of one `send_all`. Whoever settles one holds no lock for it, as
+    its sender may be interrupted, or may wait for others in a signal's handler, at any time."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._bell = threading.Lock()  # locked while its sender waits
-        self._pending = self._stored = self._failed = 0
-        self._errors: list[ClientError] = []
+        self._settled: deque[BaseException | None] = deque()  # by whoever settles, not counted yet
+        self._bell = threading.Lock()  # locked until one more is settled
+        self._bell.acquire()
         self._watching = True
+        # Of its sender:
+        self._watched = self._stored = self._failed = 0
+        self._errors: list[ClientError] = []
 
     @property
     def has_failed(self) -> bool:
         """Whether any message has."""
+        self._count()
         return bool(self._failed)
 
     def leave(self) -> None:
@@ -140,8 +198,7 @@ class Bulk:
 
     def watch(self, future: Future[SendResult]) -> None:
         """`future` is of one more message."""
-        with self._lock:
-            self._pending += 1
+        self._watched += 1
         future.add_done_callback(self._on_settled)
 
     def end(self) -> int:
@@ -150,30 +207,27 @@ class Bulk:
         Raises:
             SendsFailed: not all were.
         """
-        while self._is_pending():
+        self._count()
+        while self._stored + self._failed < self._watched:
             self._bell.acquire()
+            self._count()
         if self._errors:
             raise SendsFailed.of(self._errors, self._failed)
         return self._stored
 
-    def _is_pending(self) -> bool:
-        """Whether some have none yet: the bell is locked then until that changes."""
-        with self._lock:
-            if self._pending and not self._bell.locked():
-                self._bell.acquire()
-            return bool(self._pending)
-
-    def _on_settled(self, future: Future[Any]) -> None:
-        if not self._watching:
-            return
-        error = None if future.cancelled() else future.exception()
-        with self._lock:
-            self._pending -= 1
+    def _count(self) -> None:
+        while self._settled:
+            error = self._settled.popleft()
             if isinstance(error, ClientError):
                 self._failed += 1
                 if len(self._errors) < SendsFailed.MAX_FAILURES:
                     self._errors.append(error)
             else:
                 self._stored += 1
-            if self._bell.locked():
-                self._bell.release()
+
+    def _on_settled(self, future: Future[Any]) -> None:
+        if not self._watching:
+            return
+        self._settled.append(None if future.cancelled() else future.exception())
+        with suppress(RuntimeError):  # it rings already
+            self._bell.release()

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import itertools
-import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pytest
 
@@ -37,7 +34,6 @@ from dledger.client import (
     TopicNotFound,
 )
 from dledger.client.blocking import BlockingClient, BlockingConsumer, BlockingProducer
-from dledger.client.loop_thread import LoopThread
 from dledger.testing.fake_nodes import FakeGroup
 
 Answer = TypeVar("Answer")
@@ -328,60 +324,6 @@ def test_interrupted_wait_loses_no_message(client: BlockingClient, nodes: GroupT
     finally:
         consumer._thread.call = call  # type: ignore[method-assign]
     assert seen == list(range(40))
-
-
-class Interrupting:
-    """Raises once as the n-th function of Python's is called, as a signal's handler may."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        self.calls = 0
-
-    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
-        self.calls += event == "call"
-        if self.calls == self.at:
-            raise KeyboardInterrupt
-
-
-class StillThread:
-    """A loop's thread that never has its turn: all that is locked is locked by who sends."""
-
-    is_of_another_process = is_inside = False
-
-    def check_outside(self) -> None:
-        pass
-
-    def check(self) -> None:
-        """It is this process's."""
-
-    def post(self, act: Callable[[], object]) -> None:
-        """It waits for its turn."""
-
-    def report(self, context: dict[str, Any]) -> None:
-        """Nobody is told."""
-
-
-def test_send_that_is_interrupted_anywhere_keeps_no_lock() -> None:
-    """The loop's thread takes the same one: interrupted as it was let go it stayed locked, and all
-    that the client was asked for from then on waited for ever."""
-    thread = cast(LoopThread, StillThread())
-    producer = BlockingProducer(thread, cast(Producer, None), ProducerOptions())
-    lock = producer._lock
-    with ThreadPoolExecutor(1) as elsewhere:
-        for at in itertools.count(1):
-            interrupting, former = Interrupting(at), sys.gettrace()
-            sys.settrace(interrupting)
-            try:
-                producer.send("t", b"x")
-            except KeyboardInterrupt:
-                pass
-            finally:
-                sys.settrace(former)
-            assert elsewhere.submit(lock.acquire, blocking=False).result(), at
-            elsewhere.submit(lock.release).result()
-            if interrupting.calls < at:
-                break
-    assert at > 3
 
 
 def test_forked_child_is_refused_by_name(client: BlockingClient) -> None:

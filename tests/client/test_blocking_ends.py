@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +108,9 @@ def test_call_that_ends_in_the_last_turn_gets_its_answer(pool: Pool) -> None:
     stopped = pool.submit(thread.stop)
     while not thread._is_ending:
         time.sleep(0.001)
-    with thread._entry:  # `stop` has let go of it: its word is on the loop
-        ending.set()
+    while not any("_stop" in repr(handle) for handle in tuple(thread.loop._ready)):  # type: ignore[attr-defined]
+        time.sleep(0.001)
+    ending.set()
     assert call.result(PATIENCE_S) == 7
     stopped.result(PATIENCE_S)
 
@@ -163,12 +164,20 @@ def test_message_that_has_not_crossed_when_the_thread_ends_fails(
             producer.send("t", b"never")
 
 
-def test_callback_that_exits_ends_nothing_but_itself(group: BlockingFakeGroup) -> None:
-    """`sys.exit` there used to end the thread that everybody waits for."""
+class Failed(BaseException):
+    """No `Exception`, as what pytest's own `fail` raises."""
+
+
+@pytest.mark.parametrize("kind", [SystemExit, Failed, asyncio.CancelledError])
+def test_callback_that_exits_ends_nothing_but_itself(
+    group: BlockingFakeGroup, kind: type[BaseException]
+) -> None:
+    """`sys.exit` there used to end the thread that everybody waits for, and what nobody thought of
+    the way to it. A failure that nobody has looked at is told by `flush` all the same."""
     told: list[dict[str, Any]] = []
 
     def leave(_: Future[SendResult]) -> None:
-        sys.exit(3)
+        raise kind(3)
 
     with BlockingClient.connect(group.addresses) as client, client.producer() as producer:
         topic, thread = group.topic(), client._open_thread()
@@ -178,10 +187,10 @@ def test_callback_that_exits_ends_nothing_but_itself(group: BlockingFakeGroup) -
         for body, where in ((b"stored", topic), (b"refused", "absent"), (7, topic)):
             future = producer.send(where, body)  # type: ignore[arg-type]  # one is refused
             future.add_done_callback(leave)
-            future.exception(PATIENCE_S)
-            producer.flush()
+            assert futures.wait([future], PATIENCE_S).done
+            assert told_by(producer.flush) == (0 if body == b"stored" else 1)
         assert producer.send(topic, b"next").result(PATIENCE_S).queue_offset == 1
-    assert ["raised SystemExit" in context["message"] for context in told] == [True] * 3
+    assert [f"raised {kind.__name__}" in context["message"] for context in told] == [True] * 3
 
 
 def test_whatever_a_callback_on_the_thread_raises_the_thread_goes_on() -> None:
@@ -389,6 +398,54 @@ def test_every_flush_under_an_abort_is_told(pool: Pool, *, interrupted: bool) ->
             with pytest.raises(SendsFailed, match="2 messages"):
                 producer.flush()
             producer.close()
+
+
+def told_by(flush: Callable[[], None]) -> int:
+    """How many failures."""
+    try:
+        flush()
+    except SendsFailed as told:
+        return told.count
+    return 0
+
+
+def test_every_flush_under_way_is_told(pool: Pool) -> None:
+    """Each thread is about to say that its messages are stored. Whoever was looked after first used
+    to hear of all that had failed, and the others that all was well."""
+    with BlockingFakeGroup() as group, BlockingClient.connect(group.addresses) as client:
+        producer = client.producer()
+        group.pause()
+
+        def work(topic: str) -> list[int]:
+            producer.send(topic, b"x")
+            return [told_by(producer.flush), told_by(producer.flush)]
+
+        workers = [pool.submit(work, topic) for topic in ("absent", "absent too", group.topic())]
+        while client._open_thread().call(flushing()) < len(workers):
+            time.sleep(0.001)
+        group.resume()
+        assert [worker.result(PATIENCE_S) for worker in workers] == [[2, 0]] * 3
+
+
+def test_failure_that_another_thread_was_told_of_is_told_to_its_own(
+    group: BlockingFakeGroup,
+) -> None:
+    """Once: whoever sent it is about to say that it is stored, whoever flushed in between. Threads
+    that sent nothing of it, and come after that, hear nothing."""
+    with BlockingClient.connect(group.addresses) as client, ThreadPoolExecutor(1) as worker:
+        producer = client.producer()
+
+        def told_to_its_own() -> int:
+            return worker.submit(told_by, producer.flush).result(PATIENCE_S)
+
+        for _ in range(2):
+            worker.submit(producer.send, "absent", b"x").result(PATIENCE_S)
+            producer.send("absent", b"y")
+            assert [told_by(producer.flush), told_by(producer.flush)] == [2, 0]
+            assert [told_to_its_own(), told_to_its_own()] == [1, 0]
+        worker.submit(producer.send, "absent", b"x").result(PATIENCE_S)
+        assert [told_to_its_own(), told_by(producer.flush), told_to_its_own()] == [1, 0, 0]
+    assert not producer._failed._owed
 
 
 async def flushing() -> int:

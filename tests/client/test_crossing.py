@@ -23,7 +23,6 @@ from dledger.client import (
     ProducerOptions,
     SendResult,
     SendsFailed,
-    blocking_producer,
 )
 from dledger.client.blocking import BlockingClient, BlockingProducer
 from dledger.testing import BlockingFakeGroup
@@ -166,6 +165,7 @@ class Full:
         self.group, self.topic = group, group.topic()
         options = ProducerOptions(max_buffered_messages=2, linger_ms=0)
         self.producer = client.producer(options)
+        self.producer._max_crossing = 10_000  # as that of one with more room
         self.producer.send(self.topic, b"first").result(PATIENCE_S)
         group.pause()
         for body in (b"0", b"1", b"2"):
@@ -189,6 +189,37 @@ def full() -> Iterator[Full]:
             yield full
         finally:
             full.producer.abort()
+
+
+@pytest.mark.parametrize(
+    ("options", "at_most"),
+    [
+        (ProducerOptions(max_buffered_messages=8), 8 + 8 + 1),
+        (ProducerOptions(max_buffered_bytes=1 << 20), 64 + 16 + 2),
+        (ProducerOptions(max_buffered_bytes=1), 3),
+    ],
+)
+def test_what_waits_for_the_producer_has_its_bounds(options: ProducerOptions, at_most: int) -> None:
+    """In messages and in bytes: it used to be 20,000, of up to 4 MiB each. One message is always
+    taken, and all are stored in order."""
+    with BlockingFakeGroup() as group, BlockingClient.connect(group.addresses) as client:
+        topic, producer, taken = group.topic(), client.producer(options), list[int]()
+        group.pause()
+
+        def send() -> None:
+            for number in range(200):
+                producer.send_one_way(topic, b"%03d" % number + bytes(16 << 10), queue_id=0)
+                taken.append(number)
+
+        sending = Pool().submit(send)
+        while not producer._waiting and not sending.done():
+            time.sleep(0.001)
+        before = len(taken)
+        group.resume()
+        sending.result(PATIENCE_S)
+        producer.flush()
+        assert before <= at_most
+        assert [int(body[:3]) for body in group.bodies(topic)] == list(range(200))
 
 
 def is_overdue(future: Future[SendResult]) -> bool:
@@ -243,9 +274,9 @@ def test_overdue_message_that_nobody_looks_at_is_told_by_flush_once(full: Full) 
     full.producer.flush()
 
 
-def test_deadline_ends_the_wait_of_send_itself(full: Full, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadline_ends_the_wait_of_send_itself(full: Full) -> None:
     """Where too many are on their way already, its sender waits no longer than that."""
-    monkeypatch.setattr(blocking_producer, "MAX_CROSSING", 2)
+    full.producer._max_crossing = 2
     for body in (b"3", b"4"):
         full.send(body)
     assert is_overdue(Pool().submit(full.send, b"x", 0.1).result(PATIENCE_S))

@@ -139,6 +139,57 @@ async def test_every_flush_under_an_abort_is_told() -> None:
 
 
 @async_test
+async def test_every_flush_under_way_is_told() -> None:
+    """Whoever looks first used to hear of all failures, and the others that all was well. One that
+    begins later is told of what is new; what one that gave up would have heard, too."""
+    async with FakeGroup() as group, Client.connect(group.bootstrap, options=QUICK) as client:
+        producer = client.producer()
+        for _ in range(2):
+            producer.send("absent", b"x")
+            flushes = [asyncio.ensure_future(producer.flush()) for _ in range(3)]
+            told = await asyncio.gather(*flushes, return_exceptions=True)
+            assert [getattr(error, "count", error) for error in told] == [1, 1, 1]
+            await producer.flush()
+        producer.send("absent", b"x")
+        impatient = asyncio.ensure_future(producer.flush())
+        await asyncio.sleep(0)
+        impatient.cancel()
+        with pytest.raises(SendsFailed, match="1 message failed"):
+            await producer.flush()
+        await producer.close()
+
+
+@async_test
+async def test_flush_that_gives_up_leaves_what_it_would_have_heard() -> None:
+    """Though another one was told meanwhile; and neither of them counts anything twice."""
+    failed: FailedSends[asyncio.Future[None]] = FailedSends(was_asked, asyncio.Future.exception, 10)
+
+    def fail() -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_exception(TopicNotFound("x"))
+        failed.add(future)
+
+    async def flush() -> int:
+        try:
+            async with failed.told():
+                await asyncio.sleep(0)
+        except SendsFailed as told:
+            return len(told.failures)
+        return 0
+
+    async def give_up() -> None:
+        async with failed.told():
+            for _ in range(2):
+                fail()
+                assert await flush() == 1
+            raise WorkFailed
+
+    with pytest.raises(WorkFailed):
+        await give_up()
+    assert [await flush(), await flush()] == [2, 0]
+
+
+@async_test
 async def test_failure_before_an_abort_is_told_as_well() -> None:
     """Nobody had flushed by then."""
     async with FakeGroup() as group, Client.connect(group.bootstrap, options=QUICK) as client:
@@ -374,13 +425,15 @@ async def test_failures_in_one_turn_are_told_to_who_looks_at_them() -> None:
             told.add(future)
         await asyncio.sleep(0)
         failing += turn
-    await told.tell()
+    async with told.told():
+        pass
     for _ in range(9_000):
         unseen: asyncio.Future[None] = loop.create_future()
         unseen.set_exception(TopicNotFound("x"))
         told.add(unseen)
     with pytest.raises(SendsFailed, match="9,000 messages"):
-        await told.tell()
+        async with told.told():
+            pass
 
 
 def test_errors_are_what_pythons_callers_expect() -> None:

@@ -1,4 +1,5 @@
-"""A signal's handler that raises anywhere in a caller's thread locks nothing for the client's own.
+"""A signal's handler that raises anywhere in a caller's thread locks nothing for the client's own,
+and one that makes a call of its own there gets its answer.
 
 The interpreter runs handlers as a function begins, after a call, and where a loop goes back. Each
 act is interrupted at the first such place, then anew at the second, and so on: whatever the loop's
@@ -15,15 +16,24 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dis import opname
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from dledger.client import ConsumerOptions, SendResult
-from dledger.client.blocking import BlockingClient
+from dledger.client import (
+    ClientClosed,
+    ConsumerOptions,
+    NewMessage,
+    ProducerClosed,
+    ProducerOptions,
+    SendResult,
+    SendsFailed,
+)
+from dledger.client.blocking import BlockingClient, BlockingProducer
 from dledger.client.loop_thread import LoopThread
 from dledger.client.sent import Bulk, Sent
 from dledger.testing import BlockingFakeGroup
@@ -68,16 +78,21 @@ class Interrupting:
         if frame.f_code.co_filename == __file__:
             return None  # what the application does with what it was given is its own affair
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
+        if event == "call":
+            self._pass()
+        elif event == "opcode":
             last = self._behind.get(frame)
             self._behind[frame] = frame.f_lasti
             is_place = last is not None and opname[frame.f_code.co_code[last]].startswith(PLACES)
             # What a function of Python's returns is returned from there without a stop.
             if is_place and opname[frame.f_code.co_code[frame.f_lasti]] != "RETURN_VALUE":
-                self.places += 1
-                if self.places == self.at:
-                    raise Interrupted
+                self._pass()
         return self
+
+    def _pass(self) -> None:
+        self.places += 1
+        if self.places == self.at:
+            raise Interrupted
 
 
 def interruptions(act: Callable[[], object]) -> Iterator[None]:
@@ -138,7 +153,6 @@ def test_call_whose_caller_is_interrupted_goes_no_further() -> None:
         lambda sent: sent.result(0.0),
         lambda sent: sent.result(0.001),
         lambda sent: sent.exception(0.001),
-        Sent.done,
         lambda sent: sent.add_done_callback(repr),
     ],
 )
@@ -156,6 +170,14 @@ def test_message_whose_asker_is_interrupted_anywhere_is_settled(
         sent: Future[SendResult] = sents[-1]
         pool.submit(sent.set_result, STORED).result(PATIENCE_S)
         assert sent.result(0) == STORED
+        sents.append(Sent(lambda: None, lambda: None))
+
+
+def test_message_whose_sender_is_interrupted_as_he_cancels_is_settled() -> None:
+    """Or is cancelled: whoever settles it is told, and isn't held up."""
+    pool, sents = Pool(), [Sent(lambda: None, lambda: None)]
+    for _ in interruptions(lambda: sents[-1].cancel()):
+        assert pool.submit(sents[-1].may_settle).result(PATIENCE_S) != sents[-1].cancelled()
         sents.append(Sent(lambda: None, lambda: None))
 
 
@@ -234,3 +256,103 @@ def test_loop_that_is_interrupted_anywhere_is_given_each_message(
         batches = given if in_batches else [given]
         seen = [message.queue_offset for batch in batches for message in batch]
         assert seen == list(range(len(seen)))
+
+
+# --- a handler that calls -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deadline_s", [None, 60.0])
+def test_send_that_is_interrupted_anywhere_holds_up_nobody(deadline_s: float | None) -> None:
+    """Neither other senders nor the client's own thread; what the next one sends is stored."""
+    with BlockingFakeGroup() as group, BlockingClient.connect(group.addresses) as client:
+        topic, producer, pool = group.topic(), client.producer(), Pool()
+        for _ in interruptions(lambda: producer.send(topic, b"x", deadline_s=deadline_s)):
+            pool.submit(producer.send(topic, b"y").result).result(PATIENCE_S)
+            pool.submit(producer.flush).result(PATIENCE_S)
+
+
+class Calling(Interrupting):
+    """Calls at the n-th place, as a signal's handler does that raises nothing."""
+
+    def __init__(self, at: int, handle: Callable[[], object]) -> None:
+        super().__init__(at)
+        self._handle = handle
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
+        try:
+            return super().__call__(frame, event, arg)
+        except Interrupted:
+            self._handle()
+            return self
+
+
+Act = Callable[[BlockingClient, BlockingProducer, str], object]
+
+
+def called_anywhere(act: Act, handle: Act) -> None:
+    """`act`, with `handle` called at its first place, then in another run at its second, ..."""
+    ended = (ClientClosed, ProducerClosed, SendsFailed, CancelledError)
+
+    def run(at: int) -> int:
+        # What was sent as all was closed has failed, and its future was dropped.
+        with suppress(SendsFailed), BlockingClient.connect(group.addresses) as client:
+            producer = client.producer(ProducerOptions(max_buffered_messages=4))
+
+            def handling() -> None:
+                with suppress(*ended):
+                    handle(client, producer, topic)
+
+            calling, former = Calling(at, handling), sys.gettrace()
+            sys.settrace(calling)
+            try:
+                with suppress(*ended):
+                    act(client, producer, topic)
+            finally:
+                sys.settrace(former)
+        return calling.places
+
+    with BlockingFakeGroup() as group:
+        topic = group.topic()
+        for at in itertools.count(1):
+            if Pool().submit(run, at).result(PATIENCE_S) < at:
+                break
+        assert at > 5
+
+
+def another_consumes(client: BlockingClient, _: BlockingProducer, topic: str) -> None:
+    """And keeps what it consumes with."""
+    consumer = Pool().submit(client.pull_consumer, topic).result(PATIENCE_S)
+    vars(client).setdefault("of another", []).append(consumer)
+
+
+def close_with_a_consumer(client: BlockingClient, _: BlockingProducer, topic: str) -> None:
+    consumer = client.pull_consumer(topic)
+    client.close()
+    del consumer  # the client looks at those that somebody has
+
+
+ACTS: dict[str, Act] = {
+    "send": lambda _, producer, topic: producer.send(topic, b"x", deadline_s=60.0),
+    "result": lambda _, producer, topic: producer.send(topic, b"x").result(),
+    "callback": lambda _, producer, topic: producer.send(topic, b"x").add_done_callback(repr),
+    "send_all": lambda _, producer, topic: producer.send_all([NewMessage(topic, b"x")] * 2),
+    "call": lambda client, _producer, _topic: client.topics(),
+    "close": close_with_a_consumer,
+}
+HANDLERS: dict[str, Act] = {
+    "flush": lambda _client, producer, _topic: producer.flush(),
+    "close": lambda _client, producer, _topic: producer.close(),
+    "close all": lambda client, _producer, _topic: client.close(),
+    "wait for another": lambda _, producer, topic: (
+        Pool().submit(producer.send, topic, b"y").result(PATIENCE_S)
+    ),
+    "another consumes": another_consumes,
+}
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+@pytest.mark.parametrize("act", ACTS)
+def test_handler_that_calls_anywhere_gets_its_answer(act: str, handler: str) -> None:
+    """It used to wait for the client's own thread, which waited for a lock of who was interrupted:
+    a SIGTERM that closes all hung the program."""
+    called_anywhere(ACTS[act], HANDLERS[handler])

@@ -18,6 +18,8 @@ _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
 _CONNECTION = ("tests/client/test_connection.py",)
 _SETTLING = ("tests/client/test_settling.py",)
+_INTERRUPTIONS = "tests/client/test_interruptions.py::"
+_HANDLER_CALLS = _INTERRUPTIONS + "test_handler_that_calls_anywhere_gets_its_answer"
 _UNBEGUN = "tests/client/test_cancelled_tasks.py::"
 _BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
 _LOST_LEASES = ("tests/client/members/test_threads_of_lost_leases.py",)
@@ -243,16 +245,16 @@ CLIENT = (
     Mutant(
         "failed-sends-untold",
         "dledger/client/failed_sends.py",
-        "        if count:\n            raise",
-        "        if count and not errors:\n            raise",
+        "        if told.count:\n            raise",
+        "        if told.count and not told.errors:\n            raise",
         masked=_NO_SUCH_CLIENT,
         tests=_FAILED_SENDS,
     ),
     Mutant(
         "failed-sends-told-to-who-knows",
         "dledger/client/failed_sends.py",
-        "self._error_of(future) for future in self._kept if not self._asked(future)]",
-        "self._error_of(future) for future in self._kept]",
+        "        for future in kept:\n            if not self._asked(future):\n",
+        "        for future in kept:\n            if True:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_FAILED_SENDS,
     ),
@@ -370,12 +372,53 @@ CLIENT = (
         tests=("tests/client/members/test_workers.py",),
     ),
     Mutant(
-        "sender-that-is-interrupted-keeps-the-lock",
-        "dledger/client/blocking_producer.py",
-        "        self._lock = threading.RLock()\n",
-        "        self._lock = threading.Condition()\n",
+        "callback-is-added-under-a-lock-of-the-loops",
+        "dledger/client/sent.py",
+        "        self._done_callbacks.append(call_once)\n",
+        "        with self._condition:\n            self._done_callbacks.append(call_once)\n",
         masked=_NO_SUCH_CLIENT,
-        tests=("tests/client/test_blocking.py",),
+        tests=(_HANDLER_CALLS + "[callback-flush]",),
+    ),
+    Mutant(
+        "closing-looks-at-consumers-as-others-make-some",
+        "dledger/client/blocking.py",
+        "            for known in self._consumers.copy():\n",
+        "            for known in map(lambda each: each, self._consumers):\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_HANDLER_CALLS + "[close-another consumes]",),
+    ),
+    Mutant(
+        "way-in-is-closed-to-others-meanwhile",
+        "dledger/client/loop_thread.py",
+        "        self._acts.append(act)\n",
+        "        with self.__dict__.setdefault('lock', threading.RLock()):\n"
+        "            self._acts.append(act)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_HANDLER_CALLS + "[call-wait for another]",),
+    ),
+    Mutant(
+        "interrupted-sender-has-woken-the-mover",
+        "dledger/client/blocking_producer.py",
+        "            self._wake_mover(crossing)\n            self._woken_after = drained",
+        "            self._woken_after = drained\n            self._wake_mover(crossing)",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_INTERRUPTIONS + "test_send_that_is_interrupted_anywhere_holds_up_nobody",),
+    ),
+    Mutant(
+        "bytes-on-their-way-have-no-bound",
+        "dledger/client/blocking_producer.py",
+        "        if type(body) is bytes and len(body) > self._step_bytes:\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_crossing.py",),
+    ),
+    Mutant(
+        "messages-on-their-way-are-more-than-the-producers",
+        "dledger/client/blocking_producer.py",
+        "min(MAX_CROSSING, options.max_buffered_messages)",
+        "MAX_CROSSING",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_crossing.py",),
     ),
     Mutant(
         "asker-that-is-interrupted-keeps-the-future",
@@ -383,7 +426,9 @@ CLIENT = (
         "        self._condition = _Guard()",
         "        _Guard()",
         masked=_NO_SUCH_CLIENT,
-        tests=("tests/client/test_interruptions.py",),
+        tests=(
+            _INTERRUPTIONS + "test_message_whose_sender_is_interrupted_as_he_cancels_is_settled",
+        ),
     ),
     Mutant(
         "call-that-is-interrupted-goes-on",
@@ -425,8 +470,8 @@ CLIENT = (
     Mutant(
         "child-s-word-on-its-parent-s-loop",
         "dledger/client/loop_thread.py",
-        "        self.check()\n        with self._entry:\n",
-        "        with self._entry:\n",
+        "        self.check()\n        if self._is_ending:\n",
+        "        if self._is_ending:\n",
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_failed_sends.py",),
     ),
@@ -465,8 +510,8 @@ CLIENT = (
     Mutant(
         "way-in-stays-open-while-the-thread-ends",
         "dledger/client/loop_thread.py",
-        "                self._is_ending = True\n",
-        "                pass\n",
+        "        self._is_ending = True\n",
+        "        pass\n",
         masked=_NO_SUCH_CLIENT,
         tests=_BLOCKING_ENDS,
     ),
@@ -491,10 +536,12 @@ CLIENT = (
     Mutant(
         "callback-ends-the-mover",
         "dledger/client/blocking_producer.py",
-        "            future.set_exception(error)\n        except (SystemExit, KeyboardInterrupt)",
-        "            future.set_exception(error)\n        except (NotImplementedError, KeyError)",
+        "            future.set_exception(error)\n        except Exception:\n            raise\n"
+        "        except BaseException as",
+        "            future.set_exception(error)\n        except Exception:\n            raise\n"
+        "        except (SystemExit, KeyboardInterrupt) as",
         masked=_NO_SUCH_CLIENT,
-        tests=_BLOCKING_ENDS,
+        tests=(_BLOCKING_ENDS[0] + "::test_callback_that_exits_ends_nothing_but_itself",),
     ),
     Mutant(
         "what-has-not-crossed-waits-for-ever",
@@ -947,6 +994,35 @@ CLIENT = (
         tests=_EMPTY,
     ),
     Mutant(
+        "first-flush-hears-of-all-failures",
+        "dledger/client/failed_sends.py",
+        "            self._told, self._untold = self._counted, []\n",
+        "            self._told, self._untold = self._counted, []\n"
+        "            for each in self._under_way:\n"
+        "                each.since, each.heard = self._counted, _Share()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(
+            _FAILED_SENDS[0] + "::test_every_flush_under_way_is_told",
+            _BLOCKING_ENDS[0] + "::test_every_flush_under_way_is_told",
+        ),
+    ),
+    Mutant(
+        "flush-that-gives-up-takes-its-failures-along",
+        "dledger/client/failed_sends.py",
+        "        if telling.since < self._told:\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_FAILED_SENDS,
+    ),
+    Mutant(
+        "thread-takes-the-failures-of-another",
+        "dledger/client/failed_sends.py",
+        "            telling.own = self._owed.pop(sender, telling.own)\n",
+        "            self._owed.pop(sender, None)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
         "aborted-producer-tells-one-flush-alone",
         "dledger/client/failed_sends.py",
         "        if not self._is_given_up:\n",
@@ -957,16 +1033,16 @@ CLIENT = (
     Mutant(
         "abort-drops-what-nobody-knows-of",
         "dledger/client/failed_sends.py",
-        "            self._count()\n",
-        "            self._kept, self._beyond = [], 0\n",
+        "            await self._looked_at()\n        finally:\n            self._count()\n",
+        "            await self._looked_at()\n        finally:\n            self._kept = []\n",
         masked=_NO_SUCH_CLIENT,
         tests=_FAILED_SENDS,
     ),
     Mutant(
         "closing-after-an-abort-tells",
         "dledger/client/blocking_producer.py",
-        "            if is_told:\n",
-        "            if True:\n",
+        "self._failed.told(sender) if is_told else nullcontext()",
+        "self._failed.told(sender)",
         masked=_NO_SUCH_CLIENT,
         tests=_BLOCKING_ENDS,
     ),

@@ -361,6 +361,20 @@ CONSUMERS = (
         _REVOKING,
     ),
     _mutant(
+        "on-revoke-that-never-returns-keeps-the-process",
+        "dledger/client/members/revoking.py",
+        'name="dledger-on-revoke", daemon=True).start()',
+        'name="dledger-on-revoke").start()',
+        _REVOKING,
+    ),
+    _mutant(
+        "on-revoke-takes-the-loop-s-threads",
+        "dledger/client/members/revoking.py",
+        '    threading.Thread(target=work, name="dledger-on-revoke", daemon=True).start()\n',
+        "    loop.run_in_executor(None, work)\n",
+        _REVOKING,
+    ),
+    _mutant(
         "blocking-on-revoke-on-the-loop-s-thread",
         "dledger/client/blocking.py",
         "on_revoke = None if chosen.on_revoke is None else on_a_thread(chosen.on_revoke)",

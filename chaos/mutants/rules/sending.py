@@ -270,8 +270,8 @@ SENDING: Final = (
     _broken(
         "overdue-is-told-in-its-turn",
         "dledger/client/blocking_producer.py",
-        "                self._overdue.note(crossing.due_at)\n",
-        "                pass\n",
+        "            self._overdue.note(crossing[3])\n",
+        "            pass\n",
         _CROSSING,
     ),
     _broken(

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
 
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import GET_QUEUE_OFFSETS
@@ -41,16 +45,46 @@ async def revoke(call: OnRevoke, queues: Sequence[ProcessQueue], *, lost: bool) 
             fault("on_revoke", error)
 
 
-def on_a_thread(call: Callable[[RevokedQueues], object]) -> OnRevoke:
+def on_a_thread(
+    call: Callable[[RevokedQueues], object],
+) -> Callable[[RevokedQueues], Coroutine[None, None, None]]:
     """`call`, run on a thread of its own: it may block. What it gives back to be awaited, as an
-    `async def` does, runs on the event loop."""
+    `async def` does, runs on the event loop.
+
+    The thread is a daemon, and none of the loop's own: one that never returns neither keeps the
+    process alive, nor takes a place of what else has to be done on a thread."""
 
     async def told(queues: RevokedQueues) -> None:
-        answer = await asyncio.to_thread(call, queues)
+        answer, error = await _done_by_a_daemon(partial(copy_context().run, call, queues))
+        if error is not None:
+            raise error
         if inspect.isawaitable(answer):
             await answer
 
     return told
+
+
+async def _done_by_a_daemon(act: Callable[[], object]) -> tuple[object, BaseException | None]:
+    """What `act` returned, or raised, on a new thread."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
+
+    def tell(answer: object, error: BaseException | None) -> None:
+        if not done.done():  # who waited may have been cancelled
+            done.set_result((answer, error))
+
+    def work() -> None:
+        answer: object = None
+        error: BaseException | None = None
+        try:
+            answer = act()
+        except BaseException as raised:  # noqa: BLE001 - the event loop is told of it
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            loop.call_soon_threadsafe(tell, answer, error)
+
+    threading.Thread(target=work, name="dledger-on-revoke", daemon=True).start()
+    return await done
 
 
 async def lag_of(

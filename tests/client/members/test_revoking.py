@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +26,7 @@ from dledger.client.blocking import BlockingClient
 from dledger.client.members.member import Member
 from dledger.client.members.membership import Membership
 from dledger.client.members.process_queue import Held
+from dledger.client.members.revoking import on_a_thread
 from dledger.testing import BlockingFakeGroup
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import errors_pb2 as epb
@@ -364,6 +367,51 @@ def test_blocking_on_revoke_may_block_and_call_the_client() -> None:
 
         service.run()
         assert called == [False], "a coroutine is run, too"
+
+
+NEVER_RETURNS = """
+import asyncio, threading
+from contextlib import suppress
+from dledger.client import RevokedQueues
+from dledger.client.members.revoking import on_a_thread
+
+async def revoked():
+    with suppress(TimeoutError):
+        await asyncio.wait_for(told(RevokedQueues("t", [0], lost=True)), 0.01)
+
+told = on_a_thread(lambda _: threading.Event().wait())
+asyncio.new_event_loop().run_until_complete(revoked())
+print("done")
+"""
+
+
+def test_on_revoke_that_never_returns_does_not_keep_the_process() -> None:
+    """As a handler's thread doesn't: the interpreter used to wait for it at its end."""
+    ended = subprocess.run(
+        [sys.executable, "-c", NEVER_RETURNS], capture_output=True, text=True, timeout=30
+    )
+    assert ended.stdout == "done\n"
+
+
+@async_test
+async def test_on_revokes_that_never_return_leave_the_loop_its_threads() -> None:
+    """Offsets are kept in a file on one of these; what is raised is told, and who waits may go."""
+    queues, end = RevokedQueues("t", [0], lost=True), threading.Event()
+    told = on_a_thread(lambda _: end.wait())
+    blocked = [asyncio.ensure_future(told(queues)) for _ in range(40)]
+    try:
+        assert await asyncio.wait_for(asyncio.to_thread(int), 20) == 0
+        blocked[0].cancel()
+        with pytest.raises(LookupError, match="no such cache"):
+            await on_a_thread(raises_at_once)(queues)
+    finally:
+        end.set()
+    ended = await asyncio.gather(*blocked, return_exceptions=True)
+    assert [type(each) for each in ended] == [asyncio.CancelledError] + [type(None)] * 39
+
+
+def raises_at_once(_: RevokedQueues) -> None:
+    raise LookupError("no such cache")
 
 
 def test_on_revoke_that_does_nothing_is_refused_at_once() -> None:
