@@ -12,6 +12,7 @@
     ├── KeptUnreadable      what is kept of a proof is none: its segment is read again
     ├── StoreInUse          another watch keeps its results there (retriable)
     ├── ExportUnderWay      another export writes to that folder (retriable)
+    ├── NotBesideFiles      no executor runs on the machine where a replica lies (retriable)
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
 
 The two that stand for a file at a node are `OSError`s as well: who reads a log needn't know whether
@@ -22,6 +23,7 @@ it lies on this machine. A log that can't be read to its end is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from dledger.outcome import ExitCode, Outcome
@@ -131,6 +133,23 @@ class ExportUnderWay(AuditError):
     def __init__(self, folder: str) -> None:
         super().__init__(f"another export writes to {folder}; run this one again when it is done")
         self.folder = folder
+
+
+class NotBesideFiles(AuditError):
+    """Tasks of `hosts` ran on other machines only, where they read nothing: what lies there at the
+    same path is another replica's."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        super().__init__(
+            f"no executor reads on {', '.join(hosts)}: tasks came to other machines, or to one "
+            "where that name or address isn't the machine's own. Start executors there, or ask "
+            "the nodes (--bootstrap with --over grpc); of files that can be read everywhere name "
+            "no host (--replica NAME=PATH)"
+        )
+        self.hosts = tuple(hosts)
 
 
 class EngineUnavailable(AuditError):

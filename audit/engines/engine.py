@@ -54,6 +54,11 @@ class Engine(Protocol):
         """About how much one task should read."""
         ...
 
+    @property
+    def is_spread(self) -> bool:
+        """Whether tasks may run on other machines than this one."""
+        ...
+
     def width(self, tasks: Sequence[Task]) -> int:
         """How many of these tasks would run at once: what a rate for all of them is divided by."""
         ...
@@ -85,6 +90,7 @@ class LocalEngine:
 
     name = "local"
     task_bytes = LOCAL_TASK_BYTES
+    is_spread = False
 
     def __init__(self, processes: int | None = None, inline_bytes: int = INLINE_BYTES) -> None:
         self.parallelism = processes or len(os.sched_getaffinity(0))

@@ -1,18 +1,21 @@
 """Running an audit's tasks on Spark: the same plan, the same work, other processes.
 
-Tasks become the elements of an RDD; those with a host get it as their preferred location, so that
-executors beside the nodes read local files. A job of next to nothing took 35 to 50 ms so, and 110
-to 150 as a `mapInArrow` of the DataFrame API, which has to be planned first. A partition costs 20
-to 50 ms whatever is in it, so that tasks which take less share one. Only results come back:
-digests, not data.
+Tasks become the elements of an RDD; those with a host get it as their preferred location, under
+each name by which an executor there may be known, so that executors beside the nodes read local
+files. It is no more than a preference (`audit.engines.placed` sees to the rest). A job of next to
+nothing took 35 to 50 ms so, and 110 to 150 as a `mapInArrow` of the DataFrame API, which has to be
+planned first. A partition costs 20 to 50 ms whatever is in it, so that tasks which take less share
+one. Only results come back: digests, not data.
 """
 
 from __future__ import annotations
 
 import pickle
+import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from audit.engines.engine import MIB, Progress, R, T, Task, no_progress
@@ -28,6 +31,12 @@ SPARK_TASK_BYTES: Final = 1024 * MIB
 SMALL_BYTES: Final = 64 * MIB
 PARTITION_BYTES: Final = 512 * MIB  # a quarter of a second's work, or more
 _WATCH_INTERVAL_S: Final = 0.5
+_SETTINGS: Final = {
+    "spark.app.name": "dledger audit",
+    # A task isn't given to another machine because its own is busy for three seconds, but at once
+    # if there is no executor.
+    "spark.locality.wait": "3600s",
+}
 _BEHIND_WORKERS_WORDS: Final = "PYTHONPATH was:"  # of a worker that couldn't start
 
 
@@ -46,6 +55,11 @@ class SparkEngine:
         self._stops_session = stops_session
         self.parallelism: int = max(session.sparkContext.defaultParallelism, 1)
 
+    @property
+    def is_spread(self) -> bool:
+        """See `Engine.is_spread`."""
+        return _is_cluster(str(self._session.sparkContext.master))
+
     @classmethod
     def start(cls, master: str | None) -> SparkEngine:
         """An engine with a session of its own.
@@ -56,7 +70,7 @@ class SparkEngine:
             Unreachable: the master doesn't answer, or gives no executor in time.
         """
         try:
-            session = start_session(master, {"spark.app.name": "dledger audit"}, TASKS)
+            session = start_session(master, _SETTINGS, TASKS)
         except BadOption as error:
             raise UsageMistake(str(error)) from error
         except SparkUnavailable as error:
@@ -112,18 +126,23 @@ class SparkEngine:
         return _run(self._session.sparkContext.parallelize(elements, count), work)
 
     def _run_located(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-        """Each task on its host if an executor is there, anywhere else if not."""
+        """Each task on its host if an executor is there and free, anywhere else if not."""
         from pyspark.core.rdd import RDD
         from pyspark.serializers import CPickleSerializer
 
         context = self._session.sparkContext
         jvm: Any = context._jvm
         elements = jvm.java.util.ArrayList()
+        known = sorted(
+            {each.host() for each in context._jsc.sc().statusTracker().getExecutorInfos()}
+        )
+        wanted = {task.host for task in tasks if task.host}
+        names = {host: names_of(host, known) for host in wanted}
         for position, task in enumerate(tasks):
             element = pickle.dumps((position, task), protocol=5)
             hosts = jvm.java.util.ArrayList()
-            if task.host:
-                hosts.add(task.host)
+            for name in names[task.host] if task.host else ():
+                hosts.add(name)
             pair = jvm.scala.Tuple2(element, _scala_seq(jvm, hosts))
             elements.add(pair)
         tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
@@ -165,6 +184,28 @@ def partitions(tasks: Sequence[Task], parallelism: int) -> int:
     weight = sum(task.weight for task in tasks)
     rounds = 1 if weight < SMALL_BYTES else 2
     return min(len(tasks), max(rounds * parallelism, weight // PARTITION_BYTES))
+
+
+def names_of(host: str, known: Iterable[str]) -> list[str]:
+    """The host, and those names of executors' hosts that stand for the same: by an address that
+    both have, as addresses are told where executors are known by name, and the other way round."""
+    addresses = _addresses(host)
+    return [host, *(each for each in known if each != host and addresses & _addresses(each))]
+
+
+@cache
+def _addresses(host: str) -> frozenset[str]:
+    """None if the name can't be looked up here."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return frozenset()
+    return frozenset(str(address[0]) for *_, address in found)
+
+
+def _is_cluster(master: str) -> bool:
+    """Whether tasks may run elsewhere. A cluster in one process or beside it is here."""
+    return not master.startswith("local")
 
 
 def _reason(error: Exception) -> str:

@@ -13,6 +13,7 @@ from itertools import chain as chained
 from typing import Final
 
 from audit.engines.engine import Engine, PassStarted
+from audit.engines.placed import placed
 from audit.keeping.kept import Kept, KeptDigests, Part, Row, encode_chain, encode_digests
 from audit.keeping.pace import Pace
 from audit.keeping.program import program_digest
@@ -82,6 +83,7 @@ class Remembering:
         Raises:
             UsageMistake: as there, or the memory is another broker group's.
         """
+        engine = placed(engine)
         now = self._clock()
         before = self._stamper(replicas, engine)
         known = self._memory.kept(program_digest())
