@@ -35,7 +35,7 @@ SETTLED_S: Final = 2.0
 _OF_SURVEYS: Final = frozenset(
     {
         *(Cause.UNREACHABLE_NODE, Cause.UNREADABLE_REPLICA, Cause.EMPTY_REPLICA, Cause.SHORTER),
-        *(Cause.RETAINED_LATER, Cause.ALONE, Cause.CHECKPOINT_LOST, Cause.SHARED_FILE),
+        *(Cause.RETAINED_LATER, Cause.ALONE, Cause.CHECKPOINT_LOST),
         Cause.SAME_DISK,
         Cause.QUEUE_SIZE,
     }
@@ -170,9 +170,13 @@ def _proved(
     size = audited.plan.segment_size
     differing = {segment.base for segment, _ in audited.comparison.differing_blocks()}
     findings = [each for each in audited.report.findings if each.cause not in _OF_SURVEYS]
+    # What was read of one of them may be the other's.
+    shared = {r for each in findings if each.cause is Cause.SHARED_FILE for r in each.replicas}
     for place, stamp in same.items():
         base = place[1]
-        if stamp.size != size or base in differing:
+        if stamp.size != size or base in differing or place[0] in shared:
+            continue
+        if not passes.is_of(place, stamp.file):
             continue
         if any(_touches(finding, base, size) for finding in findings):
             continue
