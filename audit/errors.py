@@ -14,6 +14,7 @@
     ├── ExportUnderWay      another export writes to that folder (retriable)
     ├── NotBesideFiles      no executor runs on the machine where a replica lies (retriable)
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
+        └── EngineFailed    it ran, and a process or the job ended before its tasks had (retriable)
 
 The two that stand for a file at a node are `OSError`s as well: who reads a log needn't know whether
 it lies on this machine. A log that can't be read to its end is
@@ -156,3 +157,11 @@ class EngineUnavailable(AuditError):
     """The engine can't run on this machine; the text says what is missing and what to do."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+
+class EngineFailed(EngineUnavailable):
+    """Tasks have no result because of whoever ran them: nothing is known of what they were to
+    read."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE

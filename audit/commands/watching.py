@@ -1,7 +1,8 @@
 """`dledger audit watch`: an audit every so often, a report of each, metrics of the last, a history.
 
-An audit that fails (nodes that don't answer, a directory that is gone) is counted and tried again
-next time: a watch must outlive what it watches. Only the first one may end it, by a mistake of
+An audit that fails (nodes that don't answer, a directory that is gone, an error that nobody
+foresaw, which leaves its traceback) is counted and tried again next time: a watch must outlive what
+it watches. Only the first one may end it, by a mistake of
 whoever started it (exit code 2), which no waiting mends. Of the reports without findings the last
 `kept` stay, and of those with findings as many: a good round displaces no bad one. Only files that
 a watch names are ever touched. Audits never overlap.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -203,13 +205,17 @@ class Watch:
         begun = self._clock()
         try:
             audited = self._audit()
-        except (AuditError, OSError) as error:
+        except Exception as error:
             if is_first and isinstance(error, AuditError) and error.exit_code == ExitCode.USAGE:
                 raise
+            why = str(error)
+            if not isinstance(error, AuditError | OSError):
+                traceback.print_exception(error)
+                why = repr(error)
             self._metrics.failed()
             # Nothing was found, and nothing is known either: as when nobody answers.
-            each = failed_round(begun, self._clock(), str(error), ExitCode.INCOMPLETE)
-            self._end(each, f"failed: {error}")
+            each = failed_round(begun, self._clock(), why, ExitCode.INCOMPLETE)
+            self._end(each, f"failed: {why}")
             return
         now = self._clock()
         self._metrics.finished(audited.report, now)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from audit.engines.engine import MIB, Progress, R, T, Task, no_progress
 from audit.engines.package import TASKS
-from audit.errors import EngineUnavailable, Unreachable, UsageMistake
+from audit.errors import EngineFailed, EngineUnavailable, Unreachable, UsageMistake
 from dledger.spark.errors import BadOption, ClusterUnreachable, SparkUnavailable
 from dledger.spark.session import start_session
 
@@ -90,7 +90,7 @@ class SparkEngine:
         """See `Engine.run`.
 
         Raises:
-            EngineUnavailable: the cluster failed the job.
+            EngineFailed: the cluster failed the job.
         """
         if not tasks:
             return []
@@ -104,7 +104,7 @@ class SparkEngine:
         """The session, for jobs that aren't lists of tasks.
 
         Raises:
-            EngineUnavailable: the cluster failed one of them.
+            EngineFailed: the cluster failed one of them.
         """
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
@@ -112,7 +112,7 @@ class SparkEngine:
         try:
             yield self._session
         except (PySparkException, Py4JError) as error:
-            raise EngineUnavailable(f"the Spark job failed: {_reason(error)}") from error
+            raise EngineFailed(f"the Spark job failed: {_reason(error)}") from error
 
     def close(self) -> None:
         """See `Engine.close`."""

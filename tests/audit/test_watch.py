@@ -127,6 +127,40 @@ def test_watch_survives_an_audit_that_fails(three: ReplicaSet, tmp_path: Path) -
     assert 'outcome="failed"} 2.0' in generate_latest(metrics.registry).decode()
 
 
+def test_watch_survives_what_nobody_foresaw(
+    three: ReplicaSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bug in an audit, or a library's own error: a round that failed, with its traceback."""
+    watch, metrics, said, _ = watch_of(three, tmp_path, rounds=2)
+    watch._audit = broken
+    watch.run(60)
+    assert said == ["failed: KeyError('nobody')"] * 2
+    assert watch.exit_code == ExitCode.INCOMPLETE
+    assert 'outcome="failed"} 2.0' in generate_latest(metrics.registry).decode()
+    assert "in broken" in capsys.readouterr().err
+
+
+def broken() -> Audit:
+    raise KeyError("nobody")
+
+
+@pytest.mark.parametrize("error", [KeyError("nobody"), MemoryError()], ids=repr)
+def test_what_nobody_foresaw_accuses_no_replica(
+    three: ReplicaSet, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Exit code 1 says that replicas aren't consistent."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("audit.commands.app.run_audit", fail)
+    named = [f"--replica={name}={path}" for name, path in three.paths.items()]
+    done = CliRunner().invoke(app, ["replicas", *named])
+    assert done.exit_code == ExitCode.INCOMPLETE
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("dledger: not foreseen")
+
+
 def test_report_with_a_finding_is_displaced_by_no_good_one(
     three: ReplicaSet, tmp_path: Path
 ) -> None:

@@ -11,7 +11,6 @@ _EXPORT = ("tests/audit/test_export.py",)
 _LOG = ("tests/audit/test_log.py",)
 _STARTS = ("tests/audit/test_delivery_starts.py",)
 _RANGES = ("tests/audit/test_ranges.py",)
-_PLACED = ("tests/audit/test_placed.py",)
 
 AUDITS = (
     Mutant(
@@ -441,37 +440,5 @@ AUDITS = (
         " or not self._compared\n",
         masked=_READS_ONLY,
         tests=_STARTS,
-    ),
-    Mutant(
-        "task-reads-wherever-it-is",
-        "audit/engines/placed.py",
-        "    if not _is_wanted(placed, here):\n",
-        "    if False:\n",
-        masked=_READS_ONLY,
-        tests=_PLACED,
-    ),
-    Mutant(
-        "host-is-several-machines",
-        "audit/engines/placed.py",
-        "self._machines.setdefault(host, ran.machine) == ran.machine:",
-        "self._machines.setdefault(host, ran.machine):",
-        masked=_READS_ONLY,
-        tests=_PLACED,
-    ),
-    Mutant(
-        "host-is-where-its-first-task-came",
-        "audit/engines/placed.py",
-        "    return placed.any_name or is_this_machine(placed.host)\n",
-        "    return True\n",
-        masked=_READS_ONLY,
-        tests=_PLACED,
-    ),
-    Mutant(
-        "address-of-an-executor-that-has-a-name-is-unknown",
-        "audit/engines/spark.py",
-        "if each != host and addresses & _addresses(each))]",
-        "if each == host)]",
-        masked=_READS_ONLY,
-        tests=_PLACED,
     ),
 )
