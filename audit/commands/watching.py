@@ -138,7 +138,8 @@ class Watch:
         audit: makes one audit.
         folder: of the reports.
         kept: how many reports stay.
-        clock: seconds since the epoch.
+        clock: seconds since the epoch, as rounds and reports are stamped; it may be set.
+        steady: seconds of a clock that nobody sets: when rounds are due, and the watch over.
         wait: waits so many seconds; true if the watch should end.
         told: gets a line an audit.
         history: of the rounds.
@@ -153,6 +154,7 @@ class Watch:
         *,
         kept: int,
         clock: Callable[[], float],
+        steady: Callable[[], float],
         wait: Callable[[float], bool],
         told: Callable[[str], None],
         history: History | None = None,
@@ -163,6 +165,7 @@ class Watch:
         self._metrics = metrics
         self._kept = kept
         self._clock = clock
+        self._steady = steady
         self._wait = wait
         self._told = told
         self._history = history or NoHistory()
@@ -184,15 +187,15 @@ class Watch:
             AuditError: the first audit was asked for wrongly.
         """
         bounds = bounds or Bounds()
-        begun = due = self._clock()
+        begun = due = self._steady()
         rounds = 0
         while True:
             self.once()
             rounds += 1
-            due = max(due + every_s, self._clock())
+            due = max(due + every_s, self._steady())
             if rounds == bounds.rounds or 0 < bounds.seconds <= due - begun:
                 return
-            if self._wait(due - self._clock()):
+            if self._wait(due - self._steady()):
                 return
 
     def once(self) -> None:
@@ -230,7 +233,7 @@ class Watch:
         try:
             self._write(f"{name}.json", json.dumps(report_as_json(audited.report), indent=1))
             self._write(f"{name}.html", render_page(audited))
-            self._remove_old()
+            self._remove_old(name)
         except OSError as error:  # The metrics have the verdict, and the next report may be kept.
             return f"{audited.report.verdict}: no report: {error}"
         return f"{audited.report.verdict}: {self._folder / name}.html"
@@ -253,8 +256,11 @@ class Watch:
         fresh.write_text(content, encoding="utf-8", errors="backslashreplace")
         fresh.replace(self._folder / name)
 
-    def _remove_old(self) -> None:
-        named = sorted(p.stem for p in self._folder.iterdir() if _NAME.fullmatch(p.name))
+    def _remove_old(self, newest: str) -> None:
+        """Those with a name from the time before the clock was set back are older than `newest`,
+        whatever they say."""
+        names = (p.stem for p in self._folder.iterdir() if _NAME.fullmatch(p.name))
+        named = sorted(names, key=lambda stem: (stem <= newest, stem))
         good: dict[str, bool] = {stem: self._is_good(stem) for stem in dict.fromkeys(named)}
         for which in (True, False):
             for stem in [stem for stem, is_good in good.items() if is_good is which][: -self._kept]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
@@ -49,7 +50,10 @@ def watch_of(
         return len(waits) == rounds
 
     metrics = WatchMetrics()
-    watch = Watch(audit, folder, metrics, kept=2, clock=lambda: now[0], wait=wait, told=said.append)
+    watch = Watch(
+        audit, folder, metrics, kept=2, clock=lambda: now[0], steady=lambda: now[0], wait=wait,
+        told=said.append,
+    )  # fmt: skip
     return watch, metrics, said, waits
 
 
@@ -121,10 +125,41 @@ def test_watch_survives_an_audit_that_fails(three: ReplicaSet, tmp_path: Path) -
     ends = iter([False, True])
     Watch(
         fail, tmp_path, metrics, kept=1, clock=lambda: 0.0,
-        wait=lambda _: next(ends), told=said.append,
+        steady=lambda: 0.0, wait=lambda _: next(ends), told=said.append,
     ).run(1)  # fmt: skip
     assert said == ["failed: n1 can't be reached: no answer"] * 2
     assert 'outcome="failed"} 2.0' in generate_latest(metrics.registry).decode()
+
+
+@pytest.mark.parametrize("jump_s", [-30 * 86400.0, 30 * 86400.0])
+def test_clock_that_is_set_stops_no_watch(three: ReplicaSet, tmp_path: Path, jump_s: float) -> None:
+    """Set right by a month while it waits: rounds stay as far apart, it ends when it was to, and
+    the reports that stay are those of the last rounds, whatever the older ones are called."""
+    wall, steady, waits = [1_700_000_000.0], [5_000.0], list[float]()
+    made: list[str] = []
+
+    def pass_(seconds: float) -> None:
+        wall[0] += seconds
+        steady[0] += seconds
+
+    def audit() -> Audit:
+        pass_(7)
+        made.append(f"audit-{datetime.fromtimestamp(wall[0], UTC):%Y%m%dT%H%M%SZ}.json")
+        return audit_replicas(three.replicas, LocalEngine(), Options(block_size=BLOCK))
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        pass_(seconds)
+        wall[0] += jump_s if len(waits) == 2 else 0
+        return False
+
+    watch = Watch(
+        audit, tmp_path / "audits", WatchMetrics(), kept=2, clock=lambda: wall[0],
+        steady=lambda: steady[0], wait=wait, told=lambda _: None,
+    )  # fmt: skip
+    watch.run(60, Bounds(seconds=300))
+    assert waits == [53] * 4
+    assert {path.name for path in (tmp_path / "audits").glob("*.json")} == set(made[-2:])
 
 
 def test_watch_survives_what_nobody_foresaw(
@@ -236,7 +271,7 @@ def test_nobody_who_looked_is_no_good_news(tmp_path: Path) -> None:
         assert CliRunner().invoke(app, [*asked, *more]).exit_code == code
     watch = Watch(
         lambda: pytest.fail("no round"), tmp_path, WatchMetrics(), kept=1, clock=lambda: 0.0,
-        wait=lambda _: True, told=lambda _: None,
+        steady=lambda: 0.0, wait=lambda _: True, told=lambda _: None,
     )  # fmt: skip
     assert watch.exit_code == ExitCode.INCOMPLETE
 

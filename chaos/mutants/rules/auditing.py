@@ -59,6 +59,22 @@ AUDITING = (
         tests=_WATCH,
     ),
     Mutant(
+        "watch-waits-by-a-clock-that-is-set",
+        "audit/commands/watching.py",
+        "        self._steady = steady\n",
+        "        self._steady = clock\n",
+        masked=_READS_ONLY,
+        tests=_WATCH,
+    ),
+    Mutant(
+        "report-of-tomorrow-displaces-todays",
+        "audit/commands/watching.py",
+        "key=lambda stem: (stem <= newest, stem))",
+        "key=lambda stem: stem)",
+        masked=_READS_ONLY,
+        tests=_WATCH,
+    ),
+    Mutant(
         "what-nobody-foresaw-is-inconsistent",
         "audit/commands/outcome.py",
         "        outcome.end(ExitCode.INCOMPLETE)\n",
