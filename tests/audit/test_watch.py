@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,7 +25,7 @@ from audit.commands.watching import Bounds, Watch, WatchMetrics
 from audit.engines.engine import LocalEngine
 from audit.errors import Unreachable, UsageMistake
 from audit.keeping.history import Round
-from audit.keeping.store import WatchStore
+from audit.keeping.store import FILE, WatchStore
 from audit.proof.findings import Cause, Verdict
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Audit
@@ -274,6 +277,34 @@ def test_nobody_who_looked_is_no_good_news(tmp_path: Path) -> None:
         steady=lambda: 0.0, wait=lambda _: True, told=lambda _: None,
     )  # fmt: skip
     assert watch.exit_code == ExitCode.INCOMPLETE
+
+
+@pytest.mark.parametrize(
+    ("number", "more", "code"),
+    [
+        (1, [], 3),
+        (1, ["--last=1"], 0),
+        (1, ["--since=1h"], 3),
+        (1, ["--since=1h", "--last=1"], 3),
+        (0, ["--since=1h"], 3),
+        (0, ["--last=3"], 3),
+        (0, ["--last=2"], 0),
+    ],
+)
+def test_round_that_cannot_be_read_is_no_good_news(
+    tmp_path: Path, number: int, more: list[str], code: int
+) -> None:
+    """Of those that are asked about; one that lies before all of them is told and counts for
+    nothing."""
+    store, now = WatchStore(tmp_path), time.time()
+    for each in range(3):
+        store.add(Round(now + each, now + each, "identical", 0))
+    store.close()
+    with closing(sqlite3.connect(tmp_path / FILE)) as base, base:
+        base.execute("UPDATE rounds SET sum = 'x' WHERE number = ?", (number + 1,))
+    done = CliRunner().invoke(app, ["history", f"--reports={tmp_path}", *more])
+    assert done.exit_code == code
+    assert "1 rounds can't be read any more" in done.stderr
 
 
 @pytest.mark.slow

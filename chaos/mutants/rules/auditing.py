@@ -75,6 +75,14 @@ AUDITING = (
         tests=_WATCH,
     ),
     Mutant(
+        "round-that-cannot-be-read-was-good",
+        "audit/commands/history.py",
+        "        if lost or not asked:\n",
+        "        if not asked:\n",
+        masked=_READS_ONLY,
+        tests=_WATCH,
+    ),
+    Mutant(
         "what-nobody-foresaw-is-inconsistent",
         "audit/commands/outcome.py",
         "        outcome.end(ExitCode.INCOMPLETE)\n",
