@@ -13,6 +13,8 @@ from __future__ import annotations
 import pickle
 import socket
 import threading
+import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -20,11 +22,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from audit.engines.engine import MIB, Progress, R, T, Task, no_progress
 from audit.engines.package import TASKS
+from audit.engines.standstill import Standstill
 from audit.errors import EngineFailed, EngineUnavailable, Unreachable, UsageMistake
 from dledger.spark.errors import BadOption, ClusterUnreachable, SparkUnavailable
-from dledger.spark.session import start_session
+from dledger.spark.session import WAIT_VARIABLE, seconds_to_wait, start_session
 
 if TYPE_CHECKING:
+    from pyspark import SparkStageInfo
     from pyspark.sql import SparkSession
 
 SPARK_TASK_BYTES: Final = 1024 * MIB
@@ -104,20 +108,64 @@ class SparkEngine:
         """The session, for jobs that aren't lists of tasks.
 
         Raises:
-            EngineFailed: the cluster failed one of them.
+            EngineFailed: the cluster failed one of them, or has no executors any more.
+            UsageMistake: how long to wait for them isn't to be told.
         """
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         try:
-            yield self._session
+            bound_s = seconds_to_wait()
+        except BadOption as error:
+            raise UsageMistake(str(error)) from error
+        stuck = threading.Event()
+        try:
+            with self._ended_if_stuck(Standstill(bound_s, time.monotonic), stuck):
+                yield self._session
         except (PySparkException, Py4JError) as error:
+            if stuck.is_set():
+                raise EngineFailed(
+                    f"no executor runs anything for {bound_s:g} s: those that did are gone "
+                    f"({WAIT_VARIABLE} sets how long to wait)"
+                ) from error
             raise EngineFailed(f"the Spark job failed: {_reason(error)}") from error
 
     def close(self) -> None:
         """See `Engine.close`."""
         if self._stops_session:
             self._session.stop()
+
+    @contextmanager
+    def _ended_if_stuck(self, standstill: Standstill, stuck: threading.Event) -> Iterator[None]:
+        """Jobs of this thread are cancelled, so that they raise, if they stand still while this
+        lasts; all of a session that is ours, as SQL has threads of its own."""
+        context = self._session.sparkContext
+        group, over = f"dledger-audit-{uuid.uuid4()}", threading.Event()
+
+        def watch() -> None:
+            while not over.wait(_WATCH_INTERVAL_S):
+                if standstill.is_over_bound(self._stages()):
+                    stuck.set()
+                    context.cancelAllJobs() if self._stops_session else context.cancelJobGroup(
+                        group
+                    )
+                    return
+
+        context.setJobGroup(group, "dledger audit")
+        watcher = threading.Thread(target=watch, name="audit-standstill", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+            context._jsc.clearJobGroup()
+
+    def _stages(self) -> list[SparkStageInfo]:
+        """Those that aren't finished."""
+        tracker = self._session.sparkContext.statusTracker()
+        found = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+        return [each for each in found if each]
 
     def _run_anywhere(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         """Tasks that take less than a partition costs share one."""
@@ -156,13 +204,11 @@ class SparkEngine:
         total = sum(task.weight for task in tasks)
         told = 0
         over = threading.Event()
-        tracker = self._session.sparkContext.statusTracker()
 
         def watch() -> None:
             nonlocal told
             while not over.wait(_WATCH_INTERVAL_S):
-                stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
-                done = sum(stage.numCompletedTasks for stage in stages if stage)
+                done = sum(stage.numCompletedTasks for stage in self._stages())
                 now = total * min(done, len(tasks)) // len(tasks)
                 if now > told:
                     progress(now - told)

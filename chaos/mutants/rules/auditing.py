@@ -90,4 +90,20 @@ AUDITING = (
         masked=_READS_ONLY,
         tests=_WATCH,
     ),
+    Mutant(
+        "job-without-executors-is-waited-for",
+        "audit/engines/standstill.py",
+        "        return self._clock() - self._moved > self.bound_s\n",
+        "        return False\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_session.py",),
+    ),
+    Mutant(
+        "slow-task-stands-still",
+        "audit/engines/standstill.py",
+        "or any(stage.numActiveTasks for stage in known):\n",
+        "or False:\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_session.py",),
+    ),
 )
