@@ -227,23 +227,6 @@ class FakeContext:
         self.cancelled.set()
 
 
-def test_job_whose_executors_are_gone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark waits for others as long as there are none; nothing is known of any replica then."""
-    from pyspark.errors import PySparkException
-
-    monkeypatch.setenv("DLEDGER_SPARK_WAIT", "0.1")
-    context = FakeContext()
-
-    def collect() -> None:
-        with context.engine().jobs():
-            assert context.cancelled.wait(TIMEOUT_S)
-            raise PySparkException("Job 3 cancelled part of cancelled job group")
-
-    with pytest.raises(EngineFailed, match="no executor runs anything") as caught:
-        collect()
-    assert (caught.value.exit_code, caught.value.retriable) == (ExitCode.INCOMPLETE, True)
-
-
 def test_job_that_moves_is_not_ended() -> None:
     """However slowly: a task runs, or one has ended, or none is left to be run."""
     now = [0.0]
@@ -262,6 +245,23 @@ def test_job_that_moves_is_not_ended() -> None:
     assert not is_over(0, 2, 9)
     assert not is_over(0, 2, 9)
     assert is_over(0, 2, 2)
+
+
+def test_job_whose_executors_are_gone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark waits for others as long as there are none; nothing is known of any replica then."""
+    from pyspark.errors import PySparkException
+
+    monkeypatch.setenv("DLEDGER_SPARK_WAIT", "0.1")
+    context = FakeContext()
+
+    def collect() -> None:
+        with context.engine().jobs():
+            assert context.cancelled.wait(60)
+            raise PySparkException("Job 3 cancelled part of cancelled job group")
+
+    with pytest.raises(EngineFailed, match="no executor runs anything") as caught:
+        collect()
+    assert (caught.value.exit_code, caught.value.retriable) == (ExitCode.INCOMPLETE, True)
 
 
 @pytest.mark.parametrize(
