@@ -12,7 +12,9 @@
     ├── KeptUnreadable      what is kept of a proof is none: its segment is read again
     ├── StoreInUse          another watch keeps its results there (retriable)
     ├── ExportUnderWay      another export writes to that folder (retriable)
+    ├── NotBesideFiles      no executor runs on the machine where a replica lies (retriable)
     └── EngineUnavailable   the engine asked for can't run here: no pyspark, no Java, no cluster
+        └── EngineFailed    it ran, and a process or the job ended before its tasks had (retriable)
 
 The two that stand for a file at a node are `OSError`s as well: who reads a log needn't know whether
 it lies on this machine. A log that can't be read to its end is
@@ -22,6 +24,7 @@ it lies on this machine. A log that can't be read to its end is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from dledger.outcome import ExitCode, Outcome
@@ -133,7 +136,32 @@ class ExportUnderWay(AuditError):
         self.folder = folder
 
 
+class NotBesideFiles(AuditError):
+    """Tasks of `hosts` ran on other machines only, where they read nothing: what lies there at the
+    same path is another replica's."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        super().__init__(
+            f"no executor reads on {', '.join(hosts)}: tasks came to other machines, or to one "
+            "where that name or address isn't the machine's own. Start executors there, or ask "
+            "the nodes (--bootstrap with --over grpc); of files that can be read everywhere name "
+            "no host (--replica NAME=PATH)"
+        )
+        self.hosts = tuple(hosts)
+
+
 class EngineUnavailable(AuditError):
     """The engine can't run on this machine; the text says what is missing and what to do."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+
+class EngineFailed(EngineUnavailable):
+    """Tasks have no result because of whoever ran them: nothing is known of what they were to
+    read."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE

@@ -35,7 +35,7 @@ def history(
     """Show the rounds of a watch, the last one last.
 
     It ends with the worst of those that it is asked about: all since a time, or the last ones. No
-    round at all is incomplete: then nobody has looked.
+    round at all is incomplete, as nobody has looked, and so is one that can't be read any more.
 
     \b
     Examples:
@@ -48,20 +48,28 @@ def history(
         oldest = 0.0 if since is None else time.time() - parse_duration(since)
         rounds, unreadable = read_history(reports)
         asked = [each for each in rounds if each.finished >= oldest]
+        first = next((n for n, each in enumerate(rounds) if each.finished >= oldest), len(rounds))
         if html is not None:
             write_page(html, render_trend(asked, str(reports)))
         shown = asked[-last:]
-        asked = shown if since is None else asked
+        if since is None:
+            asked, first = shown, len(rounds) - last + 1
+        # Of one right before the first since a time nobody knows when it was.
+        lost = sum(place >= first for place in unreadable)
         for line in (
             (json.dumps(round_as_json(each)) for each in shown) if as_json else history_lines(shown)
         ):
             typer.echo(line)
         if unreadable:
-            complain(f"{unreadable} rounds can't be read any more")
+            complain(
+                f"{len(unreadable)} rounds can't be read any more, {lost} of them in that time"
+            )
         if len(asked) > len(shown):
             worst = worst_exit(each.exit_code for each in asked)
             complain(f"{len(asked)} rounds in that time, the worst with {int(worst)} (--last)")
         if not asked:
             complain("no round in that time")
-        codes = [each.exit_code for each in asked] or [int(ExitCode.INCOMPLETE)]
+        codes = [each.exit_code for each in asked]
+        if lost or not asked:
+            codes.append(int(ExitCode.INCOMPLETE))
         raise typer.Exit(int(worst_exit(codes)))

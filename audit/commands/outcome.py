@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import typer
 
 from audit.errors import UsageMistake
 from dledger.outcome import ExitCode
@@ -16,9 +19,17 @@ from dledger.terminal.sizes import size_in_bytes
 @contextmanager
 def errors_told() -> Iterator[None]:
     """Turns errors of the world into a line on standard error and an exit code: what can't be read
-    or written leaves an audit incomplete, and proves nothing against a replica."""
-    with outcome.errors_told(unreadable=ExitCode.INCOMPLETE):
-        yield
+    or written leaves an audit incomplete, and proves nothing against a replica. Nor does what
+    nobody foresaw, a bug of ours: it keeps its traceback."""
+    try:
+        with outcome.errors_told(unreadable=ExitCode.INCOMPLETE):
+            yield
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as error:  # noqa: BLE001  # This is the process boundary.
+        traceback.print_exception(error)
+        outcome.complain(f"not foreseen, so that nothing is known: {error!r}")
+        outcome.end(ExitCode.INCOMPLETE)
 
 
 def check_target(path: Path) -> None:

@@ -120,6 +120,7 @@ def watch(
                 metrics,
                 kept=kept,
                 clock=time.time,
+                steady=time.monotonic,
                 wait=threading.Event().wait,
                 told=lambda line: typer.echo(line),
                 history=_Kept(store, reports, metrics.registry, metrics_file),

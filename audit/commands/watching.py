@@ -1,7 +1,8 @@
 """`dledger audit watch`: an audit every so often, a report of each, metrics of the last, a history.
 
-An audit that fails (nodes that don't answer, a directory that is gone) is counted and tried again
-next time: a watch must outlive what it watches. Only the first one may end it, by a mistake of
+An audit that fails (nodes that don't answer, a directory that is gone, an error that nobody
+foresaw, which leaves its traceback) is counted and tried again next time: a watch must outlive what
+it watches. Only the first one may end it, by a mistake of
 whoever started it (exit code 2), which no waiting mends. Of the reports without findings the last
 `kept` stay, and of those with findings as many: a good round displaces no bad one. Only files that
 a watch names are ever touched. Audits never overlap.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -136,7 +138,8 @@ class Watch:
         audit: makes one audit.
         folder: of the reports.
         kept: how many reports stay.
-        clock: seconds since the epoch.
+        clock: seconds since the epoch, as rounds and reports are stamped; it may be set.
+        steady: seconds of a clock that nobody sets: when rounds are due, and the watch over.
         wait: waits so many seconds; true if the watch should end.
         told: gets a line an audit.
         history: of the rounds.
@@ -151,6 +154,7 @@ class Watch:
         *,
         kept: int,
         clock: Callable[[], float],
+        steady: Callable[[], float],
         wait: Callable[[float], bool],
         told: Callable[[str], None],
         history: History | None = None,
@@ -161,6 +165,7 @@ class Watch:
         self._metrics = metrics
         self._kept = kept
         self._clock = clock
+        self._steady = steady
         self._wait = wait
         self._told = told
         self._history = history or NoHistory()
@@ -182,15 +187,15 @@ class Watch:
             AuditError: the first audit was asked for wrongly.
         """
         bounds = bounds or Bounds()
-        begun = due = self._clock()
+        begun = due = self._steady()
         rounds = 0
         while True:
             self.once()
             rounds += 1
-            due = max(due + every_s, self._clock())
+            due = max(due + every_s, self._steady())
             if rounds == bounds.rounds or 0 < bounds.seconds <= due - begun:
                 return
-            if self._wait(due - self._clock()):
+            if self._wait(due - self._steady()):
                 return
 
     def once(self) -> None:
@@ -203,13 +208,17 @@ class Watch:
         begun = self._clock()
         try:
             audited = self._audit()
-        except (AuditError, OSError) as error:
+        except Exception as error:
             if is_first and isinstance(error, AuditError) and error.exit_code == ExitCode.USAGE:
                 raise
+            why = str(error)
+            if not isinstance(error, AuditError | OSError):
+                traceback.print_exception(error)
+                why = repr(error)
             self._metrics.failed()
             # Nothing was found, and nothing is known either: as when nobody answers.
-            each = failed_round(begun, self._clock(), str(error), ExitCode.INCOMPLETE)
-            self._end(each, f"failed: {error}")
+            each = failed_round(begun, self._clock(), why, ExitCode.INCOMPLETE)
+            self._end(each, f"failed: {why}")
             return
         now = self._clock()
         self._metrics.finished(audited.report, now)
@@ -224,7 +233,7 @@ class Watch:
         try:
             self._write(f"{name}.json", json.dumps(report_as_json(audited.report), indent=1))
             self._write(f"{name}.html", render_page(audited))
-            self._remove_old()
+            self._remove_old(name)
         except OSError as error:  # The metrics have the verdict, and the next report may be kept.
             return f"{audited.report.verdict}: no report: {error}"
         return f"{audited.report.verdict}: {self._folder / name}.html"
@@ -247,8 +256,11 @@ class Watch:
         fresh.write_text(content, encoding="utf-8", errors="backslashreplace")
         fresh.replace(self._folder / name)
 
-    def _remove_old(self) -> None:
-        named = sorted(p.stem for p in self._folder.iterdir() if _NAME.fullmatch(p.name))
+    def _remove_old(self, newest: str) -> None:
+        """Those with a name from the time before the clock was set back are older than `newest`,
+        whatever they say."""
+        names = (p.stem for p in self._folder.iterdir() if _NAME.fullmatch(p.name))
+        named = sorted(names, key=lambda stem: (stem <= newest, stem))
         good: dict[str, bool] = {stem: self._is_good(stem) for stem in dict.fromkeys(named)}
         for which in (True, False):
             for stem in [stem for stem, is_good in good.items() if is_good is which][: -self._kept]:

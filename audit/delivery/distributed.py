@@ -110,7 +110,7 @@ def judge_on_spark(
         partitions: how many to shuffle into.
 
     Raises:
-        EngineUnavailable: the cluster failed.
+        EngineFailed: the cluster failed.
     """
     from pyspark import StorageLevel
 

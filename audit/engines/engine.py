@@ -11,8 +11,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
 from typing import Final, Protocol, TypeVar
+
+from audit.errors import EngineFailed
 
 MIB: Final = 1 << 20
 # Starting the pool costs a good tenth of a second; one process hashes this much in that time.
@@ -54,6 +62,11 @@ class Engine(Protocol):
         """About how much one task should read."""
         ...
 
+    @property
+    def is_spread(self) -> bool:
+        """Whether tasks may run on other machines than this one."""
+        ...
+
     def width(self, tasks: Sequence[Task]) -> int:
         """How many of these tasks would run at once: what a rate for all of them is divided by."""
         ...
@@ -85,6 +98,7 @@ class LocalEngine:
 
     name = "local"
     task_bytes = LOCAL_TASK_BYTES
+    is_spread = False
 
     def __init__(self, processes: int | None = None, inline_bytes: int = INLINE_BYTES) -> None:
         self.parallelism = processes or len(os.sched_getaffinity(0))
@@ -101,20 +115,38 @@ class LocalEngine:
     def run(
         self, work: Callable[[T], R], tasks: Sequence[T], progress: Progress = no_progress
     ) -> list[R]:
-        """See `Engine.run`."""
-        if self.width(tasks) == 1:
-            results = []
-            for task in tasks:
-                results.append(work(task))
-                progress(task.weight)
-            return results
-        return self._run_in_pool(work, tasks, progress)
+        """See `Engine.run`.
+
+        Raises:
+            EngineFailed: a process of the pool was killed, or there is no memory.
+        """
+        try:
+            if self.width(tasks) == 1:
+                return self._run_inline(work, tasks, progress)
+            return self._run_in_pool(work, tasks, progress)
+        except BrokenExecutor as error:
+            self.close()  # It takes no task any more; the next run makes another.
+            raise EngineFailed(
+                "a process that ran tasks was killed, by the system for its memory perhaps; with "
+                "fewer of them (--processes) less is needed"
+            ) from error
+        except MemoryError as error:
+            raise EngineFailed("there is no memory left for a task") from error
 
     def close(self) -> None:
         """See `Engine.close`."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
+
+    def _run_inline(
+        self, work: Callable[[T], R], tasks: Sequence[T], progress: Progress
+    ) -> list[R]:
+        results = []
+        for task in tasks:
+            results.append(work(task))
+            progress(task.weight)
+        return results
 
     def _run_in_pool(
         self, work: Callable[[T], R], tasks: Sequence[T], progress: Progress

@@ -93,6 +93,11 @@ class Recalling:
             for place in (self.hashed.keys() | self.walked.keys()) - self.used
         )
 
+    def is_of(self, place: Place, file: str) -> bool:
+        """Whether that file was read for the place, and no other, as on a machine where another
+        replica lies; or what was believed of it was. (What is kept has the stamp of its file.)"""
+        return all(digests.file == file for _, digests in self.hashed.get(place, ()))
+
     def _digests_of(self, replica: str, part: DigestPart) -> PartDigests | None:
         """The part's digests, if its blocks are cut where they were."""
         kept = self._kept.get((replica, part.base))
@@ -103,7 +108,8 @@ class Recalling:
             return None
         self.used.add((replica, part.base))
         digests = kept.digests.digests[8 * first : 8 * (first + len(part.edges) - 1)]
-        return PartDigests(replica, part.base, first, digests, part.edges[-1])
+        end, file = part.edges[-1], kept.stamp.file
+        return PartDigests(replica, part.base, first, digests, end, file=file)
 
     def _chain_of(self, task: ChainTask) -> Chain | None:
         """What the segment holds, if the task asks nothing else of it than was asked."""

@@ -13,6 +13,7 @@ from itertools import chain as chained
 from typing import Final
 
 from audit.engines.engine import Engine, PassStarted
+from audit.engines.placed import placed
 from audit.keeping.kept import Kept, KeptDigests, Part, Row, encode_chain, encode_digests
 from audit.keeping.pace import Pace
 from audit.keeping.program import program_digest
@@ -36,6 +37,8 @@ _OF_SURVEYS: Final = frozenset(
         *(Cause.UNREACHABLE_NODE, Cause.UNREADABLE_REPLICA, Cause.EMPTY_REPLICA, Cause.SHORTER),
         *(Cause.RETAINED_LATER, Cause.ALONE, Cause.CHECKPOINT_LOST, Cause.SHARED_FILE),
         *(Cause.SAME_DISK, Cause.OVERTAKEN),
+        *(Cause.RETAINED_LATER, Cause.ALONE, Cause.CHECKPOINT_LOST),
+        Cause.SAME_DISK,
         Cause.QUEUE_SIZE,
     }
 )
@@ -82,6 +85,7 @@ class Remembering:
         Raises:
             UsageMistake: as there, or the memory is another broker group's.
         """
+        engine = placed(engine)
         now = self._clock()
         before = self._stamper(replicas, engine)
         known = self._memory.kept(program_digest())
@@ -168,9 +172,13 @@ def _proved(
     size = audited.plan.segment_size
     differing = {segment.base for segment, _ in audited.comparison.differing_blocks()}
     findings = [each for each in audited.report.findings if each.cause not in _OF_SURVEYS]
+    # What was read of one of them may be the other's.
+    shared = {r for each in findings if each.cause is Cause.SHARED_FILE for r in each.replicas}
     for place, stamp in same.items():
         base = place[1]
-        if stamp.size != size or base in differing:
+        if stamp.size != size or base in differing or place[0] in shared:
+            continue
+        if not passes.is_of(place, stamp.file):
             continue
         if any(_touches(finding, base, size) for finding in findings):
             continue

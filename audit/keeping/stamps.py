@@ -35,6 +35,11 @@ class FileStamp(NamedTuple):
     device: int
     boot: str
 
+    @property
+    def file(self) -> str:
+        """Which file it is, as `dledger.reading.files.name_of_file` says it."""
+        return f"{self.boot}:{self.device}:{self.inode}"
+
 
 @dataclass(frozen=True, slots=True)
 class StampTask:

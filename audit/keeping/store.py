@@ -181,8 +181,9 @@ class WatchStore:
             yield base
 
 
-def read_history(folder: Path) -> tuple[list[Round], int]:
-    """The rounds, oldest first, and how many there were that can't be read. Takes no lock.
+def read_history(folder: Path) -> tuple[list[Round], list[int]]:
+    """The rounds, oldest first, and those that can't be read: of each, how many of the others were
+    before it. Takes no lock.
 
     Raises:
         UsageMistake: there is no history, or none that can be read.
@@ -191,7 +192,7 @@ def read_history(folder: Path) -> tuple[list[Round], int]:
     if not path.is_file():
         raise UsageMistake(f"there is no {path}: no `dledger audit watch` has written there")
     rounds: list[Round] = []
-    bad = 0
+    bad: list[int] = []
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as base:
             for good, facts, said in base.execute(
@@ -202,7 +203,7 @@ def read_history(folder: Path) -> tuple[list[Round], int]:
                         raise KeptUnreadable("its sum is wrong")
                     rounds.append(round_from_json(json.loads(facts)))
                 except (ValueError, TypeError):
-                    bad += 1
+                    bad.append(len(rounds))
     except sqlite3.Error as error:
         raise UsageMistake(f"{path}: {error}") from error
     return rounds, bad

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from audit.engines.engine import Engine, PassStarted, Progress, no_progress
+from audit.engines.placed import placed
 from audit.errors import UsageMistake
 from audit.proof.beginnings import Beginnings, as_of_now, compare_beginnings, scope_start
 from audit.proof.chain import Chain
@@ -24,6 +25,7 @@ from audit.proof.compare import (
     survey_findings,
 )
 from audit.proof.derived import check_derived, read_logs, unread_findings
+from audit.proof.digest import PartDigests
 from audit.proof.findings import Cause, Finding, Verdict, by_gravity
 from audit.proof.intact import read_runs
 from audit.proof.locate import locate, scan_tasks
@@ -148,7 +150,7 @@ class _Course:
         passes: Passes,
     ) -> None:
         self._replicas = replicas
-        self._engine = engine
+        self._engine = placed(engine)
         self._options = options
         self._started = started
         self._passes = passes
@@ -157,6 +159,7 @@ class _Course:
         self._hosts = {replica.id: replica.host for replica in replicas}
         self._derived: DerivedSummary | None = None
         self._deleted_notes: tuple[str, ...] = ()
+        self._read_again: list[PartDigests] = []
 
     def survey(self) -> None:
         """What there is, and what of it can be compared."""
@@ -206,7 +209,7 @@ class _Course:
         if not tasks:
             return set()
         hashed = digested(self._engine, tasks, self._options.bytes_per_s, no_progress)
-        parts = [part for parts in hashed for part in parts]
+        self._read_again = parts = [part for parts in hashed for part in parts]
         unread = {(part.base, part.first_block) for part in parts if part.problem is not None}
         unequal = set(compare(self._plan, parts).differing_blocks())
         return {
@@ -230,7 +233,7 @@ class _Course:
             *([] if self._options.is_copy else scope_findings(plan, self._scope)),
             *_position_findings(replicas),
             *file_findings(plan, self._parts),
-            *shared_findings(self._plan, self._parts),
+            *shared_findings(self._plan, [*self._parts, *self._read_again]),
             *self._located.findings,
             *not_located(plan, self._comparison, self._skipped),
         ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from chaos.mutants.rules.administration import ADMINISTRATION
 from chaos.mutants.rules.applications import seen_by_applications
 from chaos.mutants.rules.attempts import ATTEMPTS
+from chaos.mutants.rules.auditing import AUDITING
 from chaos.mutants.rules.audits import AUDITS
 from chaos.mutants.rules.backups import BACKUPS
 from chaos.mutants.rules.beginnings import BEGINNINGS
@@ -65,6 +66,7 @@ from chaos.mutants.rules.verdicts import VERDICTS
 _RULES = (
     *(*CORE, *DRIVER, *CLOCK, *LINKS, *STORE, *LEADER),
     *(*STATE, *READING, *REPLICA, *CLIENT, *DOORS, *STRANGERS, *DISKS, *COPIES, *JUDGING, *AUDITS),
+    *AUDITING,
     *DELIVERY_AUDITS,
     *MEMBERS,
     *PREFERENCE,

@@ -74,11 +74,12 @@ def open_to_read(path: str) -> int:
 def name_of_file(found: os.stat_result) -> str:
     """Which file it is, of all those on machines that run: the same under every path that leads to
     it, and on no other machine, though disks that were copied have equal numbers."""
-    return f"{_machine()}:{found.st_dev}:{found.st_ino}"
+    return f"{machine()}:{found.st_dev}:{found.st_ino}"
 
 
 @cache
-def _machine() -> str:
+def machine() -> str:
+    """Which machine this is, until it is started again."""
     try:
         with opened(_BOOT) as descriptor:
             return read_at(descriptor, 64, 0).decode("ascii", errors="replace").strip()

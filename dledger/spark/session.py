@@ -83,7 +83,7 @@ def start_session(
         raise SparkUnavailable(
             f"Spark needs the extra 'audit' ({error}): pip install 'dledger[audit]'"
         ) from error
-    wait_s = _wait_s()
+    wait_s = seconds_to_wait()
     master = master or DEFAULT_MASTER
     _check_master(master)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dledger"
@@ -169,8 +169,12 @@ def _reason(error: Exception) -> str:
     return (told or lines or [repr(error)])[0][:500]
 
 
-def _wait_s() -> float:
-    """How long a cluster may take to give an executor, seconds."""
+def seconds_to_wait() -> float:
+    """How long a cluster may take to give an executor.
+
+    Raises:
+        BadOption: that isn't to be told.
+    """
     text = os.environ.get(WAIT_VARIABLE, "")
     try:
         seconds = float(text) if text else DEFAULT_WAIT_S

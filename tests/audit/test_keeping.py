@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,11 +29,13 @@ from audit.keeping.kept import (
 )
 from audit.keeping.pace import Pace
 from audit.keeping.program import program_digest
+from audit.keeping.recalling import Recalling
 from audit.keeping.remembering import Remembering
 from audit.keeping.stamps import Stamps, stamped
 from audit.keeping.store import FILE, WatchStore, _transaction, read_history
 from audit.proof.chain import ChainTask, ReadTask
 from audit.proof.findings import Cause, Verdict
+from audit.proof.plan import DigestPart, DigestTask
 from audit.proof.reading import read_chains
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Report, report_as_json
@@ -41,6 +44,7 @@ from audit.showing.page import render_page
 from audit.showing.words import scope_in_words
 from dledger.outcome import ExitCode
 from dledger.reading.entry import EntryKind
+from dledger.reading.files import name_of_file
 from dledger.reading.survey import Position
 from dledger.wire.commands_pb2 import Command, DeleteTopicCommand
 from tests.audit.replicas import (
@@ -355,6 +359,68 @@ def test_file_that_is_another_is_read_again(
         assert believed_segments(report) == 3 * len(sealed(three)) - fewer
 
 
+class Astray(LocalEngine):
+    """Reads for one replica what is another's, in passes that have one of the names."""
+
+    def __init__(self, three: ReplicaSet, who: str, whose: str, names: set[str]) -> None:
+        super().__init__(processes=1)
+        self._folders = {str(three.paths[who] / "commitlog"): str(three.paths[whose] / "commitlog")}
+        self._names = names
+
+    def run(self, work, tasks, progress=lambda weight: None):  # type: ignore[no-untyped-def]
+        if work.__name__ in self._names:
+            tasks = [self._astray(task) for task in tasks]
+        return super().run(work, tasks, progress)
+
+    def _astray(self, task: Any) -> Any:
+        if isinstance(task, ReadTask):
+            return ReadTask(tuple(self._astray(each) for each in task.members))
+        return replace(task, commitlog=self._folders.get(task.commitlog, task.commitlog))
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_what_was_read_of_another_file_is_not_kept(
+    three: ReplicaSet, watching: Watching, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    """Whether it is found that a file was read for two replicas or not: of nobody who may have read
+    another's anything is kept, and the rot of the one that wasn't read is found the next time."""
+    three.flip("n2", three.header_of(after=100).physical_offset + 70)
+    if not is_told:
+        monkeypatch.setattr("audit.proof.replicas.shared_findings", lambda plan, parts: [])
+    report = watching.round(three.replicas, Astray(three, "n2", "n1", {"digest_blocks"}))
+    assert ((Cause.SHARED_FILE, ("n1", "n2")) in found(report)) == is_told
+    kept = {replica for replica, _ in watching.places()}
+    assert kept == ({"n3"} if is_told else {"n1", "n3"})
+    for _ in range(2):
+        report = watching.round(three.replicas)
+        assert (Cause.BAD_CRC, ("n2",)) in found(report)
+
+
+def test_file_that_is_shared_by_now_is_not_believed_away(
+    three: ReplicaSet, watching: Watching
+) -> None:
+    """What is kept of both says which file it was read of."""
+    watching.round(three.replicas)
+    replicas = [*three.replicas[:2], replace(three.replicas[2], path=str(three.paths["n2"]) + "/.")]
+    for _ in range(2):
+        report = watching.round(replicas)
+        assert (Cause.SHARED_FILE, ("n2", "n3")) in found(report)
+        assert "n2" not in {replica for replica, _ in watching.places()}
+
+
+def test_believed_part_says_which_file_it_is_of(three: ReplicaSet, watching: Watching) -> None:
+    """So that two that are believed are found to be one as well as two that are read."""
+    watching.round(three.replicas)
+    kept = watching.store.kept(program_digest())["n2", 0]
+    assert kept.digests is not None
+    assert kept.stamp.file == name_of_file(three.segment("n2", 0).stat())
+    part = DigestPart(0, 0, kept.digests.edges)
+    task = DigestTask("n2", "nowhere", (part,), 0)
+    passes = Recalling(0, {("n2", 0): kept})
+    ((known,), *_) = passes.digests(LocalEngine(processes=1), [task], lambda weight: None)
+    assert known.file == kept.stamp.file
+
+
 def test_file_that_was_just_written_is_not_kept(three: ReplicaSet, tmp_path: Path) -> None:
     """Within a tick of the clock it could be written again without a trace."""
     watching = Watching(tmp_path / "audits", stamper=stamped, settled_s=3600)
@@ -514,7 +580,7 @@ def test_two_watches_dont_share_a_store(watching: Watching, tmp_path: Path) -> N
     with pytest.raises(StoreInUse) as refused:
         WatchStore(watching.folder)
     assert refused.value.exit_code == ExitCode.USAGE
-    assert read_history(watching.folder) == ([], 0)
+    assert read_history(watching.folder) == ([], [])
     with pytest.raises(UsageMistake, match=r"no .*watch\.db"):
         read_history(tmp_path)
 
@@ -547,12 +613,12 @@ def test_good_rounds_displace_no_bad_one(
     rounds, unreadable = read_history(watching.folder)
     assert rounds[0] == bad
     assert [each.begun for each in rounds[1:]] == [6, 7, 8]
-    assert unreadable == 0
+    assert unreadable == []
     assert growth(rounds) == [None, None, 100.0, 100.0]
     with sqlite3.connect(watching.folder / FILE) as base:
         base.execute("UPDATE rounds SET facts = replace(facts, 'failed', 'identical')")
     base.close()
-    assert read_history(watching.folder)[1] == 1
+    assert read_history(watching.folder)[1] == [0]
 
 
 @pytest.mark.parametrize(

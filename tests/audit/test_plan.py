@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+import signal
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.engines.engine import LocalEngine
+from audit.errors import EngineFailed
 from audit.proof.digest import PartDigests, digest_blocks
 from audit.proof.plan import Plan, digest_tasks, make_plan
 from audit.proof.replicas import Options, audit_replicas
 from audit.reading.pace import Pace
+from dledger.outcome import ExitCode
 from dledger.reading.survey import SegmentFile, Survey
 from tests.audit.replicas import BLOCK, ReplicaSet
 
@@ -145,3 +148,39 @@ def test_digest_of_a_large_block_is_that_of_the_whole(tmp_path: Path) -> None:
     located = type(task)("n1", str(tmp_path), task.parts, 0)
     (part,) = digest_blocks(located)
     assert part.values().tolist() == [xxh3_64_intdigest(content)]
+
+
+@dataclass(frozen=True)
+class Deed:
+    """What a task does to whoever runs it."""
+
+    kind: str
+    weight: int = 1
+    host: str | None = None
+
+
+def do(deed: Deed) -> int:
+    if deed.kind == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if deed.kind == "eat":
+        raise MemoryError
+    return deed.weight
+
+
+def test_killed_process_fails_a_run_and_not_the_next() -> None:
+    """The system kills whoever takes too much memory; the pool is broken for good then, and
+    nothing is known of any replica."""
+    engine = LocalEngine(processes=2, inline_bytes=0)
+    try:
+        with pytest.raises(EngineFailed) as caught:
+            engine.run(do, [Deed("die"), Deed("work")])
+        assert (caught.value.exit_code, caught.value.retriable) == (ExitCode.INCOMPLETE, True)
+        assert engine.run(do, [Deed("work"), Deed("work")]) == [1, 1]
+    finally:
+        engine.close()
+
+
+def test_task_without_memory_says_nothing_of_a_replica() -> None:
+    """In this process as in a pool's."""
+    with pytest.raises(EngineFailed, match="no memory"):
+        LocalEngine(processes=1).run(do, [Deed("eat")])

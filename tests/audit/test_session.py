@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,9 @@ from typer.testing import CliRunner
 from audit.commands.app import app
 from audit.engines.engine import MIB
 from audit.engines.spark import SparkEngine, partitions
-from audit.errors import EngineUnavailable
+from audit.engines.standstill import Standstill
+from audit.errors import EngineFailed, EngineUnavailable
+from dledger.outcome import ExitCode
 from dledger.spark import BadOption, SparkUnavailable, session, start_session
 from dledger.spark.java import find_java
 from tests.audit.replicas import ReplicaSet
@@ -197,6 +200,70 @@ Caused by: org.apache.spark.SparkException:
 """
 
 
+class FakeContext:
+    """Of a session without a JVM, whose one stage never moves; jobs end when they are cancelled."""
+
+    defaultParallelism = 1
+
+    def __init__(self, *, active: int = 0) -> None:
+        self.cancelled = threading.Event()
+        self._jsc = SimpleNamespace(clearJobGroup=lambda: None)
+        self._stage = SimpleNamespace(numActiveTasks=active, numCompletedTasks=1)
+        self._group = ""
+
+    def engine(self) -> SparkEngine:
+        return SparkEngine(cast(Any, SimpleNamespace(sparkContext=self)), stops_session=False)
+
+    def statusTracker(self) -> SimpleNamespace:
+        return SimpleNamespace(
+            getActiveStageIds=lambda: [7], getStageInfo={7: self._stage}.__getitem__
+        )
+
+    def setJobGroup(self, group: str, description: str) -> None:
+        self._group = group
+
+    def cancelJobGroup(self, group: str) -> None:
+        assert group == self._group
+        self.cancelled.set()
+
+
+def test_job_that_moves_is_not_ended() -> None:
+    """However slowly: a task runs, or one has ended, or none is left to be run."""
+    now = [0.0]
+    standstill = Standstill(10, lambda: now[0])
+
+    def is_over(active: int | None, done: int, after_s: float) -> bool:
+        now[0] += after_s
+        stage = SimpleNamespace(numActiveTasks=active, numCompletedTasks=done)
+        return standstill.is_over_bound([] if active is None else [stage])
+
+    assert not is_over(1, 0, 100)
+    assert not is_over(1, 0, 100)
+    assert not is_over(0, 1, 100)
+    assert not is_over(None, 0, 100)
+    assert not is_over(0, 1, 9)
+    assert not is_over(0, 2, 9)
+    assert not is_over(0, 2, 9)
+    assert is_over(0, 2, 2)
+
+
+def test_job_whose_executors_are_gone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark waits for others as long as there are none; nothing is known of any replica then."""
+    from pyspark.errors import PySparkException
+
+    monkeypatch.setenv("DLEDGER_SPARK_WAIT", "0.1")
+    context = FakeContext()
+
+    def collect() -> None:
+        with context.engine().jobs():
+            assert context.cancelled.wait(60)
+            raise PySparkException("Job 3 cancelled part of cancelled job group")
+
+    with pytest.raises(EngineFailed, match="no executor runs anything") as caught:
+        collect()
+    assert (caught.value.exit_code, caught.value.retriable) == (ExitCode.INCOMPLETE, True)
+
+
 @pytest.mark.parametrize(
     ("told", "said"),
     [
@@ -208,8 +275,7 @@ def test_what_a_worker_lacks_is_said(told: str, said: str) -> None:
     """The last line of its traceback, not the first of Spark's words about it."""
     from pyspark.errors import PySparkException
 
-    session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
-    engine = SparkEngine(cast(Any, session), stops_session=False)
+    engine = FakeContext().engine()
     with pytest.raises(EngineUnavailable) as caught, engine.jobs():
         raise PySparkException(told)
     assert str(caught.value) == f"the Spark job failed: on a worker: {said}"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
@@ -21,7 +25,7 @@ from audit.commands.watching import Bounds, Watch, WatchMetrics
 from audit.engines.engine import LocalEngine
 from audit.errors import Unreachable, UsageMistake
 from audit.keeping.history import Round
-from audit.keeping.store import WatchStore
+from audit.keeping.store import FILE, WatchStore
 from audit.proof.findings import Cause, Verdict
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Audit
@@ -49,7 +53,10 @@ def watch_of(
         return len(waits) == rounds
 
     metrics = WatchMetrics()
-    watch = Watch(audit, folder, metrics, kept=2, clock=lambda: now[0], wait=wait, told=said.append)
+    watch = Watch(
+        audit, folder, metrics, kept=2, clock=lambda: now[0], steady=lambda: now[0], wait=wait,
+        told=said.append,
+    )  # fmt: skip
     return watch, metrics, said, waits
 
 
@@ -121,10 +128,75 @@ def test_watch_survives_an_audit_that_fails(three: ReplicaSet, tmp_path: Path) -
     ends = iter([False, True])
     Watch(
         fail, tmp_path, metrics, kept=1, clock=lambda: 0.0,
-        wait=lambda _: next(ends), told=said.append,
+        steady=lambda: 0.0, wait=lambda _: next(ends), told=said.append,
     ).run(1)  # fmt: skip
     assert said == ["failed: n1 can't be reached: no answer"] * 2
     assert 'outcome="failed"} 2.0' in generate_latest(metrics.registry).decode()
+
+
+@pytest.mark.parametrize("jump_s", [-30 * 86400.0, 30 * 86400.0])
+def test_clock_that_is_set_stops_no_watch(three: ReplicaSet, tmp_path: Path, jump_s: float) -> None:
+    """Set right by a month while it waits: rounds stay as far apart, it ends when it was to, and
+    the reports that stay are those of the last rounds, whatever the older ones are called."""
+    wall, steady, waits = [1_700_000_000.0], [5_000.0], list[float]()
+    made: list[str] = []
+
+    def pass_(seconds: float) -> None:
+        wall[0] += seconds
+        steady[0] += seconds
+
+    def audit() -> Audit:
+        pass_(7)
+        made.append(f"audit-{datetime.fromtimestamp(wall[0], UTC):%Y%m%dT%H%M%SZ}.json")
+        return audit_replicas(three.replicas, LocalEngine(), Options(block_size=BLOCK))
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        pass_(seconds)
+        wall[0] += jump_s if len(waits) == 2 else 0
+        return False
+
+    watch = Watch(
+        audit, tmp_path / "audits", WatchMetrics(), kept=2, clock=lambda: wall[0],
+        steady=lambda: steady[0], wait=wait, told=lambda _: None,
+    )  # fmt: skip
+    watch.run(60, Bounds(seconds=300))
+    assert waits == [53] * 4
+    assert {path.name for path in (tmp_path / "audits").glob("*.json")} == set(made[-2:])
+
+
+def test_watch_survives_what_nobody_foresaw(
+    three: ReplicaSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bug in an audit, or a library's own error: a round that failed, with its traceback."""
+    watch, metrics, said, _ = watch_of(three, tmp_path, rounds=2)
+    watch._audit = broken
+    watch.run(60)
+    assert said == ["failed: KeyError('nobody')"] * 2
+    assert watch.exit_code == ExitCode.INCOMPLETE
+    assert 'outcome="failed"} 2.0' in generate_latest(metrics.registry).decode()
+    assert "in broken" in capsys.readouterr().err
+
+
+def broken() -> Audit:
+    raise KeyError("nobody")
+
+
+@pytest.mark.parametrize("error", [KeyError("nobody"), MemoryError()], ids=repr)
+def test_what_nobody_foresaw_accuses_no_replica(
+    three: ReplicaSet, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Exit code 1 says that replicas aren't consistent."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("audit.commands.app.run_audit", fail)
+    named = [f"--replica={name}={path}" for name, path in three.paths.items()]
+    done = CliRunner().invoke(app, ["replicas", *named])
+    assert done.exit_code == ExitCode.INCOMPLETE
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("dledger: not foreseen")
 
 
 def test_report_with_a_finding_is_displaced_by_no_good_one(
@@ -202,9 +274,37 @@ def test_nobody_who_looked_is_no_good_news(tmp_path: Path) -> None:
         assert CliRunner().invoke(app, [*asked, *more]).exit_code == code
     watch = Watch(
         lambda: pytest.fail("no round"), tmp_path, WatchMetrics(), kept=1, clock=lambda: 0.0,
-        wait=lambda _: True, told=lambda _: None,
+        steady=lambda: 0.0, wait=lambda _: True, told=lambda _: None,
     )  # fmt: skip
     assert watch.exit_code == ExitCode.INCOMPLETE
+
+
+@pytest.mark.parametrize(
+    ("number", "more", "code"),
+    [
+        (1, [], 3),
+        (1, ["--last=1"], 0),
+        (1, ["--since=1h"], 3),
+        (1, ["--since=1h", "--last=1"], 3),
+        (0, ["--since=1h"], 3),
+        (0, ["--last=3"], 3),
+        (0, ["--last=2"], 0),
+    ],
+)
+def test_round_that_cannot_be_read_is_no_good_news(
+    tmp_path: Path, number: int, more: list[str], code: int
+) -> None:
+    """Of those that are asked about; one that lies before all of them is told and counts for
+    nothing."""
+    store, now = WatchStore(tmp_path), time.time()
+    for each in range(3):
+        store.add(Round(now + each, now + each, "identical", 0))
+    store.close()
+    with closing(sqlite3.connect(tmp_path / FILE)) as base, base:
+        base.execute("UPDATE rounds SET sum = 'x' WHERE number = ?", (number + 1,))
+    done = CliRunner().invoke(app, ["history", f"--reports={tmp_path}", *more])
+    assert done.exit_code == code
+    assert "1 rounds can't be read any more" in done.stderr
 
 
 @pytest.mark.slow

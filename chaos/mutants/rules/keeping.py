@@ -104,4 +104,28 @@ KEEPING = (
         masked=_READS_ONLY,
         tests=("tests/audit/test_watch.py",),
     ),
+    Mutant(
+        "what-was-read-of-another-file-is-kept",
+        "audit/keeping/remembering.py",
+        "        if not passes.is_of(place, stamp.file):\n            continue\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_KEEPING,
+    ),
+    Mutant(
+        "shared-file-voids-nothing",
+        "audit/keeping/remembering.py",
+        "        *(Cause.RETAINED_LATER, Cause.ALONE, Cause.CHECKPOINT_LOST),\n",
+        "        *(Cause.RETAINED_LATER, Cause.ALONE, Cause.CHECKPOINT_LOST, Cause.SHARED_FILE),\n",
+        masked=_READS_ONLY,
+        tests=_KEEPING,
+    ),
+    Mutant(
+        "believed-part-is-of-no-file",
+        "audit/keeping/recalling.py",
+        "digests, end, file=file)\n",
+        "digests, end)\n",
+        masked=_READS_ONLY,
+        tests=_KEEPING,
+    ),
 )
