@@ -35,10 +35,8 @@ SETTLED_S: Final = 2.0
 _OF_SURVEYS: Final = frozenset(
     {
         *(Cause.UNREACHABLE_NODE, Cause.UNREADABLE_REPLICA, Cause.EMPTY_REPLICA, Cause.SHORTER),
-        *(Cause.RETAINED_LATER, Cause.ALONE, Cause.CHECKPOINT_LOST, Cause.SHARED_FILE),
-        *(Cause.SAME_DISK, Cause.OVERTAKEN),
         *(Cause.RETAINED_LATER, Cause.ALONE, Cause.CHECKPOINT_LOST),
-        Cause.SAME_DISK,
+        *(Cause.SAME_DISK, Cause.OVERTAKEN),
         Cause.QUEUE_SIZE,
     }
 )
