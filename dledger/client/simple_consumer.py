@@ -158,7 +158,7 @@ class SimpleConsumer:
         except BaseException:
             self._kept.extendleft(reversed(kept))
             raise
-        found = [*(each.delivery for each in kept), *found]
+        found = [*(each.delivery for each in self._still_hidden(kept)), *found]
         self.keep(found[count:])
         return found[:count]
 
@@ -219,13 +219,18 @@ class SimpleConsumer:
     def _of_kept(self, count: int) -> list[_Kept]:
         """Up to so many of those that nobody was given, and that nobody else may have by now."""
         found: list[_Kept] = []
-        now_s = clock()
         while self._kept and len(found) < count:
-            kept = self._kept.popleft()
-            if now_s < kept.until_s:
-                found.append(kept)
+            found += self._still_hidden([self._kept.popleft()])
+        return found
+
+    def _still_hidden(self, kept: Sequence[_Kept]) -> list[_Kept]:
+        """Those that nobody else may have by now; the others aren't in hand any more."""
+        found, now_s = [], clock()
+        for each in kept:
+            if now_s < each.until_s:
+                found.append(each)
             else:
-                self._in_hand.pop(kept.delivery, None)
+                self._in_hand.pop(each.delivery, None)
         return found
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:

@@ -114,3 +114,17 @@ async def test_what_others_may_have_by_now_is_given_to_nobody() -> None:
     assert not waiting.done()
     consumer.asked[-1][0].set_result([again := consumer.delivery(0)])
     assert await waiting == [again]
+
+
+@async_test
+async def test_what_is_kept_is_not_given_once_the_acknowledgement_has_outlasted_it() -> None:
+    """Somebody else may have it by then, and be done with it."""
+    consumer = Received(invisible_s=0.2)
+    earlier = await consumer.cancelled(2)
+    earlier.set_result([consumer.delivery(0), consumer.delivery(1)])
+    await asyncio.sleep(0.01)
+    task = asyncio.ensure_future(consumer.receive(2, done=[consumer.delivery(9)]))
+    await asyncio.sleep(0.3)
+    late = consumer.delivery(2)
+    consumer.asked[-1][0].set_result([late])
+    assert await task == [late]

@@ -602,8 +602,16 @@ CLIENT = (
     Mutant(
         "kept-deliveries-are-given-when-others-have-them",
         "dledger/client/simple_consumer.py",
-        "            if now_s < kept.until_s:\n",
+        "            if now_s < each.until_s:\n",
         "            if True:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_KEPT,
+    ),
+    Mutant(
+        "kept-deliveries-are-given-however-long-the-acknowledgement-took",
+        "dledger/client/simple_consumer.py",
+        "*(each.delivery for each in self._still_hidden(kept))",
+        "*(each.delivery for each in kept)",
         masked=_NO_SUCH_CLIENT,
         tests=_KEPT,
     ),
