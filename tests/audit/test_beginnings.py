@@ -213,7 +213,7 @@ class Dropping:
         self._engine = LocalEngine()
         self.name, self.parallelism = self._engine.name, self._engine.parallelism
         self.task_bytes = 2 * BLOCK
-        self.width = self._engine.width
+        self.width, self.is_spread = self._engine.width, self._engine.is_spread
         self._steps, self._tasks, self._done = steps, list(tasks), 0
 
     def run(

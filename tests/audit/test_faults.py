@@ -490,7 +490,7 @@ def test_replica_written_and_deleted_while_it_is_read(three: ReplicaSet, engine:
         """An engine below which retention deletes a segment once the survey is over."""
 
         name, parallelism, task_bytes = engine.name, engine.parallelism, engine.task_bytes
-        width = engine.width
+        width, is_spread = engine.width, engine.is_spread
 
         def run(self, work, tasks, progress=lambda weight: None):  # type: ignore[no-untyped-def]
             result = engine.run(work, tasks, progress)
