@@ -34,7 +34,7 @@ from dledger.records.layout import UNITS_PER_FILE
 from store.commitlog import CommitLog, CommitLogOptions, FlushMode, RecoveryReport
 from store.consumequeue import OPEN_FILES, ConsumeQueues
 from store.directory import Birth, DataDirectory, Identity, born_now
-from store.errors import CorruptionFound
+from store.errors import CorruptionFound, StorageFailed
 from store.files import FileSystem, OsFiles
 from store.snapshot_files import SnapshotFiles, SnapshotHead
 from store.starting import opening
@@ -113,7 +113,8 @@ def recover(
 
 
 def _close(found: Opened) -> None:
-    with contextlib.closing(found.directory):
+    """The log is closed. That a flush has failed as well is no reason: another one is told."""
+    with contextlib.closing(found.directory), contextlib.suppress(StorageFailed):
         found.log.close()
 
 

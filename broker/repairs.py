@@ -233,6 +233,8 @@ class Repairs:
         place = self._log.damages.first_place()
         left = None if place is None else self._damage_in(place)
         if place is not None and left is not None and place not in self._places:
+            if not self._around.links() and not left.is_filler:
+                raise BeyondRepair(left.file, "nobody can be asked for it")
             rest = "what is left of rot across two files"
             self._add(place, left, CorruptionFound(str(place.path), place.start, "entries", rest))
 

@@ -28,7 +28,13 @@ from broker.state.layout import EARLIEST_BASE
 from broker.state.machine import MachineOptions, StateMachine
 from broker.state.queue_files import QueueFiles
 from store.commitlog import CommitLog
-from store.errors import CorruptionFound, NotARegularFile, SnapshotOfAnother, StorageFailed
+from store.errors import (
+    CorruptionFound,
+    NotARegularFile,
+    OutOfRange,
+    SnapshotOfAnother,
+    StorageFailed,
+)
 from store.files import FULL_ERRNOS
 from store.snapshot_files import SnapshotFiles, SnapshotHead, Unfinished
 from store.starting.errors import BaseMissing, BaseUnknown
@@ -401,12 +407,14 @@ class Base:
         try:
             with opened_own(self.files, self.log, self.disk_id, index) as (_, chunks):
                 return base_restored(chunks, options, level, queues)
-        except SnapshotUnknown as error:
+        except (OutOfRange, *REFUSALS) as error:
+            if self.log.start.index != index:
+                return self.machine(queues)  # it begins later by now: this runs beside that
+            if isinstance(error, OutOfRange):
+                raise
+            refused = BaseUnknown if isinstance(error, SnapshotUnknown) else BaseMissing
             file = str(self.files.path(index))
-            raise BaseUnknown(file, self.log.first_index, str(error)) from error
-        except REFUSALS as error:
-            file = str(self.files.path(index))
-            raise BaseMissing(file, self.log.first_index, str(error)) from error
+            raise refused(file, self.log.first_index, str(error)) from error
 
     def restored(self, chunks: Iterable[bytes]) -> StateMachine:
         """A machine with the state that these are, which was checked before."""

@@ -108,9 +108,9 @@ class Membership:
                 f"{MEMBERS_CHANGE_LEVEL} on: every member has to run a release that knows it, and "
                 "to be connected",
             )
-        self._check_programs(present)
         wanted = present
         if not is_so(present, change):
+            self._check_programs(present, change)
             is_committed = core.configuration_place.at <= core.commit_index
             check_alone(present, change, is_committed=is_committed)
             wanted = planned(present, change)
@@ -133,22 +133,23 @@ class Membership:
         epoch = EpochName.of(core.configuration.epoch.recoveries)
         return GroupLog(core.commit_index, self._digest_at, epoch)
 
-    def _check_programs(self, present: Configuration) -> None:
+    def _check_programs(self, present: Configuration, change: Change) -> None:
         """A program that was put back below the level in use applies nothing, and one of level 1
         would read a joint configuration as a simple one and lead by the wrong majority. Members
-        don't change beside it: whom they would need may be the one that can't serve.
+        don't change beside it: whom they would need may be the one that can't serve. It may go.
 
         Raises:
             BrokerError: BUSY, and whose program it is.
         """
         said = {name: link.level for name, link in self._links().items()}  # 0: isn't connected
         level = self._level()
-        older = sorted(name for name in present.members() if 0 < said.get(name, 0) < level)
+        staying = present.members() - set(change.remove)
+        older = sorted(name for name in staying if 0 < said.get(name, 0) < level)
         if older:
             raise BrokerError(
                 ErrorCode.BUSY,
                 f"{', '.join(older)}: the program knows less than level {level}, which the group "
-                "uses, and applies nothing; install the version of the others there",
+                "uses, and applies nothing; install the version of the others there, or stop it",
             )
 
     def _proposed(self, wanted: Configuration) -> Proposed:

@@ -211,7 +211,7 @@ class Attendance:
         self._check(wish)
         if not session:
             self._check_strategy(wish)
-            await self._check_style(wish)
+            await self._gate.denying_surely(self._styles.check(wish))
             refusal = await self._commands.join_group(_as_of(self._state.level.current, wish))
             if refusal is not None:
                 raise refused(refusal)
@@ -221,18 +221,6 @@ class Attendance:
             text = f"session {found.session} is about to end"
             raise BrokerError(ErrorCode.BUSY, text)
         return found
-
-    async def _check_style(self, wish: JoinWish) -> None:
-        """Returns if the group may be of the style that the member wants.
-
-        Raises:
-            BrokerError: see `Styles.check`.
-        """
-        try:
-            await self._styles.check(wish)
-        except BrokerError:
-            await self._gate.confirm()  # who leads by now may know that all of it is done
-            raise
 
     def _find(self, wish: JoinWish, session: int) -> Session:
         found = self._state.groups.members(wish.group).get(wish.member)

@@ -146,12 +146,15 @@ class Deliveries:
         topic = await self._topic(wish.group, wish.topic)
         if sum(desk.waiting for desk in self._desks.values()) >= self._max_waiting:
             raise BrokerError(ErrorCode.BUSY, f"{self._max_waiting} receivers wait, the limit")
+        return await self._gate.denying_surely(self._receive(wish, topic, call))
+
+    async def _receive(self, wish: Receive, topic: TopicState, call: Call) -> Received:
         try:
             await self._check_readable(topic)
-        except BrokerError:
+        except BrokerError as error:
             if not wish.settled:
                 raise
-            return await self._only_settled(wish, topic)
+            return await self._only_settled(wish, topic, error)
         desk = self._desk_for(wish, topic)
         settler = desk.settle(wish.settled) if wish.settled else None
         wanted = Wanted(
@@ -166,20 +169,30 @@ class Deliveries:
         try:
             handed = await self._handed(desk, receiver, self._pulls.hold_s(wish.hold_ms))
         except BrokerError as error:
-            if settler is None or error.traits.outcome is Outcome.MAY_HAVE_HAPPENED:
+            if error.traits.outcome is Outcome.MAY_HAVE_HAPPENED:
+                raise
+            if wish.is_again and error.traits.is_retriable:
+                raise _partly(error) from error  # it may have been given messages before
+            if settler is None:
                 raise
             handed = ()
+        if receiver.looks_back and not handed:
+            text = f"what attempt {wish.attempt_id.hex()} was given before can't be read now"
+            raise BrokerError(ErrorCode.LEADERSHIP_LOST, text)
         superseded = () if settler is None else await self._settled(settler, handed)
         self._pulls.account_handed_out(sum(len(each.records) for each in handed), call)
         return Received(handed, superseded, topic.incarnation)
 
-    async def _only_settled(self, wish: Receive, topic: TopicState) -> Received:
+    async def _only_settled(self, wish: Receive, topic: TopicState, error: BrokerError) -> Received:
         """The topic's messages can't be handed out. What was to be settled is settled all the same:
-        that was said of messages handed out before."""
+        that was said of messages handed out before. Who asks again may have been given some."""
         desk = self._desk_for(wish, topic)
         settler = desk.settle(wish.settled)
         self._set_to_work(desk)
-        return Received((), await self._settled(settler, ()), topic.incarnation)
+        superseded = await self._settled(settler, ())
+        if wish.is_again:
+            raise _partly(error) from error
+        return Received((), superseded, topic.incarnation)
 
     async def _handed(self, desk: Desk, receiver: Receiver, hold_s: float) -> tuple[Handed, ...]:
         """What comes while it is held. Whoever doesn't wait is looked after once, all the same."""
@@ -235,7 +248,12 @@ class Deliveries:
         if not settled:
             raise _invalid("nothing is to be settled")
         state = await self._topic(group, topic)
-        await self._gate.surely(lambda: self._check_known(group, state))
+        return await self._gate.denying_surely(self._settle(group, state, settled))
+
+    async def _settle(
+        self, group: str, state: TopicState, settled: tuple[Settlement, ...]
+    ) -> tuple[Superseded, ...]:
+        self._check_known(group, state)
         is_fifo = bool(self._state.deliveries.is_fifo(group, state.incarnation))
         desk = self._desk(group, state, is_fifo=is_fifo)
         settler = desk.settle(settled)
@@ -254,9 +272,7 @@ class Deliveries:
             is_denied = error.traits.outcome is Outcome.DID_NOT_HAPPEN
             if not is_denied or not (handed or settler.took_effect):
                 raise
-            told, text = error.failure, f"a part of it was done, and then: {error.message}"
-            code = ErrorCode.LEADERSHIP_LOST
-            raise BrokerError(code, text, leader=told.leader, term=told.term) from error
+            raise _partly(error) from error
 
     async def _surely(self, settler: Settler) -> tuple[Superseded, ...]:
         """What isn't settled; that may be said by who leads, as others know more by now."""
@@ -337,6 +353,12 @@ class Deliveries:
                     look = partial(self._reader.offset_by_time, ref, queue_id, time_ms)
                     found.append(self._soundness.read(look))
         return found
+
+
+def _partly(error: BrokerError) -> BrokerError:
+    """What is told where not all of a call was denied: the same attempt asks again."""
+    told, text = error.failure, f"a part of it was done, and then: {error.message}"
+    return BrokerError(ErrorCode.LEADERSHIP_LOST, text, leader=told.leader, term=told.term)
 
 
 def _check(wish: Receive) -> None:

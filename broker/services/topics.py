@@ -254,7 +254,10 @@ class Topics:
         """
         self._gate.check_writable()
         _check_own(topic.name)
-        state = await self._gate.surely(lambda: self._reader.topic(topic))
+        return await self._gate.denying_surely(self._update(topic, wish))
+
+    async def _update(self, topic: TopicRef, wish: QueueWish) -> Topic:
+        state = self._reader.topic(topic)
         found = TopicRef(state.name, state.incarnation)
         self._check_level(TOPIC_RULES_LEVEL, "read and write queues")
         wanted = wish.read_queues, wish.write_queues
@@ -337,7 +340,10 @@ class Topics:
         group = group_of(topic.name)
         if not group:
             _check_own(topic.name)
-        state = await self._gate.surely(lambda: self._reader.topic(topic))
+        await self._gate.denying_surely(self._delete(topic, group))
+
+    async def _delete(self, topic: TopicRef, group: str) -> None:
+        state = self._reader.topic(topic)
         # The command names what was found now: a later topic of the name is another one's.
         found = TopicRef(state.name, state.incarnation)
         if group:

@@ -381,29 +381,17 @@ def _check_book(book: Path, lines: int) -> None:
 
 def _handlings(process: str, book: Path) -> list[Handling]:
     """What a process' book says. A line that was cut short by SIGKILL is none."""
-    begun: dict[str, tuple[int, int | None]] = {}
-    found: list[Handling] = []
-    done: dict[str, int] = {}  # which of those found is the last that has done it
-
-    def close(value: str, ended_us: int, how: How) -> None:
-        begun_us, asked_us = begun.pop(value)
-        if how is How.DONE:
-            done[value] = len(found)
-        found.append(Handling(process, value, begun_us, ended_us, how, asked_us))
-
+    found: dict[int, Handling] = {}  # by the number of the call
     for line in map(json.loads, _lines(book)):
-        us, what, value = int(line["us"]), str(line["what"]), str(line["value"])
+        us, what, call = int(line["us"]), str(line["what"]), int(line["call"])
         if what == "begin":
-            if value in begun:
-                close(value, begun[value][0], How.OPEN)  # it was cancelled, and is tried again
-            begun[value] = us, line.get("asked")
+            value, asked_us = str(line["value"]), line.get("asked")
+            found[call] = Handling(process, value, us, us, How.OPEN, asked_us)
         elif what == "settled":
-            found[done[value]] = replace(found[done[value]], settled_us=us)
+            found[call] = replace(found[call], settled_us=us)
         else:
-            close(value, us, How(what))
-    for value, (us, _) in list(begun.items()):
-        close(value, us, How.OPEN)
-    return found
+            found[call] = replace(found[call], ended_us=us, how=How(what))
+    return list(found.values())
 
 
 def _lines(book: Path) -> list[bytes]:

@@ -5,9 +5,10 @@
 The book gets a line for each thing that happens to a message, before anything else does, so that a
 process that is killed has said how far it was:
 
-    {"us": 123456, "what": "begin", "value": "p0-1-17"}
+    {"us": 123456, "what": "begin", "value": "p0-1-17", "call": 18}
 
-`us` is the machine's monotonic clock in microseconds; `what` is begin, done, failed. A worker that
+`us` is the machine's monotonic clock in microseconds; `what` is begin, done, failed; `call` numbers
+the handler's calls, of which two may have the same message. A worker that
 is handed single messages says besides when it asked (`asked`), and writes `settled` when an
 acknowledgement was answered. A handler takes a few milliseconds, and fails now and then. The
 process works until SIGTERM or the end of its standard input, so it can't outlive who started it; it
@@ -24,9 +25,10 @@ import sys
 import time
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from chaos.checkers.deliveries import Style
 from dledger.client import (
@@ -82,9 +84,9 @@ class Book:
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def write(self, what: str, value: str, **more: int) -> None:
+    def write(self, what: str, value: str, call: int, **more: int) -> None:
         """One more line."""
-        line = {"us": now_us(), "what": what, "value": value, **more}
+        line = {"us": now_us(), "what": what, "value": value, "call": call, **more}
         os.write(self._descriptor, json.dumps(line).encode() + b"\n")
 
 
@@ -101,28 +103,37 @@ def options_of(task: Task) -> PushOptions:
     )
 
 
+class Done(NamedTuple):
+    """A message that a call of the handler has done."""
+
+    value: str
+    call: int
+
+
 class Work:
     """What is done with a message, whoever gave it."""
 
     def __init__(self, task: Task) -> None:
         self.book = Book(task.book)
         self._chance = Random(task.seed)
+        self._calls = count()
 
-    async def do(self, message: Message, **more: int) -> str:
-        """The message's value, once it is done.
+    async def do(self, message: Message, **more: int) -> Done:
+        """Returns once it is done.
 
         Raises:
             HandlerFailed: now and then.
         """
         value = message.body.rstrip(b" ").decode()
-        self.book.write("begin", value, **more)
+        call = next(self._calls)
+        self.book.write("begin", value, call, **more)
         is_long = self._chance.random() < LONG_SHARE
         await asyncio.sleep(self._chance.uniform(0, LONG_WORK_S if is_long else WORK_S))
         if self._chance.random() < FAILING_SHARE:
-            self.book.write("failed", value)
+            self.book.write("failed", value, call)
             raise HandlerFailed(value)
-        self.book.write("done", value)
-        return value
+        self.book.write("done", value, call)
+        return Done(value, call)
 
 
 async def push(client: Client, task: Task, doing: Work) -> None:
@@ -146,7 +157,7 @@ class Worker:
         self._consumer = consumer
         self._doing = doing
         self._lets_ride = lets_ride
-        self._done: dict[Delivery, str] = {}  # not known to be acknowledged
+        self._done: dict[Delivery, Done] = {}  # not known to be acknowledged
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Until it is to stop; then nothing that it had in hand is left."""
@@ -187,8 +198,8 @@ class Worker:
 
     def _settled(self, deliveries: Sequence[Delivery]) -> None:
         for each in deliveries:
-            if (value := self._done.pop(each, None)) is not None:
-                self._doing.book.write("settled", value)
+            if (done := self._done.pop(each, None)) is not None:
+                self._doing.book.write("settled", *done)
 
 
 async def receive(client: Client, task: Task, doing: Work) -> None:

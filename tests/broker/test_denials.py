@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from broker.errors import TRAITS, BrokerError, ErrorCode, Failure
+from broker.leader.deliveries.asking import Settlement
 from broker.services.consumers import MoveWish, To
+from broker.services.deliveries import Receive
 from broker.services.gate import ABSENCES, Gate
 from broker.services.messages import PullRequest
 from broker.services.retries import FailedMessage, SendBack
@@ -21,6 +23,8 @@ from broker.services.updates import QueueOf
 from broker.state.groups import Settings
 from broker.state.registration import Registration
 from broker.state.topics import TopicRef
+from dledger.wire.commands_pb2 import SETTLING_FINISHED
+from tests.broker.asked import EndlessCall
 from tests.broker.leader import batch
 from tests.broker.test_held_back import Shop, T
 from tests.node.world import WorldNode
@@ -70,6 +74,13 @@ def failed(shop: TakenOver, offset: int, *, rejected: bool = False) -> SendBack:
     return SendBack("g", "a", shop.member.session, (message,))
 
 
+OF_NOBODY = Settlement(0, 1, 0, 1, SETTLING_FINISHED, 0)
+
+
+def receive_of(group: str) -> Receive:
+    return Receive(group, T, False, b"attempt1", False, 1, 0, 0, 60_000, 0, 0, ())
+
+
 Ask = Callable[[TakenOver, Services], Coroutine[Any, Any, Any]]
 ASKED: dict[str, Ask] = {
     "send back": lambda shop, to: to.retries.send_back(failed(shop, 1)),
@@ -84,6 +95,9 @@ ASKED: dict[str, Ask] = {
     "retain": lambda _, to: to.topics.retain(NEW, 1),
     "update": lambda _, to: to.topics.update(NEW, Numbers(8, 8)),
     "delete": lambda _, to: to.topics.delete(NEW),
+    "receive": lambda _, to: to.deliveries.receive(receive_of("g"), EndlessCall()),
+    "settle": lambda _, to: to.deliveries.settle("g", T, (OF_NOBODY,)),
+    "shrink": lambda _, to: to.topics.update(T, Numbers(2, 2)),
     "describe": lambda _, to: to.topics.describe(NEW),
     "move": lambda _, to: to.consumers.move(MoveWish("g", NEW, (), To.LAST)),
     "clone": lambda _, to: to.consumers.clone("nobody", "g"),

@@ -11,12 +11,13 @@ import pytest
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.budget import ANSWER_BYTES
-from broker.leader.deliveries.asking import Settlement
+from broker.leader.deliveries.asking import Receiver, Settlement
+from broker.leader.deliveries.choosing import Choice
 from broker.leader.deliveries.desk import Desk
 from broker.leader.units import UnitResult
-from broker.services.deliveries import Receive, Received
+from broker.services.deliveries import Deliveries, Receive, Received
 from broker.services.gate import Gate
-from broker.state.topic_permissions import Permission
+from broker.state.topic_permissions import USUAL, Permission
 from broker.state.topics import TopicRef
 from dledger.outcome import Outcome
 from dledger.wire.commands_pb2 import SETTLING_FINISHED
@@ -43,6 +44,16 @@ class Filled(Shop):
         wish = Receive("g", T, False, attempt, False, count, 0, hold_ms, 60_000, 0, 0, settled)
         received = self.services.deliveries.receive(wish, EndlessCall())
         return self.room.world.run(self.room.leader, received)
+
+    def again(self, attempt: int, *settled: Settlement) -> Received | BrokerError:
+        """The same attempt, which asks once more."""
+        number = attempt.to_bytes(8, "big")
+        wish = Receive("g", T, False, number, True, 1, 0, 300, 60_000, 0, 0, settled)
+        try:
+            receiving = self.services.deliveries.receive(wish, EndlessCall())
+            return self.room.world.run(self.room.leader, receiving)
+        except BrokerError as error:
+            return error
 
     def refused(self, *settled: Settlement) -> BrokerError:
         with pytest.raises(BrokerError) as told:
@@ -187,3 +198,76 @@ def test_who_was_handed_something_and_cannot_be_told_all_of_it_is_in_doubt(
     assert told.traits.outcome is Outcome.MAY_HAVE_HAPPENED
     shop.receive(count=3)
     assert shop.refused(finishing(first, wrongly=True)).code is code, "nothing was left for it"
+
+
+def is_in_doubt(told: Received | BrokerError) -> bool:
+    return isinstance(told, BrokerError) and told.traits.outcome is Outcome.MAY_HAVE_HAPPENED
+
+
+def test_an_attempt_that_asks_again_is_not_told_of_nothing_where_nothing_can_be_given() -> None:
+    """It has messages, whose answer was lost; it asks until it is given them."""
+    shop = Filled()
+    first = shop.receive()
+    second = shop.receive()
+    left = shop.budget.left_bytes
+    shop.budget.take(left)
+    assert is_in_doubt(shop.again(2, finishing(first)))
+    shop.budget.give_back(left)
+    node = shop.room.leader
+    shop.room.world.run(node, shop.services.topics.permit(T, int(Permission.WRITE)))
+    assert is_in_doubt(shop.again(2, finishing(first)))
+    shop.room.world.run(node, shop.services.topics.permit(T, int(USUAL)))
+    told = shop.again(2, finishing(first))
+    assert isinstance(told, Received)
+    assert told.handed == second.handed
+
+
+def test_what_an_attempt_was_given_and_cannot_be_read_now_is_not_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others are given what can be: nothing is refused, and still its own isn't there."""
+    shop = Filled()
+    first, second = shop.receive(), shop.receive()
+    give_the_same = Choice._give_the_same
+
+    async def unreadable(*args: Any) -> None:
+        raise BrokerError(ErrorCode.NOT_READY, "it is being repaired")
+
+    monkeypatch.setattr(Choice, "_give_the_same", unreadable)
+    deliveries, node = shop.services.deliveries, shop.room.leader
+    again = Receive("g", T, False, (2).to_bytes(8, "big"), True, 1, 0, 0, 60_000, 0, 0, ())
+    other = Receive("g", T, False, b"another1", False, 1, 0, 300, 60_000, 0, 0, ())
+
+    async def both() -> tuple[Received | BaseException, ...]:
+        # They come together, while an entry is on its way.
+        settling = asyncio.ensure_future(deliveries.settle("g", T, (finishing(first),)))
+        await asyncio.sleep(0)
+        asked = (deliveries.receive(each, EndlessCall()) for each in (again, other))
+        told, given = await asyncio.gather(*asked, return_exceptions=True)
+        await settling
+        return told, given
+
+    told, given = shop.room.world.run(node, both())
+    assert isinstance(given, Received)
+    assert len(given.handed) == 1
+    assert isinstance(told, BrokerError)
+    assert is_in_doubt(told)
+    monkeypatch.setattr(Choice, "_give_the_same", give_the_same)
+    at_last = shop.again(2)
+    assert isinstance(at_last, Received)
+    assert at_last.handed == second.handed
+
+
+def test_a_hold_that_ends_before_its_own_could_be_read_has_not_brought_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is looked after with others, who are given something: nobody is refused."""
+    shop = Filled()
+
+    async def ended(deliveries: Deliveries, desk: Desk, receiver: Receiver, _: float) -> Any:
+        desk.withdraw(receiver)
+        return ()
+
+    monkeypatch.setattr(Deliveries, "_handed", ended)
+    assert is_in_doubt(shop.again(1))
+    assert shop.receive() == Received((), (), shop.room.machine.topics["t"].incarnation)

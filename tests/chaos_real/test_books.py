@@ -52,7 +52,7 @@ def crew_with_books(folder: Path, values: list[str]) -> Crew:
             made._processes.append(Process(group, member, number, ended, book, 0))
         done = [each for each in values if group != "any-order" or each != FORGOTTEN]
         events = [
-            {"us": 2 * at + (what == "done"), "what": what, "value": value}
+            {"us": 2 * at + (what == "done"), "what": what, "value": value, "call": at}
             for at, value in enumerate(done)
             for what in ("begin", "done")
         ]

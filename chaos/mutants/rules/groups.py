@@ -537,7 +537,7 @@ GROUPS = (
     Mutant(
         "style-changed-while-messages-that-failed-come-again",
         "broker/services/attendance.py",
-        "            await self._check_style(wish)\n",
+        "            await self._gate.denying_surely(self._styles.check(wish))\n",
         "",
         masked="no simulated group changes its style",
         tests=("tests/broker/test_styles.py",),

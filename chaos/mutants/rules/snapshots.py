@@ -217,8 +217,8 @@ SNAPSHOTS = (
     Mutant(
         "base-of-a-later-level-told-as-lost",
         "broker/snapshots.py",
-        "        except SnapshotUnknown as error:\n",
-        "        except EOFError as error:\n",
+        "refused = BaseUnknown if isinstance(error, SnapshotUnknown) else BaseMissing",
+        "refused = BaseMissing",
         masked="no program of a simulated group is ever put back",
         tests=("tests/node/test_older_programs.py",),
     ),
