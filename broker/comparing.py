@@ -47,6 +47,7 @@ PAUSE_S: Final = 1.0  # from the end of one inquiry to the next one's beginning
 LOOK_AGAIN_ROUNDS: Final = 20  # of waiting, from one look at those that differ to the next
 OUTVOTED_ROUNDS: Final = 2  # in a row, until it is believed
 QUIET_ROUNDS: Final = 4  # in which nobody differs, until what was suspected is forgotten
+PLACES: Final = 16  # that are compared in one round of asking, the last one first
 HALVING_TRIES: Final = 4  # to be answered about one entry, by whoever of the majority
 SLICE_BYTES: Final = 256 << 10  # of the own log, read in a turn: about a millisecond
 NOT_HELD: Final = Place(0, 0, 0)  # of a peer whose log begins behind what it was asked for
@@ -239,7 +240,12 @@ class Comparison:
             return None
         told = await self._ask_all(self._around.links(), own)
         found: _Found | None = None
-        for index in sorted({place.index for place in told.values()}, reverse=True):
+        left = {place.index for place in told.values()}
+        for _ in range(PLACES):
+            if not left:
+                break
+            index = max(left)
+            left.remove(index)
             own = self._place(index)
             if own is None:
                 continue
@@ -254,7 +260,30 @@ class Comparison:
             if standing is not Standing.OPEN:
                 return latest
             found = latest if found is None or latest.others else found
+            left.update(filter(None, (self._before(own, place) for place in here.values())))
         return found
+
+    def _before(self, own: Place, place: Place) -> int:
+        """The last entry here that somebody may hold as well who has one of another term at that
+        place: further down nobody's tail hides whose log is wrong. 0: none that is known."""
+        if place.term == own.term:
+            return 0
+        most = min(place.term, own.term - 1)  # the terms of what both may hold
+        low, high = self._lowest(), own.index
+        try:
+            if self._around.term_at(low) > most:
+                return 0
+            while high - low > 1:  # terms don't fall
+                middle = (low + high) // 2
+                if self._around.term_at(middle) > most:
+                    high = middle
+                else:
+                    low = middle
+        except CorruptionFound as error:
+            if not self._around.is_mended(error):
+                raise
+            return 0
+        return low
 
     def _place(self, index: int) -> Place | None:
         """The entry here; None where it isn't held, or can't be read."""

@@ -55,7 +55,8 @@ def what_is_old_has_gone(world: World) -> bool:
         if node.life is None or node.altered_from:
             continue
         log, machine = node.life.replica.log, node.life.replica.machine
-        if log.first_index > log.last_index:
+        # A full disk once refused a queue's sync: nothing goes here until the node is started anew.
+        if log.first_index > log.last_index or node.life.replica.housekeeping.is_checkpoint_held:
             continue
         first = log.position_of(log.first_index)
         last = log.ends_by(first - first % size + size)

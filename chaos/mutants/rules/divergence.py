@@ -11,6 +11,14 @@ _MEMBERS = ("tests/node/test_comparing.py",)
 _ALONE = "in a run whoever is wrong is one, and a majority says so to all"
 
 DIVERGENCE = (
+    Mutant(
+        "whose-log-is-wrong-hidden-by-a-tail",
+        "broker/comparing.py",
+        "left.update(filter(None, (self._before(own, place)",
+        "left.update(filter(None, (0 and self._before(own, place)",
+        masked="of a thousand seeds one has a tail like that",
+        tests=("tests/broker/test_comparing_tails.py",),
+    ),
     # --- who finds out ---
     Mutant(
         "contradictions-ask-nobody",
