@@ -103,10 +103,10 @@ class WarmProgram:
         self.path = self._folder / "socket"
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "dledger_cli.warm", str(self.path), *preloaded],
+            bufsize=0,  # a buffer has a lock, which a fork would find held by a thread that is gone
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # threads aren't taken along by forks
             start_new_session=True,  # Ctrl-C is for the test; this acts when that has ended
         )
@@ -122,7 +122,8 @@ class WarmProgram:
         assert self._process.stdout is not None
         if not self._process.stdout.readline():
             _, said = self._process.communicate()
-            raise GroupFailed(f"dledger can't be started: {said.strip()}")
+            text = said.decode("utf-8", errors="replace").strip()
+            raise GroupFailed(f"dledger can't be started: {text}")
         self.remove_in_the_end(self._folder)
 
     @property

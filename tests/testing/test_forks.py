@@ -57,6 +57,30 @@ with BrokerGroup(nodes=1) as group:
     assert group.kill() == "n1"
 """
 
+FORK_MEANWHILE = """
+import os, signal, sys, threading, time
+from dledger.testing.warm import WarmProgram
+begun = []
+starting = threading.Thread(target=lambda: begun.append(WarmProgram()))
+starting.start()
+while sys._current_frames()[starting.ident].f_code.co_name != "_begun":
+    time.sleep(0.001)
+time.sleep(0.05)  # it waits for the imports now
+child = os.fork()
+if child == 0:
+    os._exit(0)
+deadline = time.monotonic() + 20
+ended = 0
+while not ended and time.monotonic() < deadline:
+    time.sleep(0.01)
+    ended, _ = os.waitpid(child, os.WNOHANG)
+if not ended:
+    os.kill(child, signal.SIGKILL)
+starting.join()
+assert ended, "the child hangs in fork()"
+assert begun[0].run("version").returncode == 0
+"""
+
 
 @contextmanager
 def with_living_child() -> Iterator[tuple[subprocess.Popen[str], Path, Path]]:
@@ -118,3 +142,8 @@ def test_a_forked_child_that_ends_ends_nothing_else() -> None:
 def test_a_forked_child_has_a_warm_process_of_its_own() -> None:
     """For groups of its own; that of the parent it can still ask."""
     ran(CHILD_WITH_A_GROUP)
+
+
+def test_a_child_may_be_forked_while_a_warm_process_starts() -> None:
+    """Another thread waits for its imports; the child closes what that one reads from."""
+    ran(FORK_MEANWHILE)

@@ -41,6 +41,13 @@ LEASHES = (
         f"{_FORKS}test_a_forked_child_has_a_warm_process_of_its_own",
     ),
     _mutant(
+        "read-under-a-lock",
+        _WARM,
+        "bufsize=0,",
+        "bufsize=-1,",
+        f"{_FORKS}test_a_child_may_be_forked_while_a_warm_process_starts",
+    ),
+    _mutant(
         "forked-children-end-groups",
         _GROUP,
         "if not self._is_open or os.getpid() != self._owner:",
