@@ -31,6 +31,7 @@ from typing import Any, Final
 import numpy as np
 
 from audit.engines.engine import Engine, Progress, no_progress
+from audit.engines.placed import placed_here
 from audit.errors import EngineUnavailable, ExportUnderWay, UsageMistake
 from audit.reading.replica import Replica
 from audit.reading.survey import check_reaches, check_topics, committed_log
@@ -143,13 +144,16 @@ def export_messages(
     Raises:
         UsageMistake: the target holds something else, or messages of another broker group or of
             other topics; the replica has no message of one of `topics`, or lacks what comes next;
-            what the engine wrote isn't there, as it has another folder under the target's name.
+            what the engine wrote isn't there, as it has another folder under the target's name;
+            the replica lies on another machine than this one, and the engine's are several.
+        NotBesideFiles: nobody reads the replica's files on its machine.
         ExportUnderWay: another run is at work there.
         EngineUnavailable: pyarrow isn't installed.
         LogDamaged: the replica's log is damaged; nothing of this run counts as done.
         OtherLog: what is exported is another log's.
     """
     _require_pyarrow()
+    engine = placed_here(engine, replica.id, replica.host)
     target = target.absolute()
     log, left_out = readable(committed_log(replica), includes_deleted=includes_deleted)
     check_topics(log, topics)

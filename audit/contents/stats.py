@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from audit.contents.timeline import Timeline
 from audit.engines.engine import Engine, Progress, no_progress
+from audit.engines.placed import placed_here
 from audit.reading.replica import Replica
 from audit.reading.survey import check_topics, committed_log
 from dledger.reading.columns import Bodies, Cuts, Words
@@ -121,9 +122,12 @@ def sum_log(
         includes_deleted: messages of topics that have been deleted by now, too, under their names.
 
     Raises:
-        UsageMistake: the replica holds no log, or no message of one of `topics`.
+        UsageMistake: the replica holds no log, or no message of one of `topics`, or lies on another
+            machine than this one, and the engine's are several.
+        NotBesideFiles: nobody reads its files on its machine.
         LogDamaged: its log is damaged.
     """
+    engine = placed_here(engine, replica.id, replica.host)
     log = committed_log(replica)
     check_topics(log, topics)
     log, left_out = readable(log, includes_deleted=includes_deleted)

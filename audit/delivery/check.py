@@ -112,10 +112,13 @@ def audit_delivery(
             they may go on being written: `sizes_of`; as they are now if nobody says.
 
     Raises:
-        UsageMistake: a history can't be used, or no replica holds a log.
+        UsageMistake: a history can't be used, or no replica holds a log, or theirs lie on hosts of
+            their own and tasks run anywhere.
         LogDamaged: the log lacks a segment, or can't be read to its end.
     """
     started = time.monotonic()
+    if engine.is_spread:
+        _check_read_anywhere(replicas)
     sizes = sizes_of(histories)
     size, ends = sum(sizes), tuple(sizes if ends is None else ends)
     replica, log = _furthest(replicas)
@@ -237,6 +240,20 @@ def _read_log(task: DeliveryTask, story: Story) -> dict[QueueKey, LoggedQueue]:
                         queues[key] = task.log_of(key)
                     queues[key].add(int(offset), value_of(payload_of(body)))
     return queues
+
+
+def _check_read_anywhere(replicas: Sequence[Replica]) -> None:
+    """No replica's files are on a machine of theirs: other machines have another one's there.
+
+    Raises:
+        UsageMistake: some are.
+    """
+    if places := [f"{each.id} on {each.host}" for each in replicas if each.host]:
+        raise UsageMistake(
+            f"{', '.join(places)}: on a cluster a delivery audit's tasks run anywhere. Of files "
+            "that every executor can read name no host (--replica NAME=PATH); else --engine local "
+            "reads them where they lie"
+        )
 
 
 def _furthest(replicas: Sequence[Replica]) -> tuple[Replica, Survey]:

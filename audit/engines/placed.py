@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final, Generic
 
 from audit.engines.engine import Engine, Progress, R, T, Task, no_progress
-from audit.errors import NotBesideFiles
+from audit.errors import NotBesideFiles, UsageMistake
 from dledger.reading.files import machine
 
 MAX_IDLE_ROUNDS: Final = 3  # in a row in which no task came to its machine; then none will
@@ -150,6 +150,21 @@ class PlacedEngine:
             if host is None or self._machines.setdefault(host, ran.machine) == ran.machine:
                 taken[number] = ran.results
         return taken
+
+
+def placed_here(engine: Engine, replica: str, host: str | None) -> Engine:
+    """The engine, for who reads the replica by itself, too, to tell what its tasks have to read.
+
+    Raises:
+        UsageMistake: what lies here at the replica's path is another one's.
+    """
+    if host is not None and engine.is_spread and not is_this_machine(host):
+        raise UsageMistake(
+            f"{replica} lies on {host}, and this command reads its log as well as the executors "
+            "do: run it there, or, of files that can be read everywhere, name no host "
+            "(--replica NAME=PATH)"
+        )
+    return placed(engine)
 
 
 def placed(engine: Engine) -> Engine:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from audit.contents.export import export_messages
+from audit.contents.stats import sum_log
+from audit.delivery.check import audit_delivery
 from audit.engines import placed
 from audit.engines.engine import LocalEngine
 from audit.engines.placed import PlacedEngine, is_this_machine
 from audit.engines.spark import names_of
-from audit.errors import NotBesideFiles
+from audit.errors import NotBesideFiles, UsageMistake
 from audit.proof.findings import Cause, Verdict
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Report
@@ -21,6 +25,7 @@ from dledger.outcome import ExitCode
 from dledger.reading import files
 from tests.audit.replicas import BLOCK, ReplicaSet
 from tests.audit.test_scope import zero_units
+from tests.audit.test_table import expected_rows
 
 NAMES = ("n1", "n2", "n3")
 PASSES = ("survey", "digest_blocks", "scan_segment", "read_chains", "check_ends", "judge_start")
@@ -44,6 +49,7 @@ class Hosts(LocalEngine):
         self._chosen = chosen
         self._path = next(iter(three.paths.values())).parent / "data"
         self._here = ""
+        self.been: list[str] = []
         self._times: Counter[tuple[str, object]] = Counter()
         for module in (placed, files):
             patch.setattr(module, "machine", lambda: self._here)
@@ -53,15 +59,20 @@ class Hosts(LocalEngine):
     def replicas(self) -> list[Replica]:
         return [Replica(name, str(self._path), f"host-{name}") for name in NAMES]
 
+    def go_to(self, name: str) -> None:
+        """This process is on that machine now."""
+        self.been.append(name)
+        self._here = name
+        self._path.unlink(missing_ok=True)
+        self._path.symlink_to(self._three.paths[name])
+
     def run(self, work, tasks, progress=lambda weight: None):  # type: ignore[no-untyped-def]
         done = []
         name = (work.args[0] if isinstance(work, partial) else work).__name__
         for task in tasks:
             key = name, getattr(task, "task", task)
             self._times[key] += 1
-            self._here = self._chosen(name, task.host.removeprefix("host-"), self._times[key])
-            self._path.unlink(missing_ok=True)
-            self._path.symlink_to(self._three.paths[self._here])
+            self.go_to(self._chosen(name, task.host.removeprefix("host-"), self._times[key]))
             done += super().run(work, [task], progress)
         return done
 
@@ -120,6 +131,57 @@ def test_two_replicas_of_a_host_are_read_on_one_machine(
     tasks = [Where("host-n2"), Where("host-n2")]
     assert PlacedEngine(hosts).run(where, tasks) == ["n3", "n3"]
     assert next(order, None) is None
+
+
+def read_by(hosts: Hosts, replica: Replica, target: Path, command: str) -> int:
+    """How many messages the command finds."""
+    if command == "export":
+        return export_messages(replica, target / "out", hosts).messages
+    return sum(each.messages for each in sum_log(replica, hosts).queues.values())
+
+
+@pytest.mark.parametrize("command", ["export", "stats"])
+def test_messages_are_read_on_their_replicas_machine(
+    three: ReplicaSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """A task that came to n1's, whose log is rotten, is given out again."""
+    pytest.importorskip("pyarrow", reason="the audit extra is not installed")
+    three.flip("n1", three.header_of(after=20_000).physical_offset + 70)
+    hosts = Hosts(three, monkeypatch, stolen(None))
+    hosts.go_to("n2")
+    replica = hosts.replicas[1]
+    assert read_by(hosts, replica, tmp_path, command) == len(expected_rows(three))
+    assert NAMES[0] in hosts.been
+    nowhere = Hosts(three, monkeypatch, stolen(None, times=1 << 30))
+    nowhere.go_to("n2")
+    with pytest.raises(NotBesideFiles):
+        read_by(nowhere, replica, tmp_path / "nowhere", command)
+
+
+@pytest.mark.parametrize("command", ["export", "stats"])
+def test_a_command_reads_no_replica_of_another_machine(
+    three: ReplicaSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """What lies at its path here would tell its executors what to read."""
+    pytest.importorskip("pyarrow", reason="the audit extra is not installed")
+    hosts = Hosts(three, monkeypatch, lambda work, of, time: of)
+    hosts.go_to("n1")
+    with pytest.raises(UsageMistake, match="n2 lies on host-n2, and this command reads its log"):
+        read_by(hosts, hosts.replicas[1], tmp_path, command)
+    assert not (tmp_path / "out").exists()
+
+
+def test_tasks_that_run_anywhere_read_no_host(
+    three: ReplicaSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a delivery audit do on a cluster; on the local engine all of it is here."""
+    history = tmp_path / "history.jsonl"
+    history.write_text("")
+    hosts = Hosts(three, monkeypatch, lambda work, of, time: of)
+    with pytest.raises(UsageMistake, match="n1 on host-n1, n2 on host-n2, n3 on host-n3: on a"):
+        audit_delivery(hosts.replicas, [str(history)], hosts)
+    named = Replica("n1", str(three.paths["n1"]), "x.invalid")
+    assert audit_delivery([named], [str(history)], LocalEngine(processes=1)).replica == "n1"
 
 
 class Where:
