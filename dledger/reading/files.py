@@ -79,7 +79,8 @@ def name_of_file(found: os.stat_result) -> str:
 
 @cache
 def machine() -> str:
-    """Which machine this is, until it is started again."""
+    """Which machine this is, until it is started again. Its containers are no others: they have one
+    kernel, which numbers their disks."""
     try:
         with opened(_BOOT) as descriptor:
             return read_at(descriptor, 64, 0).decode("ascii", errors="replace").strip()

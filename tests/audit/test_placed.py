@@ -133,6 +133,21 @@ def test_two_replicas_of_a_host_are_read_on_one_machine(
     assert next(order, None) is None
 
 
+@pytest.mark.parametrize("name", [*PASSES[1:4], None])
+def test_containers_of_one_kernel_are_several_machines(
+    three: ReplicaSet, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    """Each later task is asked for the host's name, too, and not the first alone."""
+    zero_units(three.paths["n2"], "orders@1/0", 3, 5)
+    three.flip("n2", three.header_of(after=20_000).physical_offset + 70)
+    hosts = Hosts(three, monkeypatch, stolen(name))
+    for module in (placed, files):
+        monkeypatch.setattr(module, "machine", lambda: "the kernel")
+    report = audit(hosts)
+    assert {each.replicas for each in report.findings} == {("n2",)}
+    assert {each.cause for each in report.findings} >= {Cause.QUEUE_MISSING, Cause.BAD_CRC}
+
+
 def read_by(hosts: Hosts, replica: Replica, target: Path, command: str) -> int:
     """How many messages the command finds."""
     if command == "export":
@@ -212,6 +227,20 @@ def test_local_engine_asks_for_no_name(three: ReplicaSet) -> None:
 )
 def test_machine_knows_its_own_addresses(host: str, is_it: bool) -> None:
     """TEST-NET-1 is nobody's."""
+    assert is_this_machine(host) is is_it
+
+
+@pytest.mark.parametrize(
+    ("host", "is_it"), [("127.0.0.1", True), ("127.0.0.9", True), ("192.0.2.1", False)]
+)
+def test_an_address_that_may_be_had_for_others_is_not_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, is_it: bool
+) -> None:
+    """Where `ip_nonlocal_bind` is set, as beside floating addresses, any one can be bound."""
+    allowed = tmp_path / "ip_nonlocal_bind"
+    allowed.write_text("1\n")
+    monkeypatch.setattr(placed, "NONLOCAL", dict.fromkeys(placed.NONLOCAL, str(allowed)))
+    monkeypatch.setattr(placed, "_can_be_bound", lambda family, address: True)
     assert is_this_machine(host) is is_it
 
 

@@ -35,6 +35,22 @@ AUDITING = (
         tests=_PLACED,
     ),
     Mutant(
+        "containers-of-a-kernel-are-one-machine",
+        "audit/engines/placed.py",
+        "    if placed.machine and placed.machine != here:\n        return False\n",
+        "    if placed.machine:\n        return placed.machine == here\n",
+        masked=_READS_ONLY,
+        tests=_PLACED,
+    ),
+    Mutant(
+        "address-that-can-be-bound-is-its-own",
+        "audit/engines/placed.py",
+        "    return not _any_can_be_bound(family) or _is_spoken_from(family, address)\n",
+        "    return True\n",
+        masked=_READS_ONLY,
+        tests=_PLACED,
+    ),
+    Mutant(
         "export-is-read-wherever-tasks-are",
         "audit/contents/export.py",
         "    engine = placed_here(engine, replica.id, replica.host)\n",
