@@ -20,7 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from audit.commands.outcome import check_target, errors_told, make_folder, parse_size, write_page
 from audit.commands.selection import run_audit, wanted_replicas
-from audit.commands.watching import Bounds, Watch, WatchMetrics
+from audit.commands.watching import Bounds, Watch, WatchMetrics, in_words
 from audit.engines.choice import EngineName
 from audit.engines.package import TASKS
 from audit.errors import UsageMistake
@@ -148,13 +148,13 @@ class _Kept:
         try:
             rounds, _ = read_history(self._folder)
             write_page(self._folder / TREND, render_trend(rounds, str(self._folder)))
-        except (UsageMistake, OSError) as error:
-            problems.append(f"no trend page: {error}")
+        except Exception as error:  # noqa: BLE001 - The store has the round.
+            problems.append(f"no trend page: {in_words(error)}")
         if self._file is not None:
             try:
                 write_to_textfile(str(self._file), self._registry)
-            except OSError as error:
-                problems.append(f"no metrics in {self._file}: {error}")
+            except Exception as error:  # noqa: BLE001 - as above
+                problems.append(f"no metrics in {self._file}: {in_words(error)}")
         return problems
 
 

@@ -2,10 +2,11 @@
 
 An audit that fails (nodes that don't answer, a directory that is gone, an error that nobody
 foresaw, which leaves its traceback) is counted and tried again next time: a watch must outlive what
-it watches. Only the first one may end it, by a mistake of
-whoever started it (exit code 2), which no waiting mends. Of the reports without findings the last
-`kept` stay, and of those with findings as many: a good round displaces no bad one. Only files that
-a watch names are ever touched. Audits never overlap.
+it watches, and a round that can't be shown or kept, of which its line and the metrics tell all the
+same. Only the first audit may end it, by a mistake of whoever started it (exit code 2), which no
+waiting mends. Of the reports without findings the last `kept` stay, and of those with findings as
+many: a good round displaces no bad one. Only files that a watch names are ever touched. Audits
+never overlap.
 """
 
 from __future__ import annotations
@@ -131,6 +132,14 @@ class Bounds:
     seconds: float = 0
 
 
+def in_words(error: Exception) -> str:
+    """What a round's line says of it; one that nobody foresaw leaves its traceback."""
+    if isinstance(error, AuditError | OSError):
+        return str(error)
+    traceback.print_exception(error)
+    return repr(error)
+
+
 class Watch:
     """Audits again and again.
 
@@ -211,10 +220,7 @@ class Watch:
         except Exception as error:
             if is_first and isinstance(error, AuditError) and error.exit_code == ExitCode.USAGE:
                 raise
-            why = str(error)
-            if not isinstance(error, AuditError | OSError):
-                traceback.print_exception(error)
-                why = repr(error)
+            why = in_words(error)
             self._metrics.failed()
             # Nothing was found, and nothing is known either: as when nobody answers.
             each = failed_round(begun, self._clock(), why, ExitCode.INCOMPLETE)
@@ -234,15 +240,18 @@ class Watch:
             self._write(f"{name}.json", json.dumps(report_as_json(audited.report), indent=1))
             self._write(f"{name}.html", render_page(audited))
             self._remove_old(name)
-        except OSError as error:  # The metrics have the verdict, and the next report may be kept.
-            return f"{audited.report.verdict}: no report: {error}"
+        except Exception as error:  # noqa: BLE001 - The metrics have the verdict.
+            return f"{audited.report.verdict}: no report: {in_words(error)}"
         return f"{audited.report.verdict}: {self._folder / name}.html"
 
     def _end(self, each: Round, said: str) -> None:
         """The round is told, everywhere."""
         self._codes.add(each.exit_code)
         self._metrics.round(each)
-        problems = self._history.add(each)
+        try:
+            problems = self._history.add(each)
+        except Exception as error:  # noqa: BLE001 - The line tells of the round.
+            problems = [f"the round isn't kept: {in_words(error)}"]
         if self._as_json:
             self._told(json.dumps({**round_as_json(each), "problems": problems}))
             return

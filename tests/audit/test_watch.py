@@ -178,6 +178,39 @@ def test_watch_survives_what_nobody_foresaw(
     assert "in broken" in capsys.readouterr().err
 
 
+def test_a_report_that_cannot_be_drawn_ends_no_watch(
+    three: ReplicaSet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What was found is told and kept all the same; so it is where history itself fails."""
+    watch, metrics, said, _ = watch_of(three, tmp_path, rounds=2)
+    monkeypatch.setattr("audit.commands.watching.render_page", lambda audited: broken())
+    monkeypatch.setattr(watch._history, "add", lambda each: broken())
+    watch.run(60)
+    lines = ["identical: no report: KeyError('nobody')"]
+    lines.append("note: the round isn't kept: KeyError('nobody')")
+    assert said == lines * 2
+    assert watch.exit_code == ExitCode.CONSISTENT
+    assert 'outcome="identical"} 2.0' in generate_latest(metrics.registry).decode()
+    assert capsys.readouterr().err.count("in broken") == 4
+
+
+def test_a_trend_that_cannot_be_drawn_hides_no_round(
+    three: ReplicaSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the history and in the metrics' file."""
+    folder, prom = tmp_path / "audits", tmp_path / "audit.prom"
+    monkeypatch.setattr("audit.commands.watch.render_trend", lambda rounds, folder: broken())
+    options = (f"--reports={folder}", f"--metrics-file={prom}", "--rounds=1", "--json")
+    code, said = run_watch(three, *options)
+    assert (code, json.loads(said)["problems"]) == (0, ["no trend page: KeyError('nobody')"])
+    assert "dledger_audit_exit_code 0.0" in prom.read_text(encoding="utf-8")
+    shown = CliRunner().invoke(app, ["history", f"--reports={folder}"])
+    assert (shown.exit_code, "identical" in shown.stdout) == (0, True)
+
+
 def broken() -> Audit:
     raise KeyError("nobody")
 
