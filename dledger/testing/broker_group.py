@@ -105,19 +105,23 @@ class BrokerGroup:
         that began the group nothing happens: it isn't that one's to end.
 
         Raises:
-            GroupFailed: the nodes couldn't be killed; they end with the tests' process.
+            GroupFailed: some couldn't be killed, with the first one's reason; they end with the
+                tests' process.
         """
         if not self._is_open or os.getpid() != self._owner:
             return
         self._is_open = False
+        failures: list[GroupFailed] = []
         try:
             for folder in sorted(self._directory.glob("*/node.toml")):
-                self._group("kill", folder.parent.name, tolerated=True)
-        except GroupFailed:
-            if self._warm.is_running:
-                raise
+                try:
+                    self._group("kill", folder.parent.name, tolerated=True)
+                except GroupFailed as error:  # The next one may go.
+                    failures.append(error)
         finally:
             remove(self._directory)
+        if failures and self._warm.is_running:
+            raise failures[0]
 
     def __enter__(self) -> Self:
         self._check_open()

@@ -101,7 +101,21 @@ class WarmProgram:
         self._folder = Path(tempfile.mkdtemp(prefix="dledger-warm-"))
         self._folders = [self._folder]
         self.path = self._folder / "socket"
-        self._process = subprocess.Popen(
+        try:
+            self._process = self._started(preloaded)
+        except OSError as error:
+            remove(self._folder)
+            raise GroupFailed(f"dledger can't be started: {error}") from error
+        _leashes.add(self)
+        atexit.register(self.close)
+        try:
+            self._begun()
+        except BaseException:
+            self.close()
+            raise
+
+    def _started(self, preloaded: Sequence[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             [sys.executable, "-P", "-m", "dledger_cli.warm", str(self.path), *preloaded],
             bufsize=0,  # a buffer has a lock, which a fork would find held by a thread that is gone
             stdin=subprocess.PIPE,
@@ -110,13 +124,6 @@ class WarmProgram:
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # threads aren't taken along by forks
             start_new_session=True,  # Ctrl-C is for the test; this acts when that has ended
         )
-        _leashes.add(self)
-        atexit.register(self.close)
-        try:
-            self._begun()
-        except BaseException:
-            self.close()
-            raise
 
     def _begun(self) -> None:
         assert self._process.stdout is not None

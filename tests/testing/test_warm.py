@@ -132,6 +132,37 @@ def test_a_group_that_cannot_be_ended_leaves_no_folder(monkeypatch: pytest.Monke
     group._warm._process.send_signal(signal.SIGCONT)
 
 
+def test_a_node_that_cannot_be_killed_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed first is told when all have been tried."""
+    group = BrokerGroup(nodes=3)
+    nodes = json.loads((group._directory / "group.json").read_text())["nodes"]
+    ran = group._group
+
+    def failing(*words: str, tolerated: bool = False) -> str:
+        if words == ("kill", "n1"):
+            raise GroupFailed("not n1")
+        return ran(*words, tolerated=tolerated)
+
+    monkeypatch.setattr(group, "_group", failing)
+    with pytest.raises(GroupFailed, match="not n1"):
+        group.close()
+    runs = [is_running(ProcessIdentity(node["pid"], node["started"])) for node in nodes]
+    os.kill(nodes[0]["pid"], signal.SIGKILL)
+    assert runs == [True, False, False]
+    assert not group._directory.exists()
+
+
+def test_what_cannot_be_started_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No processes, or no interpreter any more."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "none"))
+    with pytest.raises(GroupFailed, match=r"dledger can't be started: .*No such file"):
+        WarmProgram()
+    assert not list(tmp_path.iterdir())
+
+
 def test_folders_for_temporary_files_may_be_far_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

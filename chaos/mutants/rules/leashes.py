@@ -71,16 +71,30 @@ LEASHES = (
     _mutant(
         "of-the-dead-fails-at-the-end",
         _GROUP,
-        "            if self._warm.is_running:\n                raise\n",
-        "            raise\n",
+        "if failures and self._warm.is_running:",
+        "if failures:",
         f"{_OF_WARM}test_a_group_whose_warm_process_died_says_so_and_goes",
     ),
     _mutant(
         "that-fails-keeps-the-folder",
         _GROUP,
         "        finally:\n            remove(self._directory)\n",
-        "        remove(self._directory)\n",
+        "        finally:\n            if not failures:\n                remove(self._directory)\n",
         f"{_OF_WARM}test_a_group_that_cannot_be_ended_leaves_no_folder",
+    ),
+    _mutant(
+        "that-fails-leaves-the-other-nodes",
+        _GROUP,
+        "                    failures.append(error)\n",
+        "                    failures.append(error)\n                    break\n",
+        f"{_OF_WARM}test_a_node_that_cannot_be_killed_keeps_no_other",
+    ),
+    _mutant(
+        "that-never-was-keeps-its-folder",
+        _WARM,
+        "            remove(self._folder)\n",
+        "            pass\n",
+        f"{_OF_WARM}test_what_cannot_be_started_leaves_no_folder",
     ),
     _mutant(
         "hides-why-a-start-failed",
