@@ -337,7 +337,8 @@ def read_deliveries(folder: Path) -> Deliveries | None:
     end.
 
     Raises:
-        RunBroken: what lies there can't be read, or isn't all that the run had left.
+        RunBroken: what lies there can't be read, or isn't all that the run had left; or an earlier
+            release left it, and said less.
     """
     file = folder / CREW_FILE
     if not file.exists():
@@ -348,7 +349,10 @@ def read_deliveries(folder: Path) -> Deliveries | None:
         return Deliveries(
             groups, [Death(**each) for each in facts["deaths"]], int(facts["zero_us"])
         )
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except KeyError as error:
+        why = f"made by an earlier release, which didn't tell {error}: this one can't judge it"
+        raise RunBroken(file, why) from error
+    except (ValueError, TypeError, OSError) as error:
         raise RunBroken(file, f"is no account of members: {error}") from error
 
 
@@ -384,6 +388,8 @@ def _handlings(process: str, book: Path) -> list[Handling]:
     found: dict[int, Handling] = {}  # by the number of the call
     for line in map(json.loads, _lines(book)):
         us, what, call = int(line["us"]), str(line["what"]), int(line["call"])
+        if what != "begin" and call not in found:
+            raise ValueError(f"{book.name}: call {call} didn't begin")
         if what == "begin":
             value, asked_us = str(line["value"]), line.get("asked")
             found[call] = Handling(process, value, us, us, How.OPEN, asked_us)

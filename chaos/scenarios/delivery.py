@@ -1,4 +1,4 @@
-"""Consumer groups at work while leaders and members are killed, paused, cut off and sent away."""
+"""Three consumer groups of three members each: they and leaders are killed, paused and cut off."""
 
 from chaos.real.scenario import Load, Plan, Steps, heal, spell, strike, wait, whole
 

@@ -120,10 +120,30 @@ def test_run_whose_books_are_gone_is_not_judged(
     assert (folder / "report.json").read_text() == before
 
 
-def test_account_of_before_lines_were_counted_is_none(tmp_path: Path) -> None:
-    """Nobody knows whether its books are whole."""
+@pytest.mark.parametrize(
+    ("name", "untold"),
+    [
+        (CREW_FILE, "lines"),  # Nobody knows whether its books are whole.
+        (CREW_FILE, "zero_us"),  # Nobody knows which faults were meanwhile.
+        ("any-order-1.1.jsonl", "call"),
+    ],
+)
+def test_what_an_earlier_release_left_is_not_judged(tmp_path: Path, name: str, untold: str) -> None:
+    """It told less of its members, and says so in no version."""
+    folder = left_behind(tmp_path)
+    file = folder / BOOKS_FOLDER / name
+    file.write_text(file.read_text().replace(f'"{untold}"', '"something_else"'))
+    reason = f"made by an earlier release, which didn't tell '{untold}'"
+    with pytest.raises(RunBroken, match=reason):
+        read_deliveries(folder / BOOKS_FOLDER)
+    exit_code, told, _ = checked_again(folder)
+    assert exit_code == 2
+    assert reason in " ".join(told.split())
+
+
+def test_a_call_that_ends_and_never_began_is_damage(tmp_path: Path) -> None:
     folder = left_behind(tmp_path) / BOOKS_FOLDER
-    text = (folder / CREW_FILE).read_text()
-    (folder / CREW_FILE).write_text(text.replace('"lines"', '"pages"'))
-    with pytest.raises(RunBroken, match="is no account of members: 'lines'"):
+    book = folder / "any-order-1.1.jsonl"
+    book.write_text(book.read_text().replace('"what": "begin"', '"what": "settled"', 1))
+    with pytest.raises(RunBroken, match=r"is no account of members: any-order-1.1.jsonl: call"):
         read_deliveries(folder)

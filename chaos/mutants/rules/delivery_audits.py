@@ -182,6 +182,14 @@ DELIVERY_AUDITS = (
         tests=_BOOKS,
     ),
     Mutant(
+        "books-of-an-earlier-release-are-damaged",
+        "chaos/real/crew.py",
+        "made by an earlier release, which didn't tell {error}: this one can't judge it",
+        "is no account of members: {error}",
+        masked=_CHECKS_ONLY,
+        tests=_BOOKS,
+    ),
+    Mutant(
         "cut-books-are-whole",
         "chaos/real/crew.py",
         "    if (found := len(_lines(book))) != lines:\n",
