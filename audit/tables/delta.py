@@ -177,7 +177,8 @@ class DeltaMessages:
             raise UsageMistake(
                 f"in {self._place} the rows that were exported last aren't there any more, and its "
                 "log no longer tells why: it may have been restored to an older version, and its "
-                "position wasn't. Export to a new table"
+                "position wasn't. Export to a new table, or, if they were deleted on purpose, say "
+                "so in this one (docs/tables.md)"
             )
 
     def _lacks_last_row(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -350,6 +351,24 @@ def test_rows_that_others_deleted_are_no_restore(three: ReplicaSet, tmp_path: Pa
     lake.raw().delete("topic = 'orders'")
     lake.raw().delete("topic = 'events'")
     assert export(lake, three.replicas[0]).commits == 0
+
+
+def test_who_deleted_the_newest_rows_says_so(three: ReplicaSet, tmp_path: Path) -> None:
+    """With what docs/tables.md has for it, once the table's log has forgotten why they are gone."""
+    lake = lake_of("delta", tmp_path / "lake")
+    export(lake, three.replicas[0], step_bytes=4096)
+    lake.raw().delete("topic = 'orders'")
+    lake.raw().delete("topic = 'events'")
+    forget_commits(lake)
+    with pytest.raises(UsageMistake, match=r"docs/tables\.md"):
+        export(lake, three.replicas[0])
+    page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"```python\n(.*?)```", page.partition("*restored*")[2], re.DOTALL)
+    exec(recipe, {"place": lake.raw().table_uri})
+    assert export(lake, three.replicas[0]).commits == 0
+    lake.raw().restore(lake.raw().version() - 1)
+    with pytest.raises(UsageMistake, match="was restored to an older version"):
+        export(lake, three.replicas[0])
 
 
 def test_rows_that_others_compacted_are_there(three: ReplicaSet, tmp_path: Path) -> None:

@@ -44,6 +44,14 @@ TABLES = (
         tests=_TABLES,
     ),
     Mutant(
+        "what-was-said-of-deleted-rows-is-forgotten",
+        "audit/tables/delta.py",
+        "oldest > appended + 1):",
+        "oldest > 0):",
+        masked=_READS_ONLY,
+        tests=_TABLES,
+    ),
+    Mutant(
         "position-behind-its-rows",
         "audit/tables/export.py",
         "            table.append(rows, Mark(at, step.digest)",
