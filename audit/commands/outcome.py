@@ -24,8 +24,8 @@ def errors_told() -> Iterator[None]:
     try:
         with outcome.errors_told(unreadable=ExitCode.INCOMPLETE):
             yield
-    except (typer.Exit, typer.Abort):
-        raise
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise  # arguments that are wrong are told by who has parsed them, by name
     except Exception as error:  # noqa: BLE001  # This is the process boundary.
         traceback.print_exception(error)
         outcome.complain(f"not foreseen, so that nothing is known: {error!r}")

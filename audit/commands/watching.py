@@ -22,13 +22,13 @@ from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from audit.errors import AuditError
 from audit.keeping.history import FAILED, Round, failed_round, round_as_json, round_of, worst_exit
 from audit.proof.findings import Verdict
 from audit.proof.report import Audit, Report, report_as_json
 from audit.showing.page import render_page
 from audit.showing.words import belief_in_words
 from dledger.outcome import ExitCode
+from dledger.terminal.outcome import exit_code_of
 
 _NAME: Final = re.compile(r"audit-\d{8}T\d{6}Z\.(json|html)")
 
@@ -134,7 +134,7 @@ class Bounds:
 
 def in_words(error: Exception) -> str:
     """What a round's line says of it; one that nobody foresaw leaves its traceback."""
-    if isinstance(error, AuditError | OSError):
+    if exit_code_of(error) is not None:
         return str(error)
     traceback.print_exception(error)
     return repr(error)
@@ -193,7 +193,7 @@ class Watch:
         so; a round that has begun is ended by neither.
 
         Raises:
-            AuditError: the first audit was asked for wrongly.
+            Whatever ends a command as used wrongly: the first audit was asked for so.
         """
         bounds = bounds or Bounds()
         begun = due = self._steady()
@@ -211,14 +211,14 @@ class Watch:
         """One audit, its report and its metrics.
 
         Raises:
-            AuditError: as of `run`.
+            Whatever `run` does.
         """
         is_first, self._is_first = self._is_first, False
         begun = self._clock()
         try:
             audited = self._audit()
         except Exception as error:
-            if is_first and isinstance(error, AuditError) and error.exit_code == ExitCode.USAGE:
+            if is_first and exit_code_of(error, ExitCode.INCOMPLETE) == ExitCode.USAGE:
                 raise
             why = in_words(error)
             self._metrics.failed()
