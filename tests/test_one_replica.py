@@ -42,6 +42,7 @@ PARTS = {
 MAKERS = {"broker.assembly", "broker.noting", "broker.replication", "broker.wiring"}
 # Tests of a part by itself: one that owes nothing to what it is joined to.
 ALONE = {
+    "tests.broker.test_denials": {"broker.services.gate.Gate"},
     "tests.broker.test_desk": {"broker.services.soundness.Soundness"},
     "tests.broker.test_housekeeping": {"broker.housekeeping.Housekeeping"},
     "tests.broker.test_loop_watch": {"broker.ticker.Ticker"},

@@ -27,7 +27,7 @@ from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.machine import Life, Machine, Told
 from chaos.sim.members import Crew
 from chaos.sim.network import Network
-from chaos.sim.node import SimNode
+from chaos.sim.node import WRITE_UNIT, SimNode
 from chaos.sim.plan import Plan
 from chaos.sim.restored import check_start
 from chaos.sim.rpc_limits import check_error, check_message
@@ -252,7 +252,8 @@ class World:
             self._open_calls.get(node.name, {}).pop(future, None)
             self._answer(_fail, future, CallFailed(None, may_have_happened=False))
             return
-        term = self.denials.term_of_before(life)
+        # Units are written past the services, which alone wait for a majority.
+        term = 0 if method == WRITE_UNIT else self.denials.term_of_before(life)
         task = life.loop.create_task(node.serve(method, request))
         task.add_done_callback(lambda done: self._respond(node, life, term, future, done))
 
