@@ -445,7 +445,7 @@ def test_failure_that_another_thread_was_told_of_is_told_to_its_own(
             assert [told_to_its_own(), told_to_its_own()] == [1, 0]
         worker.submit(producer.send, "absent", b"x").result(PATIENCE_S)
         assert [told_to_its_own(), told_by(producer.flush), told_to_its_own()] == [1, 0, 0]
-    assert not producer._failed._owed
+    assert not producer._failed._rows
 
 
 async def flushing() -> int:

@@ -13,6 +13,7 @@ _NO_SUCH_CLIENT = "the simulator's clients have no such code"
 _ARGUMENTS = ("tests/client/test_arguments.py",)
 _DISPATCH = ("tests/client/test_dispatch.py",)
 _FAILED_SENDS = ("tests/client/test_failed_sends.py",)
+_WHO_IS_TOLD = "tests/client/test_who_is_told.py::"
 _TAGS = ("tests/client/test_tags.py",)
 _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
@@ -253,8 +254,8 @@ CLIENT = (
     Mutant(
         "failed-sends-told-to-who-knows",
         "dledger/client/failed_sends.py",
-        "        for future in kept:\n            if not self._asked(future):\n",
-        "        for future in kept:\n            if True:\n",
+        "        for number, future in kept:\n            if not self._asked(future):\n",
+        "        for number, future in kept:\n            if True:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_FAILED_SENDS,
     ),
@@ -1004,10 +1005,8 @@ CLIENT = (
     Mutant(
         "first-flush-hears-of-all-failures",
         "dledger/client/failed_sends.py",
-        "            self._told, self._untold = self._counted, []\n",
-        "            self._told, self._untold = self._counted, []\n"
-        "            for each in self._under_way:\n"
-        "                each.since, each.heard = self._counted, _Share()\n",
+        "        takes: Audience = frozenset((telling,)) if self._is_given_up else telling.takes\n",
+        "        takes = telling.takes.union(self._under_way)\n",
         masked=_NO_SUCH_CLIENT,
         tests=(
             _FAILED_SENDS[0] + "::test_every_flush_under_way_is_told",
@@ -1017,24 +1016,56 @@ CLIENT = (
     Mutant(
         "flush-that-gives-up-takes-its-failures-along",
         "dledger/client/failed_sends.py",
-        "        if telling.since < self._told:\n",
-        "        if False:\n",
+        "            out, to = telling.takes, Audience((_Anybody(),))\n",
+        "            out, to = Audience((telling,)), Audience()\n",
         masked=_NO_SUCH_CLIENT,
         tests=_FAILED_SENDS,
     ),
     Mutant(
+        "interrupted-flush-takes-its-threads-failures-along",
+        "dledger/client/failed_sends.py",
+        "            out, to = Audience((telling,)), Audience()\n",
+        "            out, to = telling.own, Audience()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_WHO_IS_TOLD + "test_interrupted_flush_leaves_its_failures_to_its_thread",),
+    ),
+    Mutant(
+        "interrupted-flush-leaves-only-what-was-counted",
+        "dledger/client/failed_sends.py",
+        "            self._left.append((self._added, of_kept))\n",
+        "            pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_WHO_IS_TOLD + "TestTasks",),
+    ),
+    Mutant(
+        "flush-under-way-takes-what-an-interrupted-one-leaves",
+        "dledger/client/failed_sends.py",
+        "            out, to = telling.takes, Audience((_Anybody(),))\n",
+        "            out, to = telling.takes, Audience((self._first,))\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_WHO_IS_TOLD + "TestTasks",),
+    ),
+    Mutant(
+        "failures-of-ended-threads-pile-up",
+        "dledger/client/failed_sends.py",
+        "        if len(self._rows) > self._tidy_at:\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_WHO_IS_TOLD + "test_threads_that_have_ended_share_a_row",),
+    ),
+    Mutant(
         "thread-takes-the-failures-of-another",
         "dledger/client/failed_sends.py",
-        "            telling.own = self._owed.pop(sender, telling.own)\n",
-        "            self._owed.pop(sender, None)\n",
+        "            (self._first,) if sender is None else (self._first, ref(sender))\n",
+        "            (self._first,)\n",
         masked=_NO_SUCH_CLIENT,
         tests=_BLOCKING_ENDS,
     ),
     Mutant(
         "aborted-producer-tells-one-flush-alone",
         "dledger/client/failed_sends.py",
-        "        if not self._is_given_up:\n",
-        "        if True:\n",
+        "        takes: Audience = frozenset((telling,)) if self._is_given_up else telling.takes\n",
+        "        takes = telling.takes\n",
         masked=_NO_SUCH_CLIENT,
         tests=_FAILED_SENDS,
     ),
