@@ -448,7 +448,8 @@ class BlockingProducer:
             raise
         except BaseException as exit_:  # noqa: BLE001 - a callback's; it is set by then
             report_exit(self._thread.loop, exit_)
-        self._failed.add(future)
+        finally:
+            self._failed.add(future)
 
     async def _all_crossed(self) -> None:
         """What was sent before this call has been handed over, whatever is sent meanwhile."""

@@ -14,6 +14,7 @@ _ARGUMENTS = ("tests/client/test_arguments.py",)
 _DISPATCH = ("tests/client/test_dispatch.py",)
 _FAILED_SENDS = ("tests/client/test_failed_sends.py",)
 _WHO_IS_TOLD = "tests/client/test_who_is_told.py::"
+_SENT = "tests/client/test_sent.py::"
 _TAGS = ("tests/client/test_tags.py",)
 _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
@@ -475,6 +476,31 @@ CLIENT = (
         "        if self._is_ending:\n",
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_failed_sends.py",),
+    ),
+    Mutant(
+        "ring-for-nothing-is-an-answer",
+        "dledger/client/sent.py",
+        "            while not self.done():\n",
+        "            for _ in range(not self.done()):\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_SENT + "test_cancelling_what_is_being_settled_wakes_nobody",),
+    ),
+    Mutant(
+        "bell-that-rings-already-ends-the-ringing",
+        "dledger/client/sent.py",
+        "            with suppress(RuntimeError):  # it rings already\n"
+        "                bell.release()\n",
+        "            if bell.locked():\n                bell.release()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_SENT + "test_bell_that_another_thread_rings_costs_nobody_his",),
+    ),
+    Mutant(
+        "failure-is-forgotten-as-settling-raises",
+        "dledger/client/blocking_producer.py",
+        "        finally:\n            self._failed.add(future)\n",
+        "        self._failed.add(future)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_SENT + "test_failure_is_known_to_flush_whatever_settling_raises",),
     ),
     Mutant(
         "message-that-a-child-waits-for",
