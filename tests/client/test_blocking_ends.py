@@ -448,6 +448,32 @@ def test_failure_that_another_thread_was_told_of_is_told_to_its_own(
     assert not producer._failed._rows
 
 
+def test_act_that_is_taken_back_is_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop has done it, as another thread's arrives that is equal: that one's was taken back,
+    and its message settled by nobody."""
+    thread = LoopThread()
+    thread.stop()
+    acts, done = thread._acts, Counter[str]()
+    monkeypatch.setattr(thread, "_is_ending", False)
+    monkeypatch.setattr(thread, "_is_over", False)
+
+    def move() -> None:
+        done["moved"] += 1
+
+    def do_next_and_end(do_next: Callable[[], None]) -> None:
+        do_next()
+        monkeypatch.setattr(thread.loop, "call_soon_threadsafe", lambda _: None)
+        thread.post(move)  # another thread
+        monkeypatch.setattr(thread, "_is_over", True)
+
+    monkeypatch.setattr(thread.loop, "call_soon_threadsafe", do_next_and_end)
+    thread.post(move)
+    assert (done["moved"], len(acts)) == (1, 1)
+    with pytest.raises(ClientClosed):
+        thread.post(move)
+    assert len(acts) == 1
+
+
 async def flushing() -> int:
     """How many calls of `flush` are under way."""
     tasks = (repr(task.get_coro()) for task in asyncio.all_tasks())

@@ -553,6 +553,14 @@ CLIENT = (
         tests=_BLOCKING_ENDS,
     ),
     Mutant(
+        "equal-act-of-another-thread-is-taken-back",
+        "dledger/client/loop_thread.py",
+        "        act = partial(act)  # equals",
+        "        act = act  # equals",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_BLOCKING_ENDS[0] + "::test_act_that_is_taken_back_is_ones_own",),
+    ),
+    Mutant(
         "callback-ends-the-thread-of-all",
         "dledger/client/loop_thread.py",
         "        except (SystemExit, KeyboardInterrupt) as error:\n",
