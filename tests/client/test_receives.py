@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from struct import pack_into
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -549,7 +550,12 @@ async def test_closing_ends_a_call_that_was_to_ask_once_more(
 
 def delivery(offset: int, size: int = 1, queue_id: int = 0, handout: int = HANDOUT) -> Delivery:
     message = make_message("t", bytes(size), queue_offset=offset)
-    return Delivery(cast(Any, None), message, 1, Receipt(1, queue_id, handout, offset))
+    return Delivery(
+        cast(Any, SimpleNamespace(invisible_s=30)),
+        message,
+        1,
+        Receipt(1, queue_id, handout, offset),
+    )
 
 
 def test_long_messages_are_shared_as_well() -> None:

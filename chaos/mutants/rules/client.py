@@ -635,9 +635,19 @@ CLIENT = (
         tests=_KEPT,
     ),
     Mutant(
+        "kept-deliveries-are-hidden-anew",
+        "dledger/client/simple_consumer.py",
+        "        self._kept.extend(deliveries)\n",
+        "        self._kept.extend(deliveries)\n"
+        "        for each in deliveries:\n"
+        "            each.hidden_until_s = clock() + self.invisible_s\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_KEPT,
+    ),
+    Mutant(
         "kept-deliveries-are-given-when-others-have-them",
         "dledger/client/simple_consumer.py",
-        "            if now_s < each.until_s:\n",
+        "            if now_s < each.hidden_until_s:\n",
         "            if True:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_KEPT,
