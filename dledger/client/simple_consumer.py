@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -310,8 +311,12 @@ class SimpleConsumer:
             topic_incarnation=incarnation,
             settled=[each.wish for each in together],
         )
+        lost: list[None] = []  # for each attempt that may have happened
+        doubt = partial(lost.append, None)
         try:
-            answer = await self._broker_group().call(SETTLE, request, Effect.IDEMPOTENT)
+            answer = await self._broker_group().call(
+                SETTLE, request, Effect.IDEMPOTENT, on_doubt=doubt
+            )
         except BaseException as error:
             told = _told(error, Outcome.MAY_HAVE_HAPPENED)
             for each in together:
@@ -322,7 +327,8 @@ class SimpleConsumer:
         late = {each.position: each.error for each in answer.unsettled}
         for position, each in enumerate(together):
             if position in late:
-                _fail(each.done, from_wire(late[position]))
+                refused = from_wire(late[position])
+                _fail(each.done, refused.in_doubt() if lost else refused)
             elif not each.done.done():
                 each.done.set_result(None)
 

@@ -41,6 +41,7 @@ from dledger.outcome import Outcome
 from dledger.records.layout import RECORD
 from dledger.records.record import RecordTemplate
 from dledger.testing import make_message
+from dledger.testing.refusals import wire_error
 from dledger.wire import deliveries_pb2 as pb
 from dledger.wire import errors_pb2 as epb
 from tests.client.loops import async_test
@@ -261,6 +262,25 @@ async def test_a_refusal_says_nothing_of_the_calls_whose_answers_were_lost() -> 
             with pytest.raises(NotReady) as told:
                 await task
             assert told.value.outcome is Outcome.DID_NOT_HAPPEN, "this one was refused at once"
+
+
+@async_test
+async def test_what_is_refused_behind_a_lost_answer_is_in_doubt() -> None:
+    """The attempt that was lost may have acknowledged it."""
+    for is_lost in (False, True):
+        async with receiving() as (brokers, consumer):
+            (task,) = asking(consumer, 1, wait_s=60, done=[consumer_delivery(consumer)])
+            if is_lost:
+                lost = LeadershipLost("gone", outcome=Outcome.MAY_HAVE_HAPPENED)
+                (await brokers.asked(1)).answer.set_exception(lost)
+            answer = handed(0, 0)
+            answer.unsettled.add(
+                position=0, mask=1, error=wire_error(epb.RECEIPT_SUPERSEDED, "in another hand")
+            )
+            (await brokers.asked(1 + is_lost)).answer.set_result(answer)
+            with pytest.raises(ReceiptExpired) as told:
+                await task
+            assert (told.value.outcome is Outcome.MAY_HAVE_HAPPENED) == is_lost
 
 
 @async_test

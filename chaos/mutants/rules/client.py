@@ -635,6 +635,22 @@ CLIENT = (
         tests=_KEPT,
     ),
     Mutant(
+        "refusal-of-a-settlement-forgets-the-attempt-before",
+        "dledger/client/simple_consumer.py",
+        "refused.in_doubt() if lost else refused",
+        "refused",
+        masked=_NO_SUCH_CLIENT,
+        tests=_SETTLING,
+    ),
+    Mutant(
+        "refusal-of-what-rode-forgets-the-attempt-before",
+        "dledger/client/receives.py",
+        "        if request.again:  # what is refused",
+        "        if False:  # what is refused",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
         "kept-deliveries-are-hidden-anew",
         "dledger/client/simple_consumer.py",
         "        self._kept.extend(deliveries)\n",
