@@ -24,6 +24,7 @@ _INTERRUPTIONS = "tests/client/test_interruptions.py::"
 _HANDLER_CALLS = _INTERRUPTIONS + "test_handler_that_calls_anywhere_gets_its_answer"
 _UNBEGUN = "tests/client/test_cancelled_tasks.py::"
 _BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
+_MISSED_BY_CLOSE = "test_send_that_another_thread_s_close_has_missed_is_refused"
 _LOST_LEASES = ("tests/client/members/test_threads_of_lost_leases.py",)
 _BLOCKING_MEMBERS = ("tests/client/members/test_blocking_members.py",)
 
@@ -559,6 +560,22 @@ CLIENT = (
         "        act = act  # equals",
         masked=_NO_SUCH_CLIENT,
         tests=(_BLOCKING_ENDS[0] + "::test_act_that_is_taken_back_is_ones_own",),
+    ),
+    Mutant(
+        "send-that-a-close-has-missed-goes-on",
+        "dledger/client/blocking_producer.py",
+        "        if self.is_closed:  # since it was asked",
+        "        if False:  # since it was asked",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_BLOCKING_ENDS[0] + "::" + _MISSED_BY_CLOSE,),
+    ),
+    Mutant(
+        "send-that-the-mover-has-refused-is-its-futures-matter",
+        "dledger/client/blocking_producer.py",
+        "            if not isinstance(sent._exception, ProducerClosed):\n",
+        "            if True:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_BLOCKING_ENDS[0] + "::" + _MISSED_BY_CLOSE,),
     ),
     Mutant(
         "callback-ends-the-thread-of-all",
