@@ -198,6 +198,8 @@ class BlockingProducer:
             self._crossing.extend((crossing, *repeat(None, blanks)))
         else:
             self._crossing.append(crossing)
+        if self.is_closed:  # since it was asked: who closes from here on waits for this one
+            self._refuse_late(crossing)
         # After it is on its way: the mover looks for more after it has counted that it is done.
         drained = self._drained
         if self._woken_after != drained:
@@ -206,6 +208,22 @@ class BlockingProducer:
         if crossing[3] is not None:
             self._overdue.note(crossing[3])
         return None
+
+    def _refuse_late(self, crossing: Crossing) -> None:
+        """Another thread closes, and may have been told already that all is stored: it is taken
+        back, or, if the mover has it, may have been refused, which nobody else would hear of."""
+        try:
+            self._crossing.remove(crossing)
+        except ValueError:
+            sent = crossing.future
+            if sent is None:
+                return
+            with suppress(ClientClosed):
+                self._thread.call(self._all_crossed())
+            if not isinstance(sent._exception, ProducerClosed):
+                return  # close waits for it, or knows of it
+            sent.asked = True
+        raise ProducerClosed("the producer was closed", subject=Subject.MESSAGE)
 
     def _queue_up(self) -> threading.Lock:
         """What is let go when there is room: by the mover, or at once if there is by now."""
@@ -448,7 +466,8 @@ class BlockingProducer:
             raise
         except BaseException as exit_:  # noqa: BLE001 - a callback's; it is set by then
             report_exit(self._thread.loop, exit_)
-        self._failed.add(future)
+        finally:
+            self._failed.add(future)
 
     async def _all_crossed(self) -> None:
         """What was sent before this call has been handed over, whatever is sent meanwhile."""

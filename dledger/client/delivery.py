@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from dledger.client.arguments import seconds
 from dledger.client.errors import ClientError, InvalidArgument, ReceiptExpired
+from dledger.client.members.clock import clock
 from dledger.client.results import Message
 from dledger.wire import commands_pb2 as kpb
 
@@ -58,6 +59,7 @@ class Delivery:
         "_is_left",
         "_renewing",
         "attempt",
+        "hidden_until_s",
         "is_settled",
         "message",
         "receipt",
@@ -67,6 +69,8 @@ class Delivery:
         self.message = message
         self.attempt = attempt
         self.receipt = receipt
+        # Then others may have it, unless it is extended: whoever keeps it must not begin anew.
+        self.hidden_until_s = clock() + consumer.invisible_s
         self._consumer = consumer
         self._renewing: asyncio.Task[None] | None = None
         self._is_left = False  # by who was in it; closing settles what is in hand, too

@@ -4,9 +4,13 @@ A future that is dropped tells nobody, so `flush` and `close` do: they raise `Se
 failure whose future has not been asked. This keeps those futures. It must neither tell of a
 failure twice nor of one that its caller knows of, and it must not grow without a bound.
 
-Nobody may take a failure from a caller that is about to say that its messages are stored. So a
-failure is told to every flush that is under way as it is found, and, where it is known who sent the
-message, to that thread's next flush if it was told to others before.
+Nobody may take a failure from a caller that is about to say that its messages are stored. So each
+has its *audience*, who is still to hear of it: anybody, whoever comes first; every flush that is
+under way as it is found, and that one's thread; and, where it is known, the thread that sent the
+message. A flush hears of what has anybody or its thread in the audience, and takes them out as it
+is told. One that is interrupted leaves its thread in, or, where threads aren't known, whoever
+begins to flush after that. What has nobody left is forgotten. Failures of one audience are one
+row: their number, and the first errors.
 
 Where a producer is aborted there is nobody to be told by the end, but there may be threads or tasks
 that flush, or will: from then on every one of them is told, as any one may be about to say that its
@@ -17,14 +21,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
+from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar, cast
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from dledger.client.errors import ClientError, SendsFailed
 
 MIN_SWEEP: Final = 1_024
+MIN_ROWS: Final = 64  # past which those of threads that have ended are looked for
 _TURNS: Final = 3  # of the loop: until who awaits a future, by way of wait_for, has looked at it
 
 Failed = TypeVar("Failed")
@@ -56,26 +62,41 @@ class _Here(threading.local):
 here: Final = _Here()
 
 
-class _Share:
-    """Some of the failures: how many, and the first errors."""
-
-    def __init__(self, errors: Sequence[ClientError] = ()) -> None:
-        self.count = 0
-        self.errors = list(errors)
-
-    def add(self, errors: Sequence[ClientError], count: int) -> None:
-        self.count += count
-        self.errors += errors[: SendsFailed.MAX_FAILURES - len(self.errors)]
+class _Anybody:
+    """Whoever flushes next."""
 
 
 class _Telling:
-    """A flush under way: hears of what is counted past `since`, and of its sender's `own`."""
+    """A flush under way. `takes` is whom it takes out of an audience that it was among."""
 
-    def __init__(self, sender: Sender | None, since: int, errors: Sequence[ClientError]) -> None:
-        self.sender = sender
-        self.since = since
-        self.heard = _Share(errors)
-        self.own = _Share()
+    def __init__(self, sender: Sender | None, anybody: Iterable[_Anybody]) -> None:
+        own: Audience = frozenset((self,) if sender is None else (self, ref(sender)))
+        self.own = own
+        self.has_sender = sender is not None
+        self.takes: Audience = own.union(anybody)
+
+
+Audience = frozenset[_Anybody | _Telling | ref[Sender]]
+
+
+class _Share:
+    """Some of the failures: how many, and the first errors, numbered as they came."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.errors: list[tuple[int, ClientError]] = []
+
+    def add(self, number: int, error: BaseException | None) -> None:
+        """One more, the last so far."""
+        self.count += 1
+        if isinstance(error, ClientError) and len(self.errors) < SendsFailed.MAX_FAILURES:
+            self.errors.append((number, error))
+
+    def join(self, other: _Share) -> None:
+        """Those of `other` are in it, too."""
+        self.count += other.count
+        errors = sorted(self.errors + other.errors, key=itemgetter(0))
+        self.errors = errors[: SendsFailed.MAX_FAILURES]
 
 
 class FailedSends(Generic[Failed]):
@@ -101,30 +122,35 @@ class FailedSends(Generic[Failed]):
         self._error_of = error_of
         self._limit = limit
         self._sender_of = sender_of
-        self._kept: list[Failed] = []
+        self._added = 0
+        self._kept: list[tuple[int, Failed]] = []  # which one so far, in order
+        # Of those of the kept up to a number: who was interrupted as they had failed.
+        self._left: list[tuple[int, Audience]] = []
         self._sweep_at = MIN_SWEEP
         self._is_given_up = False
-        self._counted = 0  # of those that are not kept, and that nobody had looked at
-        self._told = 0  # of the counted: somebody was told of all so far
-        self._untold: list[ClientError] = []  # of the others, the first errors
+        # Of those that aren't kept, as nobody had looked at them: what somebody is still to hear.
+        self._rows: dict[Audience, _Share] = {}
+        self._tidy_at = MIN_ROWS
+        self._first = (
+            _Anybody()
+        )  # in every audience, and then for each flush that is interrupted one more
+        self._anybody = {self._first}
         self._under_way: list[_Telling] = []
-        # By senders that had no flush under way: of what is untold, and of what others were told.
-        self._untold_of: WeakKeyDictionary[Sender, _Share] = WeakKeyDictionary()
-        self._owed: WeakKeyDictionary[Sender, _Share] = WeakKeyDictionary()
 
     def add(self, future: Failed) -> None:
         """`future` has just failed."""
-        self._kept.append(future)
+        self._added += 1
+        self._kept.append((self._added, future))
         if len(self._kept) >= self._sweep_at:
             self._sweep()
 
     def _sweep(self) -> None:
         """Forgets what was looked at, and counts the oldest of the others past the limit: the
         youngest have had no turn of the loop to be looked at."""
-        kept = [future for future in self._kept if not self._asked(future)]
+        kept = [each for each in self._kept if not self._asked(each[1])]
         excess = max(len(kept) - self._limit, 0)
-        for future in kept[:excess]:
-            self._note(future)
+        for number, future in kept[:excess]:
+            self._note(number, future)
         self._kept = kept[excess:]
         self._sweep_at = max(MIN_SWEEP, 2 * len(self._kept))
 
@@ -148,22 +174,39 @@ class FailedSends(Generic[Failed]):
 
     def _count(self) -> None:
         kept, self._kept = self._kept, []
-        for future in kept:
+        for number, future in kept:
             if not self._asked(future):
-                self._note(future)
+                self._note(number, future)
+        self._left = []
 
-    def _note(self, future: Failed) -> None:
+    def _note(self, number: int, future: Failed) -> None:
         """Nobody knows that `future` has failed: everybody who flushes is to hear of it."""
-        error = self._error_of(future)
-        errors = [error] if isinstance(error, ClientError) else []
-        self._counted += 1
-        self._untold += errors[: SendsFailed.MAX_FAILURES - len(self._untold)]
-        sender, hears = self._sender_of(future), False
-        for telling in self._under_way:
-            telling.heard.add(errors, 1)
-            hears = hears or telling.sender is sender
-        if sender is not None and not hears:
-            self._untold_of.setdefault(sender, _Share()).add(errors, 1)
+        sender = self._sender_of(future)
+        audience: Audience = frozenset(
+            (self._first,) if sender is None else (self._first, ref(sender))
+        )
+        audience = audience.union(
+            *(telling.own for telling in self._under_way),
+            *(left for up_to, left in self._left if number <= up_to),
+        )
+        self._rows.setdefault(audience, _Share()).add(number, self._error_of(future))
+        if len(self._rows) > self._tidy_at:
+            self._regroup(lambda audience: audience)
+            self._tidy_at = max(MIN_ROWS, 2 * len(self._rows))
+
+    def _regroup(self, change: Callable[[Audience], Audience]) -> None:
+        """Each row has its audience as changed, without threads that have ended."""
+        rows, self._rows = self._rows, {}
+        for audience, share in rows.items():
+            left = frozenset(
+                each for each in change(audience) if not isinstance(each, ref) or each() is not None
+            )
+            if left:
+                self._rows.setdefault(left, _Share()).join(share)
+        known = (*self._rows, *(left for _, left in self._left))
+        self._anybody = {self._first}.union(
+            each for audience in known for each in audience if isinstance(each, _Anybody)
+        )
 
     async def _looked_at(self) -> None:
         """Who awaits a failed future has had the time to look at it."""
@@ -193,31 +236,36 @@ class FailedSends(Generic[Failed]):
         self._tell(telling)
 
     def _begin(self, sender: Sender | None) -> _Telling:
-        telling = _Telling(sender, self._told, self._untold)
-        if sender is not None:
-            telling.own = self._owed.pop(sender, telling.own)
-            self._untold_of.pop(sender, None)  # it hears of that, as nobody was told of it
+        telling = _Telling(sender, self._anybody)
+        takes, own = telling.takes, telling.own
+        self._regroup(lambda audience: audience | own if audience & takes else audience)
         self._under_way.append(telling)
         return telling
 
     def _leave_untold(self, telling: _Telling) -> None:
-        """It was interrupted: whatever it would have been told is the next one's to hear."""
-        if telling.since < self._told:
-            self._told, self._untold = telling.since, telling.heard.errors
-        if telling.sender is not None and telling.own.count:
-            owed = self._owed.setdefault(telling.sender, _Share())
-            owed.add(telling.own.errors, telling.own.count)
+        """It was interrupted: whatever it would have been told its thread's next one is to hear;
+        or the next of all, and not of those that are under way, who may be others."""
+        if telling.has_sender:  # its thread is among all that it has heard of, unless told since
+            out, to = Audience((telling,)), Audience()
+            of_kept = telling.own - out
+        else:
+            out, to = telling.takes, Audience((_Anybody(),))
+            of_kept = to
+        left = ((up_to, audience - out - of_kept) for up_to, audience in self._left)
+        self._left = [each for each in left if each[1]]
+        if self._kept:
+            self._left.append((self._added, of_kept))
+        self._regroup(lambda audience: audience - out | to if telling in audience else audience)
 
     def _tell(self, telling: _Telling) -> None:
-        if not self._is_given_up:
-            self._told, self._untold = self._counted, []
-            for sender, share in list(self._untold_of.items()):
-                self._owed.setdefault(sender, _Share()).add(share.errors, share.count)
-            self._untold_of.clear()
-        told = telling.own
-        told.add(telling.heard.errors, self._counted - telling.since)
+        told = _Share()
+        for audience, share in self._rows.items():
+            if telling in audience:
+                told.join(share)
+        takes: Audience = frozenset((telling,)) if self._is_given_up else telling.takes
+        self._regroup(lambda audience: audience - takes if telling in audience else audience)
         if told.count:
-            raise SendsFailed.of(told.errors, told.count)
+            raise SendsFailed.of([error for _, error in told.errors], told.count)
 
 
 async def closed_together(closes: Sequence[Coroutine[Any, Any, None]]) -> None:

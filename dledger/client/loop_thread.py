@@ -117,6 +117,7 @@ class LoopThread:
         self.check()
         if self._is_ending:
             raise ClientClosed("the client was closed")
+        act = partial(act)  # equals no other thread's, which may be of the same method
         self._acts.append(act)
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._do_next)

@@ -260,6 +260,8 @@ class Receives:
         answer = await self._answer(request, call)
         found = self._deliveries(answer)
         late = self._settle(riding, answer.unsettled)
+        if request.again:  # what is refused now a call before may have done
+            late = {each: error.in_doubt() for each, error in late.items()}
         for each in asked:
             if (error := next((late[one] for one in each.done if one in late), None)) is not None:
                 each.fail(error)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, LOGGER
 from contextlib import suppress
+from time import monotonic
 from typing import Any, Final, cast
 
 from dledger.client.errors import ClientError, SendsFailed
@@ -137,12 +138,16 @@ class Sent(Future[SendResult]):
         self._check()
         if timeout is None or timeout > 0:
             self._check_outside()
+        due = None if timeout is None else monotonic() + timeout
         bell = threading.Lock()
         bell.acquire()
         self._bells.append(bell)
         try:
-            if not self.done():  # who settles it rings for those who were here by then
-                bell.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
+            # Who settles it rings for those who were here by then; who rings has not always.
+            while not self.done():
+                left_s = -1 if due is None else max(due - monotonic(), 0.0)
+                if not bell.acquire(timeout=left_s):
+                    break
         finally:
             self._bells.remove(bell)
 
@@ -151,7 +156,8 @@ class Sent(Future[SendResult]):
         try:
             return super().cancel()
         finally:
-            self._ring()
+            if self.done():  # it may just be settled, and isn't known yet
+                self._ring()
 
     def set_result(self, result: SendResult) -> None:
         """See `Future.set_result`."""
@@ -169,7 +175,7 @@ class Sent(Future[SendResult]):
 
     def _ring(self) -> None:
         for bell in tuple(self._bells):
-            if bell.locked():
+            with suppress(RuntimeError):  # it rings already
                 bell.release()
 
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -42,13 +43,6 @@ class _Settling(NamedTuple):
     incarnation: int
     wish: pb.Settlement
     done: asyncio.Future[None]
-
-
-class _Kept(NamedTuple):
-    """A message that was received, and that nobody was given."""
-
-    delivery: Delivery
-    until_s: float  # then others may have it
 
 
 class SimpleConsumer:
@@ -95,7 +89,7 @@ class SimpleConsumer:
         self._lasting_group = lasting_group
         self._receives = Receives(lasting_group, self, wish)
         self._forget = forget
-        self._kept: deque[_Kept] = deque()  # of receives that were cancelled
+        self._kept: deque[Delivery] = deque()  # of receives that were cancelled
         self._waiters: dict[asyncio.Future[None], None] = {}  # of receives that would take those
         self._in_hand: dict[Delivery, None] = {}
         self._receiving: dict[asyncio.Future[list[Delivery]], None] = {}
@@ -139,7 +133,7 @@ class SimpleConsumer:
             await self._settle_if_closing(done)
         kept = self._of_kept(count)
         if kept and not done:
-            return [each.delivery for each in kept]
+            return kept
         # Who has something already waits for his acknowledgements, and for nothing else.
         left, wait_s = max(1, count - len(kept)), 0.0 if kept else min(wait_s, 3_600.0)
         task = asyncio.ensure_future(self._receive(left, wait_s, done))
@@ -158,7 +152,7 @@ class SimpleConsumer:
         except BaseException:
             self._kept.extendleft(reversed(kept))
             raise
-        found = [*(each.delivery for each in self._still_hidden(kept)), *found]
+        found = [*self._still_hidden(kept), *found]
         self.keep(found[count:])
         return found[:count]
 
@@ -193,7 +187,7 @@ class SimpleConsumer:
                 return await task
             if kept := self._of_kept(count):
                 self._give_up(task)
-                return [each.delivery for each in kept]
+                return kept
 
     def _give_up(self, task: asyncio.Future[list[Delivery]]) -> None:
         """Nobody waits for the receive: it is the last one of its kind, and what it still brings
@@ -210,27 +204,26 @@ class SimpleConsumer:
         """Nobody was given these: whoever receives has them, while they are hidden from others."""
         if self._is_closing:
             return
-        until_s = clock() + self.invisible_s
-        self._kept.extend(_Kept(each, until_s) for each in deliveries)
+        self._kept.extend(deliveries)
         for waiter in self._waiters if deliveries else ():
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _of_kept(self, count: int) -> list[_Kept]:
+    def _of_kept(self, count: int) -> list[Delivery]:
         """Up to so many of those that nobody was given, and that nobody else may have by now."""
-        found: list[_Kept] = []
+        found: list[Delivery] = []
         while self._kept and len(found) < count:
             found += self._still_hidden([self._kept.popleft()])
         return found
 
-    def _still_hidden(self, kept: Sequence[_Kept]) -> list[_Kept]:
+    def _still_hidden(self, kept: Sequence[Delivery]) -> list[Delivery]:
         """Those that nobody else may have by now; the others aren't in hand any more."""
         found, now_s = [], clock()
         for each in kept:
-            if now_s < each.until_s:
+            if now_s < each.hidden_until_s:
                 found.append(each)
             else:
-                self._in_hand.pop(each.delivery, None)
+                self._in_hand.pop(each, None)
         return found
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
@@ -318,8 +311,12 @@ class SimpleConsumer:
             topic_incarnation=incarnation,
             settled=[each.wish for each in together],
         )
+        lost: list[None] = []  # for each attempt that may have happened
+        doubt = partial(lost.append, None)
         try:
-            answer = await self._broker_group().call(SETTLE, request, Effect.IDEMPOTENT)
+            answer = await self._broker_group().call(
+                SETTLE, request, Effect.IDEMPOTENT, on_doubt=doubt
+            )
         except BaseException as error:
             told = _told(error, Outcome.MAY_HAVE_HAPPENED)
             for each in together:
@@ -330,7 +327,8 @@ class SimpleConsumer:
         late = {each.position: each.error for each in answer.unsettled}
         for position, each in enumerate(together):
             if position in late:
-                _fail(each.done, from_wire(late[position]))
+                refused = from_wire(late[position])
+                _fail(each.done, refused.in_doubt() if lost else refused)
             elif not each.done.done():
                 each.done.set_result(None)
 

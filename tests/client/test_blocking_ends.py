@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,7 +27,8 @@ from dledger.client import (
     blocking_producer,
 )
 from dledger.client.blocking import BlockingClient
-from dledger.client.blocking_producer import HANDED_IN_ONE_TURN
+from dledger.client.blocking_producer import HANDED_IN_ONE_TURN, BlockingProducer
+from dledger.client.crossing import Crossing
 from dledger.client.loop_thread import LoopThread
 from dledger.credentials.tls import TlsFiles
 from dledger.testing import BlockingFakeGroup
@@ -445,7 +446,71 @@ def test_failure_that_another_thread_was_told_of_is_told_to_its_own(
             assert [told_to_its_own(), told_to_its_own()] == [1, 0]
         worker.submit(producer.send, "absent", b"x").result(PATIENCE_S)
         assert [told_to_its_own(), told_by(producer.flush), told_to_its_own()] == [1, 0, 0]
-    assert not producer._failed._owed
+    assert not producer._failed._rows
+
+
+def test_act_that_is_taken_back_is_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop has done it, as another thread's arrives that is equal: that one's was taken back,
+    and its message settled by nobody."""
+    thread = LoopThread()
+    thread.stop()
+    acts, done = thread._acts, Counter[str]()
+    monkeypatch.setattr(thread, "_is_ending", False)
+    monkeypatch.setattr(thread, "_is_over", False)
+
+    def move() -> None:
+        done["moved"] += 1
+
+    def do_next_and_end(do_next: Callable[[], None]) -> None:
+        do_next()
+        monkeypatch.setattr(thread.loop, "call_soon_threadsafe", lambda _: None)
+        thread.post(move)  # another thread
+        monkeypatch.setattr(thread, "_is_over", True)
+
+    monkeypatch.setattr(thread.loop, "call_soon_threadsafe", do_next_and_end)
+    thread.post(move)
+    assert (done["moved"], len(acts)) == (1, 1)
+    with pytest.raises(ClientClosed):
+        thread.post(move)
+    assert len(acts) == 1
+
+
+class ClosedMeanwhile(deque[Any]):
+    """Steps on their way: as a message's turn has come, another thread closes the producer, and the
+    mover takes what is there if `moves`."""
+
+    def __init__(self, producer: BlockingProducer, moves: bool) -> None:
+        super().__init__()
+        self._producer, self._moves = producer, moves
+        self.told: list[int] = []
+
+    def append(self, step: Any, /) -> None:
+        """See `deque.append`."""
+        if not isinstance(step, Crossing):
+            super().append(step)
+            return
+        closing = Pool().submit(told_by, self._producer.close)
+        self.told.append(closing.result(PATIENCE_S))
+        super().append(step)
+        if self._moves:
+            self._producer._thread.run(self._producer._start_moving)
+            due = time.monotonic() + PATIENCE_S
+            while self and time.monotonic() < due:
+                time.sleep(0.001)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_send_that_another_thread_s_close_has_missed_is_refused(
+    group: BlockingFakeGroup, moves: bool
+) -> None:
+    """It had found the producer open; who closed was told that all is stored, and who drops the
+    future would never hear that this wasn't."""
+    with BlockingClient.connect(group.addresses) as client:
+        producer, topic = client.producer(), group.topic()
+        producer._crossing = crossing = ClosedMeanwhile(producer, moves)
+        with pytest.raises(ProducerClosed):
+            producer.send(topic, b"x")
+        assert (crossing.told, list(crossing)) == ([0], [])
 
 
 async def flushing() -> int:

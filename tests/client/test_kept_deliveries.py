@@ -117,6 +117,22 @@ async def test_what_others_may_have_by_now_is_given_to_nobody() -> None:
 
 
 @async_test
+async def test_what_is_kept_again_is_hidden_no_longer_for_that() -> None:
+    """A blocking receive that is interrupted puts back what it was given: of what is kept its time
+    may be nearly over, and it began anew each time."""
+    consumer = Received(invisible_s=0.2)
+    (await consumer.cancelled()).set_result([consumer.delivery(0)])
+    await asyncio.sleep(0.15)
+    consumer.keep(await consumer.receive(1))
+    await asyncio.sleep(0.1)
+    waiting = asyncio.ensure_future(consumer.receive(1))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    consumer.asked[-1][0].set_result([again := consumer.delivery(0)])
+    assert await waiting == [again]
+
+
+@async_test
 async def test_what_is_kept_is_not_given_once_the_acknowledgement_has_outlasted_it() -> None:
     """Somebody else may have it by then, and be done with it."""
     consumer = Received(invisible_s=0.2)

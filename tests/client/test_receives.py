@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from struct import pack_into
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -40,6 +41,7 @@ from dledger.outcome import Outcome
 from dledger.records.layout import RECORD
 from dledger.records.record import RecordTemplate
 from dledger.testing import make_message
+from dledger.testing.refusals import wire_error
 from dledger.wire import deliveries_pb2 as pb
 from dledger.wire import errors_pb2 as epb
 from tests.client.loops import async_test
@@ -260,6 +262,25 @@ async def test_a_refusal_says_nothing_of_the_calls_whose_answers_were_lost() -> 
             with pytest.raises(NotReady) as told:
                 await task
             assert told.value.outcome is Outcome.DID_NOT_HAPPEN, "this one was refused at once"
+
+
+@async_test
+async def test_what_is_refused_behind_a_lost_answer_is_in_doubt() -> None:
+    """The attempt that was lost may have acknowledged it."""
+    for is_lost in (False, True):
+        async with receiving() as (brokers, consumer):
+            (task,) = asking(consumer, 1, wait_s=60, done=[consumer_delivery(consumer)])
+            if is_lost:
+                lost = LeadershipLost("gone", outcome=Outcome.MAY_HAVE_HAPPENED)
+                (await brokers.asked(1)).answer.set_exception(lost)
+            answer = handed(0, 0)
+            answer.unsettled.add(
+                position=0, mask=1, error=wire_error(epb.RECEIPT_SUPERSEDED, "in another hand")
+            )
+            (await brokers.asked(1 + is_lost)).answer.set_result(answer)
+            with pytest.raises(ReceiptExpired) as told:
+                await task
+            assert (told.value.outcome is Outcome.MAY_HAVE_HAPPENED) == is_lost
 
 
 @async_test
@@ -549,7 +570,12 @@ async def test_closing_ends_a_call_that_was_to_ask_once_more(
 
 def delivery(offset: int, size: int = 1, queue_id: int = 0, handout: int = HANDOUT) -> Delivery:
     message = make_message("t", bytes(size), queue_offset=offset)
-    return Delivery(cast(Any, None), message, 1, Receipt(1, queue_id, handout, offset))
+    return Delivery(
+        cast(Any, SimpleNamespace(invisible_s=30)),
+        message,
+        1,
+        Receipt(1, queue_id, handout, offset),
+    )
 
 
 def test_long_messages_are_shared_as_well() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -10,12 +11,14 @@ import pytest
 from dledger.client import Client
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.delivery import Delivery, Receipt
-from dledger.client.errors import ClientClosed, TopicReplaced, Unavailable
+from dledger.client.errors import ClientClosed, ReceiptExpired, TopicReplaced, Unavailable
 from dledger.client.options import ClientOptions
 from dledger.client.results import Message
 from dledger.client.simple_consumer import SimpleConsumer
 from dledger.outcome import Outcome
+from dledger.testing.refusals import wire_error
 from dledger.wire import deliveries_pb2 as pb
+from dledger.wire import errors_pb2 as epb
 from tests.client.loops import async_test
 from tests.client.members.test_push import stocked
 
@@ -28,18 +31,21 @@ class Brokers:
     def __init__(self, number: int, error: BaseException) -> None:
         self._left, self._error = number, error
         self.options = ClientOptions()
-        self.calls = 0
+        self.calls = self.lost = 0
+        self.unsettled: list[pb.Unsettled] = []
         self.answers = asyncio.Event()
         self.answers.set()
 
-    async def call(self, *_: object) -> pb.SettleResponse:
+    async def call(self, *_: object, on_doubt: Callable[[], None]) -> pb.SettleResponse:
         self.calls += 1
+        for _attempt in range(self.lost):
+            on_doubt()
         await asyncio.sleep(0)
         await self.answers.wait()
         self._left -= 1
         if self._left == 0:
             raise self._error
-        return pb.SettleResponse()
+        return pb.SettleResponse(unsettled=self.unsettled)
 
 
 def consumer_of(brokers: Brokers) -> SimpleConsumer:
@@ -166,6 +172,24 @@ async def test_who_acknowledges_while_it_closes_is_not_cancelled() -> None:
     with pytest.raises(ClientClosed) as told:
         await behind_it
     assert told.value.outcome is Outcome.DID_NOT_HAPPEN
+
+
+@pytest.mark.parametrize(
+    ("lost", "outcome"), [(0, Outcome.DID_NOT_HAPPEN), (1, Outcome.MAY_HAVE_HAPPENED)]
+)
+@async_test
+async def test_refusal_behind_an_attempt_that_was_lost_is_in_doubt(
+    lost: int, outcome: Outcome
+) -> None:
+    """That one may have acknowledged it; the refusal says only that it can't be done now."""
+    brokers = Brokers(0, Unavailable("away"))
+    brokers.lost = lost
+    error = wire_error(epb.RECEIPT_SUPERSEDED, "in another hand")
+    brokers.unsettled = [pb.Unsettled(position=0, error=error)]
+    first = Delivery(consumer_of(brokers), cast(Message, None), 1, Receipt(1, 0, 9, 0))
+    with pytest.raises(ReceiptExpired) as told:
+        await first.ack()
+    assert told.value.outcome is outcome
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

@@ -13,6 +13,8 @@ _NO_SUCH_CLIENT = "the simulator's clients have no such code"
 _ARGUMENTS = ("tests/client/test_arguments.py",)
 _DISPATCH = ("tests/client/test_dispatch.py",)
 _FAILED_SENDS = ("tests/client/test_failed_sends.py",)
+_WHO_IS_TOLD = "tests/client/test_who_is_told.py::"
+_SENT = "tests/client/test_sent.py::"
 _TAGS = ("tests/client/test_tags.py",)
 _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
@@ -22,6 +24,7 @@ _INTERRUPTIONS = "tests/client/test_interruptions.py::"
 _HANDLER_CALLS = _INTERRUPTIONS + "test_handler_that_calls_anywhere_gets_its_answer"
 _UNBEGUN = "tests/client/test_cancelled_tasks.py::"
 _BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
+_MISSED_BY_CLOSE = "test_send_that_another_thread_s_close_has_missed_is_refused"
 _LOST_LEASES = ("tests/client/members/test_threads_of_lost_leases.py",)
 _BLOCKING_MEMBERS = ("tests/client/members/test_blocking_members.py",)
 
@@ -253,8 +256,8 @@ CLIENT = (
     Mutant(
         "failed-sends-told-to-who-knows",
         "dledger/client/failed_sends.py",
-        "        for future in kept:\n            if not self._asked(future):\n",
-        "        for future in kept:\n            if True:\n",
+        "        for number, future in kept:\n            if not self._asked(future):\n",
+        "        for number, future in kept:\n            if True:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_FAILED_SENDS,
     ),
@@ -476,6 +479,31 @@ CLIENT = (
         tests=("tests/client/test_failed_sends.py",),
     ),
     Mutant(
+        "ring-for-nothing-is-an-answer",
+        "dledger/client/sent.py",
+        "            while not self.done():\n",
+        "            for _ in range(not self.done()):\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_SENT + "test_cancelling_what_is_being_settled_wakes_nobody",),
+    ),
+    Mutant(
+        "bell-that-rings-already-ends-the-ringing",
+        "dledger/client/sent.py",
+        "            with suppress(RuntimeError):  # it rings already\n"
+        "                bell.release()\n",
+        "            if bell.locked():\n                bell.release()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_SENT + "test_bell_that_another_thread_rings_costs_nobody_his",),
+    ),
+    Mutant(
+        "failure-is-forgotten-as-settling-raises",
+        "dledger/client/blocking_producer.py",
+        "        finally:\n            self._failed.add(future)\n",
+        "        self._failed.add(future)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_SENT + "test_failure_is_known_to_flush_whatever_settling_raises",),
+    ),
+    Mutant(
         "message-that-a-child-waits-for",
         "dledger/client/sent.py",
         "        self._check()\n",
@@ -524,6 +552,30 @@ CLIENT = (
         "            self._finish(asyncio.wait(left))\n",
         masked=_NO_SUCH_CLIENT,
         tests=_BLOCKING_ENDS,
+    ),
+    Mutant(
+        "equal-act-of-another-thread-is-taken-back",
+        "dledger/client/loop_thread.py",
+        "        act = partial(act)  # equals",
+        "        act = act  # equals",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_BLOCKING_ENDS[0] + "::test_act_that_is_taken_back_is_ones_own",),
+    ),
+    Mutant(
+        "send-that-a-close-has-missed-goes-on",
+        "dledger/client/blocking_producer.py",
+        "        if self.is_closed:  # since it was asked",
+        "        if False:  # since it was asked",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_BLOCKING_ENDS[0] + "::" + _MISSED_BY_CLOSE,),
+    ),
+    Mutant(
+        "send-that-the-mover-has-refused-is-its-futures-matter",
+        "dledger/client/blocking_producer.py",
+        "            if not isinstance(sent._exception, ProducerClosed):\n",
+        "            if True:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_BLOCKING_ENDS[0] + "::" + _MISSED_BY_CLOSE,),
     ),
     Mutant(
         "callback-ends-the-thread-of-all",
@@ -600,9 +652,35 @@ CLIENT = (
         tests=_KEPT,
     ),
     Mutant(
+        "refusal-of-a-settlement-forgets-the-attempt-before",
+        "dledger/client/simple_consumer.py",
+        "refused.in_doubt() if lost else refused",
+        "refused",
+        masked=_NO_SUCH_CLIENT,
+        tests=_SETTLING,
+    ),
+    Mutant(
+        "refusal-of-what-rode-forgets-the-attempt-before",
+        "dledger/client/receives.py",
+        "        if request.again:  # what is refused",
+        "        if False:  # what is refused",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
+        "kept-deliveries-are-hidden-anew",
+        "dledger/client/simple_consumer.py",
+        "        self._kept.extend(deliveries)\n",
+        "        self._kept.extend(deliveries)\n"
+        "        for each in deliveries:\n"
+        "            each.hidden_until_s = clock() + self.invisible_s\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_KEPT,
+    ),
+    Mutant(
         "kept-deliveries-are-given-when-others-have-them",
         "dledger/client/simple_consumer.py",
-        "            if now_s < each.until_s:\n",
+        "            if now_s < each.hidden_until_s:\n",
         "            if True:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_KEPT,
@@ -1004,10 +1082,8 @@ CLIENT = (
     Mutant(
         "first-flush-hears-of-all-failures",
         "dledger/client/failed_sends.py",
-        "            self._told, self._untold = self._counted, []\n",
-        "            self._told, self._untold = self._counted, []\n"
-        "            for each in self._under_way:\n"
-        "                each.since, each.heard = self._counted, _Share()\n",
+        "        takes: Audience = frozenset((telling,)) if self._is_given_up else telling.takes\n",
+        "        takes = telling.takes.union(self._under_way)\n",
         masked=_NO_SUCH_CLIENT,
         tests=(
             _FAILED_SENDS[0] + "::test_every_flush_under_way_is_told",
@@ -1017,24 +1093,56 @@ CLIENT = (
     Mutant(
         "flush-that-gives-up-takes-its-failures-along",
         "dledger/client/failed_sends.py",
-        "        if telling.since < self._told:\n",
-        "        if False:\n",
+        "            out, to = telling.takes, Audience((_Anybody(),))\n",
+        "            out, to = Audience((telling,)), Audience()\n",
         masked=_NO_SUCH_CLIENT,
         tests=_FAILED_SENDS,
     ),
     Mutant(
+        "interrupted-flush-takes-its-threads-failures-along",
+        "dledger/client/failed_sends.py",
+        "            out, to = Audience((telling,)), Audience()\n",
+        "            out, to = telling.own, Audience()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_WHO_IS_TOLD + "test_interrupted_flush_leaves_its_failures_to_its_thread",),
+    ),
+    Mutant(
+        "interrupted-flush-leaves-only-what-was-counted",
+        "dledger/client/failed_sends.py",
+        "            self._left.append((self._added, of_kept))\n",
+        "            pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_WHO_IS_TOLD + "TestTasks",),
+    ),
+    Mutant(
+        "flush-under-way-takes-what-an-interrupted-one-leaves",
+        "dledger/client/failed_sends.py",
+        "            out, to = telling.takes, Audience((_Anybody(),))\n",
+        "            out, to = telling.takes, Audience((self._first,))\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_WHO_IS_TOLD + "TestTasks",),
+    ),
+    Mutant(
+        "failures-of-ended-threads-pile-up",
+        "dledger/client/failed_sends.py",
+        "        if len(self._rows) > self._tidy_at:\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_WHO_IS_TOLD + "test_threads_that_have_ended_share_a_row",),
+    ),
+    Mutant(
         "thread-takes-the-failures-of-another",
         "dledger/client/failed_sends.py",
-        "            telling.own = self._owed.pop(sender, telling.own)\n",
-        "            self._owed.pop(sender, None)\n",
+        "            (self._first,) if sender is None else (self._first, ref(sender))\n",
+        "            (self._first,)\n",
         masked=_NO_SUCH_CLIENT,
         tests=_BLOCKING_ENDS,
     ),
     Mutant(
         "aborted-producer-tells-one-flush-alone",
         "dledger/client/failed_sends.py",
-        "        if not self._is_given_up:\n",
-        "        if True:\n",
+        "        takes: Audience = frozenset((telling,)) if self._is_given_up else telling.takes\n",
+        "        takes = telling.takes\n",
         masked=_NO_SUCH_CLIENT,
         tests=_FAILED_SENDS,
     ),
