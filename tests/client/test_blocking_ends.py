@@ -186,8 +186,11 @@ def test_callback_that_exits_ends_nothing_but_itself(
             lambda: thread.loop.set_exception_handler(lambda _, context: told.append(context))
         )
         for body, where in ((b"stored", topic), (b"refused", "absent"), (7, topic)):
+            is_added = threading.Event()  # else it may be done by then, and be called right here
+            thread.loop.call_soon_threadsafe(is_added.wait, PATIENCE_S)
             future = producer.send(where, body)  # type: ignore[arg-type]  # one is refused
             future.add_done_callback(leave)
+            is_added.set()
             assert futures.wait([future], PATIENCE_S).done
             assert told_by(producer.flush) == (0 if body == b"stored" else 1)
         assert producer.send(topic, b"next").result(PATIENCE_S).queue_offset == 1
