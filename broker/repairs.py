@@ -59,6 +59,7 @@ from store.repair_journal import RepairJournal
 GIVEN_BYTES: Final = 64 << 10  # in one answer, but one entry at least: a turn of the loop each
 SPACE_S: Final = 1.0  # from finding no space for the journal to trying again
 IDLE_LOOK_S: Final = 0.02
+WHAT_IS_COMMITTED: Final = "what is committed"
 COMMIT_S: Final = 5.0  # for what lies behind the rot to be committed: an election, and more
 
 log = structlog.get_logger(__name__)
@@ -383,7 +384,7 @@ class Repairs:
         now_s = asyncio.get_running_loop().time()
         if now_s >= until_s:
             last, found = damage.extents[-1], f"entry {damage.last_index}, which isn't known to be"
-            raise CorruptionFound(str(last.path), last.end - 1, "what is committed", found)
+            raise CorruptionFound(str(last.path), last.end - 1, WHAT_IS_COMMITTED, found)
         self._wait("what lies behind isn't committed yet", f"entry {damage.last_index}")
         await asyncio.sleep(AGAIN_S)
         return min(until_s, now_s + COMMIT_S)

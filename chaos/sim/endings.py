@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.ending import DISK_ERRNOS, ending_of
+from broker.repairs import WHAT_IS_COMMITTED
 from broker.replica import Replica
 from chaos.sim.defect import Defect
 from chaos.sim.files import SECTOR_BYTES
@@ -130,6 +131,12 @@ def is_excused(node: Machine, error: BaseException) -> bool:
     if isinstance(cause, OSError) and cause.errno in FULL_ERRNOS:
         return False  # a full disk refuses messages; it ends no node (ADR 28)
     return isinstance(cause, OSError) and bool(node.disk.failures)
+
+
+def is_for_a_start(error: BaseException) -> bool:
+    """Whether the next process puts it right: rot in what nobody could tell to be committed, as no
+    leader was there to. A start keeps what is intact, and asks for the rest."""
+    return isinstance(error, CorruptionFound) and error.expected == WHAT_IS_COMMITTED
 
 
 def is_rightly_out(node: Machine, error: OutOfService) -> bool:

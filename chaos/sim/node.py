@@ -41,6 +41,7 @@ from chaos.sim.endings import (
     check_the_end,
     goes_on_behind,
     is_excused,
+    is_for_a_start,
     judge_ending,
 )
 from chaos.sim.loop import ProcessLoop
@@ -402,7 +403,7 @@ class SimNode(Machine):
             raise Defect("node failed", f"{self.name}: {type(error).__name__}: {error}") from error
         judge_ending(self, error)
         if isinstance(error, (CorruptionFound, BeyondRepair)):
-            self.is_ruined = True
+            self.is_ruined = not is_for_a_start(error)
 
     def _bury(self, why: str) -> None:
         if self.refill is not None:

@@ -180,6 +180,7 @@ class Run:
         self.nemesis.copies.check_told(holdings)
         if plan.one_away:
             self._take_one_away()
+        self._come_to_rest(world.now_us + PEACE_US)  # something may just be on its way
         self._look()
         if self._at_rest is not None:
             self._at_rest(self.world)
