@@ -688,8 +688,8 @@ CLIENT = (
     Mutant(
         "kept-deliveries-are-given-however-long-the-acknowledgement-took",
         "dledger/client/simple_consumer.py",
-        "*(each.delivery for each in self._still_hidden(kept))",
-        "*(each.delivery for each in kept)",
+        "*self._still_hidden(kept), *found",
+        "*kept, *found",
         masked=_NO_SUCH_CLIENT,
         tests=_KEPT,
     ),
