@@ -51,12 +51,15 @@ def what_is_old_has_gone(world: World) -> bool:
     if ages is None or world.plan.wisher:
         return True
     size = world.plan.tuning.segment_bytes
-    for node in world.nodes.values():
-        if node.life is None or node.altered_from:
-            continue
-        log, machine = node.life.replica.log, node.life.replica.machine
-        # A full disk once refused a queue's sync: nothing goes here until the node is started anew.
-        if log.first_index > log.last_index or node.life.replica.housekeeping.is_checkpoint_held:
+    lives = [node.life for node in world.nodes.values() if node.life and not node.altered_from]
+    # A full disk once refused a queue's sync: nothing goes there until that node is started anew,
+    # and where it leads nothing goes anywhere.
+    held = [life for life in lives if life.replica.housekeeping.is_checkpoint_held]
+    if any(life.replica.leadership.serving for life in held):
+        return True
+    for life in lives:
+        log, machine = life.replica.log, life.replica.machine
+        if log.first_index > log.last_index or life in held:
             continue
         first = log.position_of(log.first_index)
         last = log.ends_by(first - first % size + size)
