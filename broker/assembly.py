@@ -156,6 +156,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
             config.broker_group,
             parts.leadership,
             parts.membership,
+            gate,
             status,
             members,
             limits.max_held_pulls,

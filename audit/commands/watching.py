@@ -239,10 +239,14 @@ class Watch:
         try:
             self._write(f"{name}.json", json.dumps(report_as_json(audited.report), indent=1))
             self._write(f"{name}.html", render_page(audited))
-            self._remove_old(name)
+            said = f"{self._folder / name}.html"
         except Exception as error:  # noqa: BLE001 - The metrics have the verdict.
-            return f"{audited.report.verdict}: no report: {in_words(error)}"
-        return f"{audited.report.verdict}: {self._folder / name}.html"
+            said = f"no report: {in_words(error)}"
+        try:
+            self._remove_old(name)
+        except Exception as error:  # noqa: BLE001 - As above; the next round tries again.
+            said += f"; old ones are still there: {in_words(error)}"
+        return f"{audited.report.verdict}: {said}"
 
     def _end(self, each: Round, said: str) -> None:
         """The round is told, everywhere."""

@@ -162,9 +162,8 @@ def export_messages(
         state = _state_of(target, log, topics)
         check_reaches(log, str(target), state.done, accept_retention=accept_retention)
         begin = at = state.done_place if state.done >= log.retained_from else first_place(log)
-        ends = [max(log.settled, begin.offset)]
-        if state.pending > begin.offset:  # A run broke off: the same ranges, so the same files.
-            ends.insert(0, state.pending)
+        ends = _ends(log.settled, begin.offset, state.pending)
+        if len(ends) > 1:  # a run broke off
             _remove_unfinished(target)
         if log.settled < ends[0]:
             raise UsageMistake(
@@ -187,6 +186,12 @@ def export_messages(
             at = until
     messages, sizes = sum(each.messages for each in written), _sizes(written)
     return Exported(begin.offset, at.offset, messages, len(sizes), sum(sizes.values()))
+
+
+def _ends(settled: int, begin: int, pending: int) -> list[int]:
+    """Up to where the log is exported, in steps: where a run broke off the same ranges come first,
+    so the same files."""
+    return [*((pending,) if pending > begin else ()), max(settled, begin)]
 
 
 def _sizes(written: Sequence[Written]) -> dict[str, int]:

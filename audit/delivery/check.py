@@ -140,27 +140,36 @@ def audit_delivery(
     )
     judged = _judge(whole, shares, engine, progress)
     _check_judged(judged)
+    report = _report(engine.name, replica.id, log.settled, whole, judged)
+    notes = (
+        *_notes(judged, report.queues),
+        *_notes_of_ends(report.queues, starts, tail),
+        *_notes_of_growth(histories, ends),
+    )
+    return replace(report, notes=notes, total_s=round(time.monotonic() - started, 4))
+
+
+def _report(
+    engine: str, replica: str, settled: int, whole: DeliveryTask, judged: Sequence[Judged]
+) -> DeliveryReport:
+    """All shares together; nothing is noted yet."""
     queues = sorted(
         (queue for each in judged for queue in each.queues),
         key=lambda queue: (queue.topic, queue.queue_id),
     )
     counts = sum((Counter(queue.anomalies) for queue in queues), Counter[str]())
     return DeliveryReport(
-        engine.name,
-        replica.id,
-        log.settled,
-        not tail,
-        not starts.unknown,
+        engine,
+        replica,
+        settled,
+        whole.tail_is_known,
+        not whole.starts.unknown,
         judged[0].operations,
         tuple(queues),
         {kind.value: counts[kind] for kind in Kind},
         tuple(sorted((a for each in judged for a in each.anomalies), key=_place)),
-        (
-            *_notes(judged, queues),
-            *_notes_of_ends(queues, starts, tail),
-            *_notes_of_growth(histories, ends),
-        ),
-        round(time.monotonic() - started, 4),
+        (),
+        0.0,
     )
 
 

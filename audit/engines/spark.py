@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -140,25 +140,20 @@ class SparkEngine:
         """Jobs of this thread are cancelled, so that they raise, if they stand still while this
         lasts; all of a session that is ours, as SQL has threads of its own."""
         context = self._session.sparkContext
-        group, over = f"dledger-audit-{uuid.uuid4()}", threading.Event()
+        group = f"dledger-audit-{uuid.uuid4()}"
 
-        def watch() -> None:
-            while not over.wait(_WATCH_INTERVAL_S):
-                if standstill.is_over_bound(self._stages()):
-                    stuck.set()
-                    context.cancelAllJobs() if self._stops_session else context.cancelJobGroup(
-                        group
-                    )
-                    return
+        def look() -> bool:
+            if not standstill.is_over_bound(self._stages()):
+                return True
+            stuck.set()
+            context.cancelAllJobs() if self._stops_session else context.cancelJobGroup(group)
+            return False
 
         context.setJobGroup(group, "dledger audit")
-        watcher = threading.Thread(target=watch, name="audit-standstill", daemon=True)
-        watcher.start()
         try:
-            yield
+            with _looking(look, "audit-standstill"):
+                yield
         finally:
-            over.set()
-            watcher.join()
             context._jsc.clearJobGroup()
 
     def _stages(self) -> list[SparkStageInfo]:
@@ -203,24 +198,18 @@ class SparkEngine:
         one, and of the rest at the end."""
         total = sum(task.weight for task in tasks)
         told = 0
-        over = threading.Event()
 
-        def watch() -> None:
+        def look() -> bool:
             nonlocal told
-            while not over.wait(_WATCH_INTERVAL_S):
-                done = sum(stage.numCompletedTasks for stage in self._stages())
-                now = total * min(done, len(tasks)) // len(tasks)
-                if now > told:
-                    progress(now - told)
-                    told = now
+            done = sum(stage.numCompletedTasks for stage in self._stages())
+            now = total * min(done, len(tasks)) // len(tasks)
+            if now > told:
+                progress(now - told)
+                told = now
+            return True
 
-        watcher = threading.Thread(target=watch, name="audit-progress", daemon=True)
-        watcher.start()
-        try:
+        with _looking(look, "audit-progress"):
             yield
-        finally:
-            over.set()
-            watcher.join()
         progress(total - told)
 
 
@@ -265,6 +254,30 @@ def _reason(error: Exception) -> str:
         return f"on a worker: {said[-1].strip()[:500]}"
     causes = [line for line in lines if line.startswith("Caused by: ")]
     return (causes or lines or [repr(error)])[-1 if causes else 0][:500]
+
+
+@contextmanager
+def _looking(look: Callable[[], bool], name: str) -> Iterator[None]:
+    """While this lasts `look` is called now and then by a thread, until it says that it has seen
+    enough. What Spark doesn't answer is asked again; if it is gone, the jobs themselves say so."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    over = threading.Event()
+
+    def watch() -> None:
+        goes_on = True
+        while goes_on and not over.wait(_WATCH_INTERVAL_S):
+            with suppress(PySparkException, Py4JError):
+                goes_on = look()
+
+    watcher = threading.Thread(target=watch, name=name, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 def _run(elements: Any, work: Callable[[T], R]) -> list[R]:

@@ -17,6 +17,7 @@ from broker.leader.changes import Change
 from broker.leader.epochs import FIRST, EpochFence, EpochName
 from broker.leader.leadership import LeaderView
 from broker.leader.newcomers import HeldLog
+from broker.services.gate import Gate
 from dledger.core.types import Configuration, NodeId
 
 UNDECIDED_S: Final = 0.1  # for which watchers aren't told that nobody leads yet
@@ -194,6 +195,7 @@ class Cluster:
         broker_group: str,
         leadership: LeadershipView,
         membership: MembershipChange,
+        gate: Gate,
         status: Callable[[], NodeStatus],
         members: Callable[[], Members],
         max_watchers: int,
@@ -201,6 +203,7 @@ class Cluster:
         self._broker_group = broker_group
         self._leadership = leadership
         self._membership = membership
+        self._gate = gate
         self._status = status
         self._members = members
         self._max_watchers = max_watchers
@@ -304,7 +307,8 @@ class Cluster:
                 LEADERSHIP_LOST, TIMED_OUT.
         """
         self._leadership.check_serving()
-        return await self._membership.replace(node_id, disk_id, held)
+        changing = self._membership.replace(node_id, disk_id, held)
+        return await self._gate.denying_surely(changing)
 
     async def members(self) -> Members:
         """Who is a member, as this node's log has it."""
@@ -319,7 +323,7 @@ class Cluster:
                 LEADERSHIP_LOST, TIMED_OUT.
         """
         self._leadership.check_serving()
-        await self._membership.change(change)
+        await self._gate.denying_surely(self._membership.change(change))
         return self._members()
 
 

@@ -171,10 +171,8 @@ class Deliveries:
         except BrokerError as error:
             if error.traits.outcome is Outcome.MAY_HAVE_HAPPENED:
                 raise
-            if wish.is_again and error.traits.is_retriable:
-                raise _partly(error) from error  # it may have been given messages before
-            if settler is None:
-                raise
+            if settler is None or (wish.is_again and not error.traits.is_retriable):
+                raise  # whoever asks again knows that a call before may have happened
             handed = ()
         if receiver.looks_back and not handed:
             text = f"what attempt {wish.attempt_id.hex()} was given before can't be read now"
@@ -190,8 +188,10 @@ class Deliveries:
         settler = desk.settle(wish.settled)
         self._set_to_work(desk)
         superseded = await self._settled(settler, ())
-        if wish.is_again:
+        if wish.is_again and error.traits.is_retriable:
             raise _partly(error) from error
+        if wish.is_again:
+            raise error
         return Received((), superseded, topic.incarnation)
 
     async def _handed(self, desk: Desk, receiver: Receiver, hold_s: float) -> tuple[Handed, ...]:

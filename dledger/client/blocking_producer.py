@@ -220,9 +220,11 @@ class BlockingProducer:
                 return
             with suppress(ClientClosed):
                 self._thread.call(self._all_crossed())
-            if not isinstance(sent._exception, ProducerClosed):
+            error = sent._exception
+            if not isinstance(error, ProducerClosed):
                 return  # close waits for it, or knows of it
             sent.asked = True
+            raise error.about_message(error.outcome) from None  # it may have been on the wire
         raise ProducerClosed("the producer was closed", subject=Subject.MESSAGE)
 
     def _queue_up(self) -> threading.Lock:

@@ -186,6 +186,7 @@ def test_a_report_that_cannot_be_drawn_ends_no_watch(
 ) -> None:
     """What was found is told and kept all the same; so it is where history itself fails."""
     watch, metrics, said, _ = watch_of(three, tmp_path, rounds=2)
+    watch._kept = 1
     monkeypatch.setattr("audit.commands.watching.render_page", lambda audited: broken())
     monkeypatch.setattr(watch._history, "add", lambda each: broken())
     watch.run(60)
@@ -195,6 +196,7 @@ def test_a_report_that_cannot_be_drawn_ends_no_watch(
     assert watch.exit_code == ExitCode.CONSISTENT
     assert 'outcome="identical"} 2.0' in generate_latest(metrics.registry).decode()
     assert capsys.readouterr().err.count("in broken") == 4
+    assert len(list(watch._folder.glob("audit-*.json"))) == 1, "as many as are to be kept"
 
 
 def test_a_trend_that_cannot_be_drawn_hides_no_round(

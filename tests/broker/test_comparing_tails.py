@@ -99,3 +99,26 @@ def test_who_is_altered_is_outvoted_wherever_it_is_suspected(
                 assert altered <= found.own.index <= log.shared
             else:
                 assert found is None or found.standing is not Standing.OUTVOTED
+
+
+def test_who_is_silent_is_asked_once_a_round() -> None:
+    """A round waits for him once, and not at each place that is compared."""
+    asked: list[NodeId] = []
+
+    class Silent(Asking):
+        """n3 has answered once, and then no more."""
+
+        async def _ask_all(self, peers: Iterable[NodeId], own: Place) -> dict[NodeId, Place]:
+            peers = list(peers)
+            asked.extend(peers)
+            told = await super()._ask_all(peers, own)
+            if asked.count(NAMES[2]) > 1:
+                told.pop(NAMES[2], None)
+            return told
+
+    tail = tuple(range(20, 60, 2))
+    own = Log((1, *tail), 1, 1)
+    logs = {NAMES[0]: Log((1, *(each + 1 for each in tail))), NAMES[1]: own}
+    logs[NAMES[2]] = Log((1, *tail))
+    asyncio.run(Silent(NAMES[1], logs)._round(len(own.terms)))
+    assert asked.count(NAMES[2]) <= 2

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from broker.errors import TRAITS, BrokerError, ErrorCode, Failure
+from broker.leader.changes import Change
 from broker.leader.deliveries.asking import Settlement
 from broker.services.consumers import MoveWish, To
 from broker.services.deliveries import Receive
@@ -23,6 +24,7 @@ from broker.services.updates import QueueOf
 from broker.state.groups import Settings
 from broker.state.registration import Registration
 from broker.state.topics import TopicRef
+from dledger.core.types import NodeId
 from dledger.wire.commands_pb2 import SETTLING_FINISHED
 from tests.broker.asked import EndlessCall
 from tests.broker.leader import batch
@@ -74,6 +76,7 @@ def failed(shop: TakenOver, offset: int, *, rejected: bool = False) -> SendBack:
     return SendBack("g", "a", shop.member.session, (message,))
 
 
+NOBODY = NodeId("n9")
 OF_NOBODY = Settlement(0, 1, 0, 1, SETTLING_FINISHED, 0)
 
 
@@ -98,6 +101,8 @@ ASKED: dict[str, Ask] = {
     "receive": lambda _, to: to.deliveries.receive(receive_of("g"), EndlessCall()),
     "settle": lambda _, to: to.deliveries.settle("g", T, (OF_NOBODY,)),
     "shrink": lambda _, to: to.topics.update(T, Numbers(2, 2)),
+    "remove": lambda _, to: to.cluster.change_members(Change(remove=frozenset({NOBODY}))),
+    "replace": lambda _, to: to.cluster.replace_disk(NOBODY, bytes(16)),
     "describe": lambda _, to: to.topics.describe(NEW),
     "move": lambda _, to: to.consumers.move(MoveWish("g", NEW, (), To.LAST)),
     "clone": lambda _, to: to.consumers.clone("nobody", "g"),

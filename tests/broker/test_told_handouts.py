@@ -45,10 +45,12 @@ class Filled(Shop):
         received = self.services.deliveries.receive(wish, EndlessCall())
         return self.room.world.run(self.room.leader, received)
 
-    def again(self, attempt: int, *settled: Settlement) -> Received | BrokerError:
+    def again(
+        self, attempt: int, *settled: Settlement, is_fifo: bool = False
+    ) -> Received | BrokerError:
         """The same attempt, which asks once more."""
         number = attempt.to_bytes(8, "big")
-        wish = Receive("g", T, False, number, True, 1, 0, 300, 60_000, 0, 0, settled)
+        wish = Receive("g", T, is_fifo, number, True, 1, 0, 300, 60_000, 0, 0, settled)
         try:
             receiving = self.services.deliveries.receive(wish, EndlessCall())
             return self.room.world.run(self.room.leader, receiving)
@@ -212,11 +214,19 @@ def test_an_attempt_that_asks_again_is_not_told_of_nothing_where_nothing_can_be_
     left = shop.budget.left_bytes
     shop.budget.take(left)
     assert is_in_doubt(shop.again(2, finishing(first)))
+    busy = shop.again(2)
+    assert isinstance(busy, BrokerError)
+    assert busy.code is ErrorCode.BUSY, "it acknowledges nothing, and is to slow down"
     shop.budget.give_back(left)
     node = shop.room.leader
     shop.room.world.run(node, shop.services.topics.permit(T, int(Permission.WRITE)))
-    assert is_in_doubt(shop.again(2, finishing(first)))
+    told = shop.again(2, finishing(first))
+    assert isinstance(told, BrokerError)
+    assert told.code is ErrorCode.TOPIC_NOT_READABLE, "for good: asking on would change nothing"
     shop.room.world.run(node, shop.services.topics.permit(T, int(USUAL)))
+    told = shop.again(2, finishing(first), is_fifo=True)
+    assert isinstance(told, BrokerError)
+    assert told.code is ErrorCode.GROUP_DIFFERS, "so is this"
     told = shop.again(2, finishing(first))
     assert isinstance(told, Received)
     assert told.handed == second.handed
@@ -251,7 +261,7 @@ def test_what_an_attempt_was_given_and_cannot_be_read_now_is_not_nothing(
     assert isinstance(given, Received)
     assert len(given.handed) == 1
     assert isinstance(told, BrokerError)
-    assert is_in_doubt(told)
+    assert told.traits.is_retriable
     monkeypatch.setattr(Choice, "_give_the_same", give_the_same)
     at_last = shop.again(2)
     assert isinstance(at_last, Received)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from contextlib import aclosing
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -17,6 +18,7 @@ from broker.leader.epochs import EpochFence
 from broker.leader.leadership import LeaderView
 from broker.leader.newcomers import HeldLog
 from broker.services.cluster import Cluster, Members, NodeStatus
+from broker.services.gate import Gate
 from dledger.core.types import Configuration, NodeId
 from dledger.wire import cluster_pb2 as cpb
 from tests.client.loops import async_test
@@ -80,7 +82,7 @@ class Told:
 
 def watched(view: LeaderView) -> tuple[Leads, Cluster]:
     leads, nobody = Leads(view), Nobody()
-    return leads, Cluster("g", leads, nobody, nobody.status, nobody.members, 10)
+    return leads, Cluster("g", leads, nobody, cast(Gate, nobody), nobody.status, nobody.members, 10)
 
 
 @async_test

@@ -30,7 +30,9 @@ from dledger.client.blocking import BlockingClient
 from dledger.client.blocking_producer import HANDED_IN_ONE_TURN, BlockingProducer
 from dledger.client.crossing import Crossing
 from dledger.client.loop_thread import LoopThread
+from dledger.client.sent import Sent
 from dledger.credentials.tls import TlsFiles
+from dledger.outcome import Outcome
 from dledger.testing import BlockingFakeGroup
 
 PATIENCE_S = 20.0
@@ -514,6 +516,20 @@ def test_send_that_another_thread_s_close_has_missed_is_refused(
         with pytest.raises(ProducerClosed):
             producer.send(topic, b"x")
         assert (crossing.told, list(crossing)) == ([0], [])
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_send_that_was_broken_off_meanwhile_says_what_its_future_would(
+    group: BlockingFakeGroup, outcome: Outcome
+) -> None:
+    """Who aborts beside it may have caught it on the wire: sent again it would be stored twice."""
+    with BlockingClient.connect(group.addresses) as client:
+        producer, sent = client.producer(), Sent(lambda: None, lambda: None)
+        sent.set_exception(ProducerClosed("broken off", outcome=outcome))
+        message = NewMessage(group.topic(), b"x", None, None, None, None, None)
+        with pytest.raises(ProducerClosed) as told:
+            producer._refuse_late(Crossing(message, None, sent, None))
+        assert told.value.outcome is outcome
 
 
 async def flushing() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent import futures
 from concurrent.futures import Future
@@ -25,6 +26,7 @@ from dledger.client import (
     SendsFailed,
 )
 from dledger.client.blocking import BlockingClient, BlockingProducer
+from dledger.client.crossing import Crossing
 from dledger.testing import BlockingFakeGroup
 from tests.client.loops import async_test
 from tests.client.test_blocking_ends import PATIENCE_S, Pool
@@ -320,3 +322,15 @@ def test_producer_that_is_closed_is_kept_by_no_deadline(group: BlockingFakeGroup
             producer.send(topic, b"x", deadline_s=3_600.0).result(PATIENCE_S)
             end(producer)
             assert producer._overdue._timer is None
+
+
+def test_equal_messages_on_their_way_are_two() -> None:
+    """A thread that takes its own back must not take another one's."""
+    first, second = (
+        Crossing(NewMessage("t", b"tick", None, None, None, None, None), None, None, None)
+        for _ in range(2)
+    )
+    way = deque([first, second])
+    way.remove(second)
+    assert way[0] is first
+    assert len({first, second}) == 2

@@ -572,7 +572,7 @@ CLIENT = (
     Mutant(
         "send-that-the-mover-has-refused-is-its-futures-matter",
         "dledger/client/blocking_producer.py",
-        "            if not isinstance(sent._exception, ProducerClosed):\n",
+        "            if not isinstance(error, ProducerClosed):\n",
         "            if True:\n",
         masked=_NO_SUCH_CLIENT,
         tests=(_BLOCKING_ENDS[0] + "::" + _MISSED_BY_CLOSE,),
@@ -684,6 +684,22 @@ CLIENT = (
         "            if True:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_KEPT,
+    ),
+    Mutant(
+        "send-that-was-broken-off-is-told-as-never-sent",
+        "dledger/client/blocking_producer.py",
+        "            raise error.about_message(error.outcome) from None",
+        '            raise ProducerClosed("closed") from None',
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_blocking_ends.py",),
+    ),
+    Mutant(
+        "equal-messages-on-their-way-are-one",
+        "dledger/client/crossing.py",
+        "        return self is other\n",
+        "        return tuple.__eq__(self, other)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_crossing.py",),
     ),
     Mutant(
         "kept-deliveries-are-given-however-long-the-acknowledgement-took",

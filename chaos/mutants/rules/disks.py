@@ -17,8 +17,8 @@ DISKS = (
         "store/commitlog.py",
         "        self._queue.refuse_if_failed()  # while nobody listened any more, perhaps\n",
         "        if self._queue.failed is not None:\n            return\n",
-        seed=4_200_035,
-        tests=("tests/store/test_flusher.py",),
+        masked="a drawn schedule seldom stops a node whose disk fails: one of its own does",
+        tests=("tests/chaos/test_schedules.py",),
     ),
     Mutant(
         "lock-that-cannot-be-looked-at-is-nobodys",

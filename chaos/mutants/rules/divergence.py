@@ -12,6 +12,14 @@ _ALONE = "in a run whoever is wrong is one, and a majority says so to all"
 
 DIVERGENCE = (
     Mutant(
+        "who-is-silent-is-asked-at-each-place",
+        "broker/comparing.py",
+        "for peer, place in told.items() if place.index <= index}",
+        "for peer, place in told.items()}",
+        masked="it takes longer, and is found out all the same",
+        tests=("tests/broker/test_comparing_tails.py",),
+    ),
+    Mutant(
         "whose-log-is-wrong-hidden-by-a-tail",
         "broker/comparing.py",
         "left.update(filter(None, (self._before(own, place)",

@@ -217,6 +217,22 @@ MEMBERS = (
         tests=_CHANGES,
     ),
     Mutant(
+        "members-denied-by-a-leader-of-before",
+        "broker/services/cluster.py",
+        "await self._gate.denying_surely(self._membership.change(change))",
+        "await self._membership.change(change)",
+        masked="simulated administrators ask for nobody who isn't there",
+        tests=("tests/broker/test_denials.py",),
+    ),
+    Mutant(
+        "disk-denied-by-a-leader-of-before",
+        "broker/services/cluster.py",
+        "await self._gate.denying_surely(changing)",
+        "await changing",
+        masked="simulated operators replace members only",
+        tests=("tests/broker/test_denials.py",),
+    ),
+    Mutant(
         "members-change-beside-an-older-program",
         "broker/leader/membership.py",
         "if 0 < said.get(name, 0) < level)\n",

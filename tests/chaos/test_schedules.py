@@ -1,0 +1,52 @@
+"""Schedules of one kind of trouble over and over: each shows a rule at work that a drawn schedule
+meets seldom. Where the rule is broken one of these seeds fails (`chaos.mutants`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from chaos.sim.drawing.plans import draw_plan
+from chaos.sim.plan import Fault, FaultEvent, Plan
+from chaos.sim.run import run_plan
+
+
+def plain(seed: int, duration_ms: int, rate: int, faults: tuple[FaultEvent, ...]) -> Plan:
+    """Three nodes, and nothing but these faults."""
+    plan = draw_plan(seed, duration_ms=duration_ms, rate=rate, nodes=3, churn=False)
+    plan = replace(plan, faults=faults, upgraded=False, one_away=False, gatekeeper=False)
+    return replace(plan, overseers=0, keyed=0, admin=True)
+
+
+def stale_leaders(seed: int) -> Plan:
+    """Leaders that others take over from while they are cut off and stand still: for a moment
+    afterwards they know nothing of it, and members send back to them what has failed."""
+    faults = tuple(FaultEvent(n, 600 + 900 * n, Fault.STALE_LEADER) for n in range(8))
+    plan = plain(seed, 8_000, 60, faults)
+    return replace(plan, crews=(), failing=2, stopping=0, poppers=(2,))
+
+
+def stopped_on_a_failing_disk(seed: int) -> Plan:
+    """Nodes that are asked to stop, and whose disk fails meanwhile."""
+    faults = tuple(
+        each
+        for n in range(8)
+        for each in (
+            FaultEvent(2 * n, 500 + 600 * n, Fault.TERMINATE),
+            FaultEvent(2 * n + 1, 504 + 600 * n + 2 * (n % 6), Fault.SYNC_ERROR),
+        )
+    )
+    return plain(seed, 6_000, 100, faults)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_leaders_of_before_deny_nothing(seed: int) -> None:
+    """Whatever they are asked."""
+    assert run_plan(stale_leaders(seed)).failure is None
+
+
+@pytest.mark.parametrize("seed", range(13, 16))
+def test_who_stops_on_a_failing_disk_does_not_stop_cleanly(seed: int) -> None:
+    """And says so, also where nobody listens any more when it fails."""
+    assert run_plan(stopped_on_a_failing_disk(seed)).failure is None
