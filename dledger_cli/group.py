@@ -18,8 +18,6 @@ from broker.local_group import (
     group_status,
 )
 from broker.local_group.status import OUT_OF_SERVICE_ROLE
-from dledger.client import InvalidArgument, ServerError
-from dledger.outcome import Outcome
 from dledger.terminal.options import JsonOption, parse_size
 from dledger.terminal.outcome import (
     ExitCode,
@@ -40,10 +38,10 @@ from dledger_cli.group_options import (
     BootstrapOption,
     DirectoryOption,
     bootstrap_addresses,
-    connect,
 )
 from dledger_cli.held_up import tell_what_holds_up
 from dledger_cli.names import check_node
+from dledger_cli.transfer import transferred
 
 if TYPE_CHECKING:
     # What forms groups knows the log's files, and numpy with them: imported by who needs it.
@@ -261,6 +259,9 @@ def transfer(
 ) -> None:
     """Hand leadership over to a node, or to the one whose log is longest.
 
+    Ends when that node takes messages; when it leads and doesn't within 10 s, with 0 and a line
+    that says so.
+
     \b
     Examples:
       dledger group transfer
@@ -269,11 +270,13 @@ def transfer(
     with errors_told():
         check_node(target)
         addresses = bootstrap_addresses(bootstrap, directory)
-    leader = run(_transfer(addresses, target))
+    leader, serves = run(transferred(addresses, target))
     if as_json:
         print_json({"leader": leader})
     else:
         typer.echo(f"{leader} leads")
+    if not serves:
+        complain(f"{leader} leads, and doesn't take messages yet: ask dledger group status")
 
 
 @app.command()
@@ -413,25 +416,6 @@ async def _replace(addresses: list[str], node_id: str, wait_s: float) -> Replace
         raise FormationRefused(f"{node_id} is no member: {', '.join(sorted(where))} are")
     wanted = Replacement(node_id, where[node_id], leader.admin_address)
     return await replace_disk(GrpcCalls(tls), wanted, wait_s)
-
-
-async def _transfer(addresses: list[str], target: str) -> str:
-    from broker.forming.calls import GrpcCalls
-    from broker.forming.errors import FormationRefused
-
-    async with connect(addresses) as client:
-        try:
-            return (await client.transfer_leadership(target or None)).node_id
-        except InvalidArgument as error:
-            # Typed rightly: it is the group in which that node doesn't vote.
-            raise FormationRefused(error.message) from error
-        except ServerError as error:
-            if error.outcome is not Outcome.DID_NOT_HAPPEN:
-                raise
-    # Clients are told *unimplemented* where administration has an address of its own.
-    tls = chosen_material()
-    leader = (await group_status(addresses, tls)).leading()
-    return await GrpcCalls(tls).transfer_leadership(leader.admin_address, target)
 
 
 def _tell_status(status: GroupStatus, *, as_json: bool) -> None:

@@ -277,7 +277,8 @@ def another_base(directory: Path, head_of: int, state_of: int) -> bytes:
 @on_a_loop
 async def test_base_that_isnt_what_was_offered_is_thrown_away(tmp_path: Path, lie: str) -> None:
     """Whole, with all its sums right, and of another entry: by its head, or by the state in it.
-    Nothing of this member's is touched; the next one that is right is taken."""
+    Nothing of this member's is touched; the next one that is right is taken. It lies on the way
+    only: a leader mends what is wrong on its own disk, and may do so before it is asked."""
     with capture_logs() as told:
         async with small_members(tmp_path) as group:
             leader = await group.leader()
@@ -285,22 +286,26 @@ async def test_base_that_isnt_what_was_offered_is_thrown_away(tmp_path: Path, li
             await group.stop(away)
             await grow(group, 3, "first")
             first = await let_go(group, leader)
-            directory = leader.config.data_directory
-            base = SnapshotFiles(directory, OsFiles()).path(first - 1)
             # A busy machine may have taken none behind the base yet: that would be no lie.
             newest = await group.until(
                 lambda: next((n for n in leader.snapshots.kept() if n >= first), None)
             )
-            true = base.read_bytes()
             head, state = (newest, newest) if lie == "head" else (first - 1, newest)
-            base.write_bytes(another_base(directory, head, state))
+            other = another_base(leader.config.data_directory, head, state)
+            files = leader.base.files
+            true_piece = files.piece
+
+            def lying(index: int, at: int, size: int) -> tuple[int, bytes]:
+                return len(other), other[at : at + size]
+
+            files.piece = lying  # type: ignore[method-assign]
             group.start(away)
             third = group.replicas[away]
             await group.until(
                 lambda: any(each["event"] == "snapshot_not_installed" for each in told)
             )
             assert (third.log.first_index, third.wants_reopening, third.failure) == (1, False, None)
-            base.write_bytes(true)
+            files.piece = true_piece  # type: ignore[method-assign]
             await group.until(lambda: third.wants_reopening)
             del group.replicas[away]
             await third.stop(nothing)
