@@ -252,6 +252,8 @@ class Comparison:
             behind = [peer for peer, place in told.items() if place.index > index]
             told = {peer: place for peer, place in told.items() if place.index <= index}
             told |= await self._ask_all(behind, own)  # who is silent isn't asked again this time
+            if self._place(index) != own:
+                continue  # a leader has put other entries there meanwhile, maybe fewer
             here = {peer: place for peer, place in told.items() if place.index == index}
             judgement = judge(self._around.configuration(), self._around.node, own, here)
             # That a majority agrees with what is before says nothing of what was suspected.

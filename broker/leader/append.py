@@ -459,6 +459,15 @@ class Appender:
             for batch in self._waiting.pop(applied, ()):
                 batch.send.finish_one(batch.position, batch.result)
 
+    def is_coming(self, incarnation: int, queue_id: int) -> bool:
+        """Whether a batch for that queue, or of units, is proposed and not applied yet."""
+        return self._flight.end_of((incarnation, queue_id)) is not None
+
+    @property
+    def is_moving_start(self) -> bool:
+        """Whether a later start of the log is proposed and not applied yet."""
+        return self._flight.is_moving_start
+
     def meant_for(self) -> dict[int, int]:
         """The incarnation of its topic that each batch on its way is for, by index."""
         return self._flight.meant_for()

@@ -81,6 +81,11 @@ class Submitter(Protocol):
 
     def submit(self, command: Command) -> Awaitable[Refusal | None]: ...
 
+    def is_coming(self, incarnation: int, queue_id: int) -> bool: ...
+
+    @property
+    def is_moving_start(self) -> bool: ...
+
 
 class TopicGrant(NamedTuple):
     """Queues of one topic that are to have holders.
@@ -157,6 +162,16 @@ class Commands:
             name=topic.name, incarnation=topic.incarnation, retention_ms=retention_ms
         )
         return self._submitter.submit(Command(retain_topic=command))
+
+    def is_coming(self, incarnation: int, queue_id: int) -> bool:
+        """Whether messages for that queue are on their way into the log: proposed before whatever
+        is proposed now, and applied before it."""
+        return self._submitter.is_coming(incarnation, queue_id)
+
+    @property
+    def is_moving_start(self) -> bool:
+        """Whether a later start of the log is on its way: what is proposed now is judged by it."""
+        return self._submitter.is_moving_start
 
     def update_topic(
         self, topic: TopicRef, read_queues: int, write_queues: int, *, drop: bool

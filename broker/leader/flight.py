@@ -68,6 +68,7 @@ class InFlight:
     _deletes: dict[int, tuple[str, ...]] = field(default_factory=dict)  # index -> topics
     _changing: dict[int, str] = field(default_factory=dict)  # index -> topic
     _closing: dict[int, str] = field(default_factory=dict)  # index -> topic written no more
+    _moving: set[int] = field(default_factory=set)  # indexes: the log is to begin later
     _registering: dict[int, str] = field(default_factory=dict)  # index -> name, or none
     _forgetting: dict[int, frozenset[bytes]] = field(default_factory=dict)  # index -> ids
 
@@ -165,6 +166,8 @@ class InFlight:
             case "permit_topic":
                 if Permission.WRITE not in Permission(command.permit_topic.permission):
                     self._closing[index] = command.permit_topic.name
+            case "move_log_start":
+                self._moving.add(index)
             case "register_producer":
                 self._registering[index] = command.register_producer.name
             case "forget_producers":
@@ -177,6 +180,7 @@ class InFlight:
         self._deletes.pop(index, None)
         self._changing.pop(index, None)
         self._closing.pop(index, None)
+        self._moving.discard(index)
         self._registering.pop(index, None)
         self._forgetting.pop(index, None)
 
@@ -200,6 +204,11 @@ class InFlight:
         a batch behind that could be void."""
         taken = bool(name) and name in self._registering.values()
         return taken or any(producer in each for each in self._forgetting.values())
+
+    @property
+    def is_moving_start(self) -> bool:
+        """Whether a later start of the log is on its way."""
+        return bool(self._moving)
 
     @property
     def registrations(self) -> int:

@@ -90,6 +90,11 @@ class Membership:
         with contextlib.suppress(ProposalRefused, LogFull, LogBehind):
             self._tell(self._replication.propose_configuration(wanted), wanted)
 
+    @property
+    def placed_at(self) -> Index:
+        """The entry of the configuration in force; it grows with each that is proposed."""
+        return self._replication.core.configuration_place.at
+
     async def change(self, change: Change) -> Configuration:
         """The members are as `change` wants them, committed, or on the way: a joint configuration
         is left, and learners are made voters, by whoever leads. The configuration in force then.

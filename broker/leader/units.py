@@ -25,6 +25,7 @@ from broker.leader.closing import check_open
 from broker.leader.flight import InFlight, UnitEnd
 from broker.leader.voided import closed
 from broker.state.compound import NO_PRODUCER, RECORDS, Claims, Judged, Key, UnitRefusal, keys_of
+from broker.state.leases import MAX_RANGES, Place
 from broker.state.machine import StateMachine
 from broker.state.outcomes import Settlement
 from broker.state.refusals import Refusal
@@ -120,6 +121,12 @@ class _Unit:
     def own_keys(self) -> list[Key]:
         """Those that no other unit of its entry has."""
         return [key for key in self.keys if key.what != RECORDS]
+
+    @property
+    def finished_at(self) -> list[Place]:
+        """The queues in which it finishes a message for a group, by a copy."""
+        sent_back = (each.send_back for each in self.wanted.commands if each.HasField("send_back"))
+        return [Place(each.group, each.incarnation, each.queue_id) for each in sent_back]
 
     def fail(self, error: BrokerError) -> None:
         if not self.done.done():
@@ -291,6 +298,7 @@ class Units:
         claims = Claims()
         chosen: list[_Unit] = []
         left: list[_Unit] = []
+        places: Counter[Place] = Counter()
         size = records = 0
         for unit in self._waiting[:LOOKED_AT]:
             is_free = claims.conflict(unit.keys) is None
@@ -298,6 +306,7 @@ class Units:
                 len(chosen) < SHARED_UNITS
                 and size + unit.body.size <= self._shared_bytes
                 and records + unit.body.record_count <= MAX_RECORD_COUNT
+                and all(places[each] < self._ranges_left(each) for each in unit.finished_at)
             )
             if is_free and fits and self._is_answered(unit):
                 self._has_left(unit)
@@ -306,12 +315,19 @@ class Units:
             if is_free and fits:
                 chosen.append(unit)
                 self._has_left(unit)
+                places.update(unit.finished_at)
                 size += unit.body.size
                 records += unit.body.record_count
             else:
                 left.append(unit)
         self._waiting = left + self._waiting[LOOKED_AT:]
         return chosen
+
+    def _ranges_left(self, place: Place) -> int:
+        """How many single messages of a queue may be finished by one entry: before it is applied
+        each counts as a range of its own, also next to each other. In the next entry what they
+        became counts."""
+        return max(1, MAX_RANGES - len(self._machine.leases.of(place).finished))
 
     def _has_left(self, unit: _Unit) -> None:
         """The unit waits no more."""

@@ -18,7 +18,7 @@ from broker.leader.epochs import FIRST, EpochFence, EpochName
 from broker.leader.leadership import LeaderView
 from broker.leader.newcomers import HeldLog
 from broker.services.gate import Gate
-from dledger.core.types import Configuration, NodeId
+from dledger.core.types import Configuration, Index, NodeId
 
 UNDECIDED_S: Final = 0.1  # for which watchers aren't told that nobody leads yet
 
@@ -184,7 +184,9 @@ class MembershipChange(Protocol):
     def replace(
         self, node_id: str, disk_id: bytes, held: HeldLog | None = None
     ) -> Awaitable[Configuration]: ...
-    def change(self, change: Change) -> Awaitable[object]: ...
+    def change(self, change: Change) -> Awaitable[Configuration]: ...
+    @property
+    def placed_at(self) -> Index: ...
 
 
 class Cluster:
@@ -307,8 +309,7 @@ class Cluster:
                 LEADERSHIP_LOST, TIMED_OUT.
         """
         self._leadership.check_serving()
-        changing = self._membership.replace(node_id, disk_id, held)
-        return await self._gate.denying_surely(changing)
+        return await self._surely(self._membership.replace(node_id, disk_id, held))
 
     async def members(self) -> Members:
         """Who is a member, as this node's log has it."""
@@ -323,8 +324,18 @@ class Cluster:
                 LEADERSHIP_LOST, TIMED_OUT.
         """
         self._leadership.check_serving()
-        await self._gate.denying_surely(self._membership.change(change))
+        await self._surely(self._membership.change(change))
         return self._members()
+
+    async def _surely(self, changing: Awaitable[Configuration]) -> Configuration:
+        """What `changing` gives, or its refusal, once it is sure that this node has led: a leader
+        of before doesn't know who has gone. What it had to propose shows that, being committed;
+        where all is as it is wanted to be, nothing was."""
+        before = self._membership.placed_at
+        found = await self._gate.denying_surely(changing)
+        if self._membership.placed_at == before:
+            await self._gate.confirm()
+        return found
 
 
 def is_undecided(view: LeaderView) -> bool:

@@ -13,9 +13,11 @@ from broker.errors import BrokerError, ErrorCode
 from broker.leader.groups.unread import failed_left
 from broker.leader.retries.copies import goes_to
 from broker.reading.queues import QueueReader
+from broker.services.refused import refused
 from broker.services.soundness import Soundness
 from broker.state.groups import Group, JoinWish
 from broker.state.machine import StateMachine
+from broker.state.refusals import GroupHasMembers
 from broker.state.retries import Queue
 from broker.state.topics import TopicRef, TopicState
 from dledger.ports import Turns
@@ -43,8 +45,8 @@ class Styles:
         state says.
 
         Raises:
-            BrokerError: GROUP_DIFFERS; BUSY, so many messages wait that it can't be told;
-                NOT_READY, they can't be read now.
+            BrokerError: GROUP_DIFFERS, GROUP_HAS_MEMBERS; BUSY, so many messages wait that it can't
+                be told; NOT_READY, they can't be read now.
         """
         group = self._changed(wish)
         topic = None if group is None else self._state.topics.get(retry_topic(wish.group))
@@ -59,12 +61,20 @@ class Styles:
             raise BrokerError(ErrorCode.GROUP_DIFFERS, text)
 
     def _changed(self, wish: JoinWish) -> Group | None:
-        """The group, if the join would change it to a style without retries."""
+        """The group, if the join would change it to a style without retries.
+
+        Raises:
+            BrokerError: GROUP_HAS_MEMBERS, as the state says. They may be about to end, before the
+                join is applied: then it would take the join, and nobody had looked.
+        """
         group = self._state.groups.joined(wish.group)
         if group is None or not group.has_retries or not any(wish.settings.style):
             return None
-        others = any(name != wish.member for name in group.members)
-        return None if others or wish.settings.version <= group.version else group
+        if wish.settings.version <= group.version:
+            return None
+        if any(name != wish.member for name in group.members):
+            raise refused(GroupHasMembers(wish.group))
+        return group
 
     async def waits(self, retries: str) -> bool:
         """Whether a message that goes to that topic waits at a level.

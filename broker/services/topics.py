@@ -277,9 +277,11 @@ class Topics:
     def _check_claimed(self, state: TopicState, wish: QueueWish) -> None:
         """Messages that no group is known to want are more likely wanted by one that is still to
         come, or by loops without a group, than by nobody; and what members of a broadcast group
-        have read is in no log."""
+        have read is in no log. What is on its way counts: it is stored before the change is made.
+        """
         wanted = wish.read_queues, wish.write_queues
-        found = broadcasting(self._state, state, *wanted)
+        is_coming = partial(self._commands.is_coming, state.incarnation)
+        found = broadcasting(self._state, state, *wanted, is_coming)
         if found is not None:
             group, queue = found
             text = (
@@ -288,7 +290,7 @@ class Topics:
                 f"or if told to drop them"
             )
             raise BrokerError(ErrorCode.QUEUES_UNREAD, text)
-        queue_id = unclaimed(self._state, state, *wanted)
+        queue_id = unclaimed(self._state, state, *wanted, is_coming)
         if queue_id is not None:
             text = (
                 f"{self._what(state, queue_id)}, and no consumer group has begun to read "
@@ -303,6 +305,8 @@ class Topics:
 
     def _what(self, state: TopicState, queue_id: int) -> str:
         """What is said of a queue that would go."""
+        if self._commands.is_coming(state.incarnation, queue_id):
+            return f"messages are on their way into {state.name}/{queue_id}"
         has_gone = ", which are gone by retention: it has to be closed for sending first"
         held = f"held messages{has_gone}" if self._is_empty(state, queue_id) else "holds messages"
         return f"{state.name}/{queue_id} {held}"
@@ -315,6 +319,8 @@ class Topics:
         now = numbers.of(state.incarnation, count)
         if wish.write_queues in (0, now.write_queues):
             return
+        if now.changes and self._commands.is_moving_start:
+            raise BrokerError(ErrorCode.BUSY, "the log is just about to begin later: after that")
         ref = TopicRef(state.name, state.incarnation)
         for change in now.changes:
             if change.entry >= self._state.log_start.first_index:

@@ -108,21 +108,36 @@ def _waiting(owners: Owners, topic: TopicState) -> Iterator[str]:
             yield group.name
 
 
-def unclaimed(owners: Owners, topic: TopicState, read_queues: int, write_queues: int) -> int | None:
+def unclaimed(
+    owners: Owners,
+    topic: TopicState,
+    read_queues: int,
+    write_queues: int,
+    is_coming: Callable[[int], bool],
+) -> int | None:
     """A queue that would go and holds messages, of a topic that no group is known to read. When it
-    is applied an update takes it (a rule of level 9): this is for who proposes one."""
-    held = _held_of_those_that_go(owners, topic, read_queues, write_queues)
+    is applied an update takes it (a rule of level 9): this is for who proposes one.
+
+    Args:
+        is_coming: whether messages for a queue are on their way into the log: they are applied
+            before the update is, and would go with the queue.
+    """
+    held = _held_of_those_that_go(owners, topic, read_queues, write_queues, is_coming)
     if not held or owners.offsets.groups(topic.name) or any(_waiting(owners, topic)):
         return None
     return held[0]
 
 
 def broadcasting(
-    owners: Owners, topic: TopicState, read_queues: int, write_queues: int
+    owners: Owners,
+    topic: TopicState,
+    read_queues: int,
+    write_queues: int,
+    is_coming: Callable[[int], bool],
 ) -> tuple[str, int] | None:
     """A group that broadcasts and has members for the topic, and a queue that would go and holds
     messages: how far they are is in no log. As `unclaimed`, for who proposes an update."""
-    held = _held_of_those_that_go(owners, topic, read_queues, write_queues)
+    held = _held_of_those_that_go(owners, topic, read_queues, write_queues, is_coming)
     for group in owners.groups if held else ():
         is_at_work = group.members and group.settings.is_broadcast
         if is_at_work and any(topic.name in each.topics for each in group.versions.values()):
@@ -145,22 +160,31 @@ def retired(
         is_empty: whether nothing in a queue can be read here any more. What is decided is carried
             out later, and may be given to somebody until then.
     """
-    held = _held_of_those_that_go(owners, topic, read_queues, write_queues)
+    held = _held_of_those_that_go(owners, topic, read_queues, write_queues, _is_never_coming)
     closed = [owners.queue_numbers.closed(topic.incarnation, queue) for queue in held]
     first_index = owners.log_start.first_index
     is_decided = bool(held) and all(at is not None and at <= first_index for at in closed)
     return is_decided and all(map(is_empty, held))
 
 
+def _is_never_coming(queue: int) -> bool:
+    return False
+
+
 def _held_of_those_that_go(
-    owners: Owners, topic: TopicState, read_queues: int, write_queues: int
+    owners: Owners,
+    topic: TopicState,
+    read_queues: int,
+    write_queues: int,
+    is_coming: Callable[[int], bool],
 ) -> list[int]:
     count, numbers = len(topic.next_offsets), owners.queue_numbers
     wanted = numbers.wanted(topic.incarnation, count, read_queues, write_queues)
     if isinstance(wanted, QueueNumbersWrong):
         return []  # it is refused for that
     now = numbers.of(topic.incarnation, count)
-    return _held(owners, topic, range(wanted.read_queues, now.read_queues))
+    going = range(wanted.read_queues, now.read_queues)
+    return sorted({*_held(owners, topic, going), *filter(is_coming, going)})
 
 
 def _grow(owners: Owners, topic: TopicState, wanted: Numbers) -> None:

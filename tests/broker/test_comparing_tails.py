@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.comparing import Comparison, _Found
 from broker.verdict import Place, Standing
-from dledger.core.types import Configuration, NodeId
+from dledger.core.errors import UnknownEntry
+from dledger.core.types import Configuration, Index, NodeId
 from tests.broker.test_verdict import voters
 
 NAMES = tuple(NodeId(name) for name in ("n1", "n2", "n3"))
@@ -36,20 +37,30 @@ class Asking(Comparison):
     """One member's, beside logs that answer at once."""
 
     def __init__(self, name: NodeId, logs: dict[NodeId, Log]) -> None:
-        own = logs[name]
+        self._logs = logs
+        self._name = name
         around: Any = SimpleNamespace(
             node=name,
-            durable=lambda: len(own.terms),
+            durable=lambda: len(self._own.terms),
             links=lambda: [each for each in NAMES if each != name],
-            term_at=lambda index: own.terms[index - 1],
+            term_at=self._term_at,
             configuration=lambda: Configuration(voters(*NAMES)),
         )
         log: Any = SimpleNamespace(
             start=SimpleNamespace(index=0),
-            digest_at=lambda index: own.place(index, name).digest,
+            digest_at=lambda index: self._own.place(index, name).digest,
         )
         super().__init__(log, around, SimpleNamespace())  # type: ignore[arg-type]
-        self._logs = logs
+
+    @property
+    def _own(self) -> Log:
+        return self._logs[self._name]
+
+    def _term_at(self, index: int) -> int:
+        """As the core's."""
+        if index > len(self._own.terms):
+            raise UnknownEntry(Index(index), Index(len(self._own.terms)))
+        return self._own.terms[index - 1]
 
     async def _ask_all(self, peers: Iterable[NodeId], own: Place) -> dict[NodeId, Place]:
         logs = {peer: self._logs[peer] for peer in peers}
@@ -99,6 +110,44 @@ def test_who_is_altered_is_outvoted_wherever_it_is_suspected(
                 assert altered <= found.own.index <= log.shared
             else:
                 assert found is None or found.standing is not Standing.OUTVOTED
+
+
+ONES = (1,) * 10
+TAILS = {
+    NAMES[0]: Log((*ONES, *(3,) * 6, *(5,) * 4), 0, len(ONES)),
+    NAMES[1]: Log((*ONES, *(4,) * 10), 0, len(ONES)),
+    NAMES[2]: Log((*ONES, *(2,) * 2, *(6,) * 8), 0, len(ONES)),
+}
+
+
+@settings(deadline=None)
+@given(groups(), st.integers(1, 6), st.integers(0, 8), st.integers(1, 3))
+@example((TAILS, len(ONES)), 2, 0, 1)
+def test_a_log_whose_tail_is_replaced_between_two_questions_stops_nobody(
+    drawn: tuple[dict[NodeId, Log], int], question: int, kept: int, entries: int
+) -> None:
+    """By a new leader's, of a newer term, and maybe by a shorter one; and a sound log is outvoted
+    by nobody then."""
+    logs, altered = drawn
+    newest = max(log.terms[-1] for log in logs.values()) + 1
+
+    class Replaced(Asking):
+        questions = 0
+
+        async def _ask_all(self, peers: Iterable[NodeId], own: Place) -> dict[NodeId, Place]:
+            told = await super()._ask_all(peers, own)
+            self.questions += 1
+            if self.questions == question:
+                now = self._own
+                terms = (*now.terms[: now.shared + kept], *(newest,) * entries)
+                self._logs[self._name] = now._replace(terms=terms)
+            return told
+
+    for name in NAMES:
+        for wanted in range(altered, len(logs[name].terms) + 1):
+            found = Replaced(name, dict(logs)).round(wanted)
+            if name != NAMES[1] and found is not None:
+                assert found.standing is not Standing.OUTVOTED
 
 
 def test_who_is_silent_is_asked_once_a_round() -> None:

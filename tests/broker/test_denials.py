@@ -57,6 +57,10 @@ class TakenOver(Shop):
             self.room.world.run(self.room.leader, services.sends.send(self.producer, wanted))
         assert self.before.replica.leadership.serving
 
+    def disk(self) -> bytes:
+        """The one of before's."""
+        return self.before.replica.driver.core.configuration.disk_of(self.before.name)
+
     def answer_of(self, ask: Callable[[Services], Coroutine[Any, Any, Any]]) -> Any:
         """What the one of before says, at once."""
         self.room.world.timeline.resume(self.before.loop)
@@ -103,6 +107,11 @@ ASKED: dict[str, Ask] = {
     "shrink": lambda _, to: to.topics.update(T, Numbers(2, 2)),
     "remove": lambda _, to: to.cluster.change_members(Change(remove=frozenset({NOBODY}))),
     "replace": lambda _, to: to.cluster.replace_disk(NOBODY, bytes(16)),
+    # What is as it is wanted to be: the others may have changed it meanwhile.
+    "promote": lambda shop, to: to.cluster.change_members(
+        Change(promote=frozenset({shop.before.name}))
+    ),
+    "same disk": lambda shop, to: to.cluster.replace_disk(shop.before.name, shop.disk()),
     "describe": lambda _, to: to.topics.describe(NEW),
     "move": lambda _, to: to.consumers.move(MoveWish("g", NEW, (), To.LAST)),
     "clone": lambda _, to: to.consumers.clone("nobody", "g"),

@@ -144,6 +144,26 @@ def test_no_change_is_forgotten_while_what_lay_before_it_can_be_read() -> None:
     assert shop.update(0, 6).write_queues == 6, "nothing of before can be read"
 
 
+def test_nor_while_it_is_on_its_way_that_it_goes() -> None:
+    """The update is judged by the start that the log has then."""
+    shop = Shop(settings=ORDERLY)
+    shop.send(1, b"one")
+    shop.update(8, 8)
+    shop.pass_ms(1_000)
+    kept = shop.room.machine.queue_numbers.of(shop.room.machine.topics["t"].incarnation, 8).changes
+    move = MoveLogStartCommand(first_index=shop.room.machine.applied_index)
+    with shop.room.leader.running():
+        shop.room.leader.replica.appender.submit(Command(move_log_start=move))
+    with pytest.raises(BrokerError, match="just about to begin later") as refused:
+        shop.update(0, 6)
+    assert refused.value.code is ErrorCode.BUSY
+    now = shop.room.machine.queue_numbers.of(shop.room.machine.topics["t"].incarnation, 8).changes
+    assert now == kept
+    shop.pass_ms(100)
+    with pytest.raises(BrokerError, match="still holds messages of before entry"):
+        shop.update(0, 6)
+
+
 def waiting_pull(shop: Shop) -> Task[object]:
     """Queue 4 has a message that waits for queue 0 to be read; a pull for it is held."""
     shop.send(0, b"one")
@@ -340,6 +360,23 @@ def test_queues_do_not_go_while_members_of_a_broadcast_group_are_at_work(how: st
         seat.leave()
         shop.room.pass_ms(300, shop.seat, seat)
     assert shop.update(2, drop=how == "drop").queue_count == 2
+
+
+def test_nor_do_queues_into_which_messages_are_on_their_way() -> None:
+    """Though nothing lies in them yet, and every group whose offsets are in the log is at their
+    end."""
+    shop = Shop(settings=ORDERLY)
+    seat, everybody = shop.room.seat(), Settings(topics=("t",), is_broadcast=True)
+    seat.join("b", group="everybody", settings=everybody)
+    shop.room.pass_ms(300, shop.seat, seat)
+    shop.update(0, 3)
+    with shop.room.leader.running():
+        wanted = [batch(0, b"one", queue_id=2, tag="x")]
+        shop.room.leader.replica.appender.send(shop.producer, wanted)
+    with pytest.raises(BrokerError) as refused:
+        shop.update(2, 2)
+    assert refused.value.code is ErrorCode.QUEUES_UNREAD
+    assert "on their way into t/2, and group 'everybody' broadcasts" in refused.value.message
 
 
 def test_a_broadcast_group_that_reads_other_topics_keeps_nobody_waiting() -> None:

@@ -223,6 +223,21 @@ def test_a_leader_takes_no_messages_away_that_nobody_is_known_to_want(*, drop: b
     same_everywhere(bench)
 
 
+def test_an_update_takes_no_messages_that_are_on_their_way() -> None:
+    """They are stored before it is applied, and their sender is told so."""
+    bench = bench_of()
+    sent = bench.send(batch(0, b"a", queue_id=1))
+    topics = bench.node.replica.services.topics
+    with pytest.raises(BrokerError) as caught:
+        bench.world.run(bench.node, topics.update(TopicRef("t"), QueueWish(1, 1)))
+    assert caught.value.code is ErrorCode.QUEUES_UNREAD
+    assert "messages are on their way into t/1" in caught.value.message
+    bench.commit()
+    assert sent.done()
+    assert bench.reader.bounds(TopicRef("t"), 1) == (0, 1)
+    same_everywhere(bench)
+
+
 def test_what_a_topics_retention_took_counts_as_read() -> None:
     """Nobody could read it any more."""
     bench = bench_of()

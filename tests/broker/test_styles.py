@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from broker.errors import BrokerError, ErrorCode
+from broker.leader.commands import Commands
 from broker.services import styles
 from broker.state.groups import Settings
 from broker.state.topics import TopicRef
@@ -67,6 +68,26 @@ def test_a_style_waits_for_messages_that_failed(other: Settings) -> None:
     finish(room, 2)
     assert joined(room, other) is None
     assert room.machine.groups.get("g").settings.style == other.style  # type: ignore[union-attr]
+
+
+def test_a_member_that_is_about_to_end_keeps_the_style_too() -> None:
+    """By the time that the join is applied it has ended: nobody would have looked."""
+    room = Levels()
+    room.own_topic("%RETRY%g")
+    old, new = room.seat(), room.seat()
+    first = old.join(settings=CONCURRENT)
+    room.pass_ms(SOON_MS, old)
+    room.fail(("g", b"1"))
+    with room.leader.running():
+        Commands(room.leader.replica.appender).end_sessions((first.session,))
+    second = new.join("b", settings=IN_ORDER)
+    room.pass_ms(SOON_MS, new)
+    assert room.machine.groups.members("g") == {}
+    assert second.code is ErrorCode.GROUP_HAS_MEMBERS
+    assert joined(room, IN_ORDER) is ErrorCode.GROUP_DIFFERS
+    room.pass_ms(WAIT_MS + 1_000)
+    finish(room, 1)
+    assert joined(room, IN_ORDER) is None
 
 
 def test_where_too_many_wait_to_tell_whose_they_are_it_is_asked_again(

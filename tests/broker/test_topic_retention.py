@@ -398,6 +398,11 @@ def test_refusal_is_told_and_no_end() -> None:
         def submit(self, command: Command) -> Awaitable[None]:
             raise BrokerError(ErrorCode.STORAGE_FULL, "no room")
 
+        def is_coming(self, incarnation: int, queue_id: int) -> bool:
+            return False
+
+        is_moving_start = False
+
     bench = filled()
     bench.submit(retain("t", 1))
     for _ in range(4):

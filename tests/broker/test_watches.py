@@ -19,7 +19,7 @@ from broker.leader.leadership import LeaderView
 from broker.leader.newcomers import HeldLog
 from broker.services.cluster import Cluster, Members, NodeStatus
 from broker.services.gate import Gate
-from dledger.core.types import Configuration, NodeId
+from dledger.core.types import Configuration, Index, NodeId
 from dledger.wire import cluster_pb2 as cpb
 from tests.client.loops import async_test
 
@@ -58,8 +58,12 @@ class Nobody:
     ) -> Awaitable[Configuration]:
         raise AssertionError(node_id, disk_id, held)
 
-    def change(self, change: Change) -> Awaitable[object]:
+    def change(self, change: Change) -> Awaitable[Configuration]:
         raise AssertionError(change)
+
+    @property
+    def placed_at(self) -> Index:
+        raise AssertionError("nobody asks")
 
     def status(self) -> NodeStatus:
         raise AssertionError("nobody asks")

@@ -20,6 +20,14 @@ DIVERGENCE = (
         tests=("tests/broker/test_comparing_tails.py",),
     ),
     Mutant(
+        "compared-is-what-was-there-before-the-question",
+        "broker/comparing.py",
+        "            if self._place(index) != own:\n",
+        "            if False:\n",
+        masked="of a thousand seeds one has a tail like that",
+        tests=("tests/broker/test_comparing_tails.py",),
+    ),
+    Mutant(
         "whose-log-is-wrong-hidden-by-a-tail",
         "broker/comparing.py",
         "left.update(filter(None, (self._before(own, place)",

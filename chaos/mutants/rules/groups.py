@@ -543,6 +543,14 @@ GROUPS = (
         tests=("tests/broker/test_styles.py",),
     ),
     Mutant(
+        "style-changed-as-the-last-member-is-about-to-end",
+        "broker/services/styles.py",
+        "            raise refused(GroupHasMembers(wish.group))\n",
+        "            return None\n",
+        masked="no simulated group changes its style",
+        tests=("tests/broker/test_styles.py",),
+    ),
+    Mutant(
         "style-changed-while-messages-that-failed-wait-at-a-level",
         "broker/services/styles.py",
         "await self.waits(topic.name) or failed_left(",

@@ -219,7 +219,7 @@ MEMBERS = (
     Mutant(
         "members-denied-by-a-leader-of-before",
         "broker/services/cluster.py",
-        "await self._gate.denying_surely(self._membership.change(change))",
+        "await self._surely(self._membership.change(change))",
         "await self._membership.change(change)",
         masked="simulated administrators ask for nobody who isn't there",
         tests=("tests/broker/test_denials.py",),
@@ -227,9 +227,17 @@ MEMBERS = (
     Mutant(
         "disk-denied-by-a-leader-of-before",
         "broker/services/cluster.py",
-        "await self._gate.denying_surely(changing)",
-        "await changing",
+        "return await self._surely(self._membership.replace(node_id, disk_id, held))",
+        "return await self._membership.replace(node_id, disk_id, held)",
         masked="simulated operators replace members only",
+        tests=("tests/broker/test_denials.py",),
+    ),
+    Mutant(
+        "members-as-a-leader-of-before-knows-them",
+        "broker/services/cluster.py",
+        "        if self._membership.placed_at == before:\n",
+        "        if False:\n",
+        masked="simulated administrators ask the replica itself",
         tests=("tests/broker/test_denials.py",),
     ),
     Mutant(

@@ -22,6 +22,14 @@ _SHARED: Final = ("tests/broker/test_shared_bounds.py",)
 
 UNITS = (
     Mutant(
+        "more-failures-of-a-queue-in-an-entry-than-it-takes",
+        _LEADER,
+        "        return max(1, MAX_RANGES - len(",
+        "        return max(SHARED_UNITS, MAX_RANGES - len(",
+        masked="no simulated member fails more than a few at once",
+        tests=("tests/broker/test_many_failures.py",),
+    ),
+    Mutant(
         "condition-that-fails-ends-the-leader",
         _LEADER,
         "            refusal = unit.wanted.condition()\n"
