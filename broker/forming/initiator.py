@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker.forming.errors import FormationRefused, MemberUnreachable
-from broker.forming.planning import FORMED, Description, founding_of, prepared_beside_formed
+from broker.forming.planning import (
+    FORMED,
+    Description,
+    founding_of,
+    prepared_beside_formed,
+    prepared_beside_joined,
+)
 from store.starting.founding import Founding
 
 
@@ -48,18 +54,30 @@ async def form(calls: FormingCalls, addresses: Sequence[str], *, adopt: bool = F
             raise silent
         founding = founding_of(descriptions, adopt=adopt)
     except (FormationRefused, MemberUnreachable):
-        for each, name in prepared_beside_formed(descriptions):
-            await calls.commit(next(at for at, one in members if one is each), name)
+        await _commit(calls, members, prepared_beside_formed(descriptions))
         raise
     first = descriptions[0]
     names = tuple(sorted(each.node_id for each in descriptions))
     if founding is None:
         return Formed(first.broker_group, names, was_before=True)
+    if late := prepared_beside_joined(descriptions):
+        await _commit(calls, members, late)
+        return Formed(first.broker_group, names, was_before=False)
     # All of them first: a member that has committed may elect and be elected.
     await _all_done([calls.prepare(address, founding) for address, _ in members])
     unformed = [address for address, each in members if each.state != FORMED]
     await _all_done([calls.commit(address, founding.name) for address in unformed])
     return Formed(first.broker_group, names, was_before=False)
+
+
+async def _commit(
+    calls: FormingCalls,
+    members: Sequence[tuple[str, Description]],
+    late: Sequence[tuple[Description, str]],
+) -> None:
+    """Those are formed by the founding that is named beside them."""
+    for each, name in late:
+        await calls.commit(next(at for at, one in members if one is each), name)
 
 
 async def _all_done(steps: Sequence[Coroutine[object, object, None]]) -> None:

@@ -101,6 +101,16 @@ def prepared_beside_formed(members: Sequence[Description]) -> list[tuple[Descrip
     ]
 
 
+def prepared_beside_joined(members: Sequence[Description]) -> list[tuple[Description, str]]:
+    """As `prepared_beside_formed`, where some of the members came in since, by no founding, and all
+    others are formed by it or prepared for it: nobody needs to be prepared any more, and who came
+    in couldn't be. Empty: so it isn't."""
+    has_joined = any(each.state in MEMBERS and each.founding is None for each in members)
+    left = [each for each in members if each.state not in MEMBERS]
+    beside = prepared_beside_formed(members) if has_joined else []
+    return beside if len(beside) == len(left) else []
+
+
 def _check_agreement(members: Sequence[Description]) -> None:
     """All of them belong together, and nobody is missing."""
     first = members[0]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from broker.config import ConfigError, NodeConfig, load_config
 from broker.forming.member import Member
-from broker.forming.planning import Description, founding_of
+from broker.forming.planning import Description, founding_of, prepared_beside_joined
 from broker.recovery import StoreMachinery, log_options, open_directory
 from store.errors import StoreError
 from store.files import FileSystem, OsFiles
@@ -82,8 +82,13 @@ def form_disks(
         for config in configs:
             files, machinery = files_of(config.node_id), machinery_of(config.node_id)
             members.append(opened.enter_context(_member(config, files, machinery)))
-        founding = founding_of([each.describe() for each in members], adopt=adopt)
+        described = [each.describe() for each in members]
+        founding = founding_of(described, adopt=adopt)
         if founding is None:
+            return
+        if late := prepared_beside_joined(described):
+            for each, name in late:
+                members[described.index(each)].commit(name)
             return
         run_all([partial(each.prepare, founding) for each in members])
         run_all([partial(each.commit, founding.name) for each in members])

@@ -7,6 +7,7 @@ LocalGroupError
 ├── OtherGroupAnswers  at a node's address a node of another group answers
 ├── GroupDiffers       a group was asked for that isn't the one that is there
 ├── GroupStillRuns     processes that must be over, and aren't
+├── NodeUnrecorded     a node runs that group.json doesn't know of
 ├── PortInUse          a node couldn't listen (retriable)
 ├── NodeDied           a node ended at its start; carries the end of its log
 ├── NodeNotRunning     a signal for a node without a process
@@ -72,6 +73,19 @@ class OtherGroupAnswers(LocalGroupError):
 
 class GroupDiffers(LocalGroupError):
     pass
+
+
+class NodeUnrecorded(LocalGroupError):
+    """Whoever started it was killed before it wrote that down. It isn't signalled: no file says
+    that it is ours."""
+
+    def __init__(self, node_id: str, data: Path, holder: str) -> None:
+        super().__init__(
+            f"{node_id} runs, as a process that group.json doesn't know of: {holder} has {data} "
+            "locked. End it, and ask again"
+        )
+        self.node_id = node_id
+        self.holder = holder
 
 
 class GroupStillRuns(LocalGroupError):

@@ -36,6 +36,7 @@ from broker.local_group.layout import (
     GroupOptions,
     LocalGroupFile,
     LocalNode,
+    check_unlocked,
     lay_out,
     locked,
     plan_group,
@@ -256,6 +257,7 @@ class LocalGroup:
 
         Raises:
             GroupStillRuns: as for `kill_all`.
+            NodeUnrecorded: one runs that nothing says was started here.
         """
         nodes = [node for node in self.nodes if node.is_running()]
         for node in nodes:
@@ -264,6 +266,7 @@ class LocalGroup:
         await asyncio.gather(*(self.wait_gone(node.id, grace_s) for node in nodes))
         killed = [node.id for node in nodes if node.is_running()]
         self.kill_all()
+        check_unlocked(self.directory, read_group_file(self.directory))
         return killed
 
     def kill_all(self) -> None:
@@ -289,13 +292,14 @@ class LocalGroup:
         """Removes what the group put into its directory, and the directory if nothing is left.
 
         Raises:
-            GroupStillRuns: a node still runs.
+            GroupStillRuns, NodeUnrecorded: a node still runs.
             LocalGroupError: something can't be removed.
         """
         with locked(self.directory):
             record = read_group_file(self.directory)
             if running := [node.id for node in record.nodes if node.is_running()]:
                 raise GroupStillRuns(running)
+            check_unlocked(self.directory, record)
             remove_files(self.directory, record)
 
     # --- Starting and waiting -------------------------------------------------------------

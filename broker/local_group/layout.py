@@ -26,17 +26,25 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from broker.config import MAX_MEMBERS, MIB, ConfigError, NodeConfig, StoreConfig, dump_toml
-from broker.local_group.errors import GroupFileBroken, LocalGroupError, NotAGroup, OptionsRefused
+from broker.local_group.errors import (
+    GroupFileBroken,
+    LocalGroupError,
+    NodeUnrecorded,
+    NotAGroup,
+    OptionsRefused,
+)
 from broker.local_group.ports import LOOPBACK, PortReservation, reserve_ports
 from broker.local_group.process import ProcessIdentity, is_running
 from dledger.credentials.errors import CredentialUnusable
 from dledger.credentials.secret import GroupSecret
 from dledger.reading.files import opened
+from store.files import OsFiles
 
 GROUP_FILE = "group.json"
 LOCK_FILE = "group.lock"
 SECRET_FILE = "group.secret"
 GROUP_NAME = "local"
+MAX_HOLDER_BYTES = 256
 MAX_GROUP_FILE_BYTES = 1 << 20  # far beyond fifteen nodes with the longest of paths
 DEFAULT_NODES = 3
 DEFAULT_SEGMENT_SIZE_BYTES = 64 * MIB
@@ -116,16 +124,55 @@ def locked(directory: Path) -> Iterator[None]:
     Raises:
         LocalGroupError: the directory can't be written.
     """
+    while True:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise _cannot_write(directory, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not _is_there(directory / LOCK_FILE, descriptor):
+                continue  # it was wiped while this waited, and the next one locks another file
+            yield
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _is_there(path: Path, descriptor: int) -> bool:
+    """Whether the open file is the one of that name."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise _cannot_write(directory, error) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def check_unlocked(directory: Path, record: LocalGroupFile) -> None:
+    """No process has a node's data that isn't the node's own, as far as `record` knows.
+
+    Raises:
+        NodeUnrecorded: one has.
+        LocalGroupError: that can't be told.
+    """
+    for node in record.nodes:
+        data = directory / node.id / "data"
+        if node.is_running():
+            continue
+        try:
+            with opened(str(data / "LOCK")) as descriptor:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # it has never run
+        except BlockingIOError as error:
+            raise NodeUnrecorded(node.id, data, _holder(data / "LOCK")) from error
+        except OSError as error:
+            raise LocalGroupError(f"can't look whether {data} is in use: {error}") from error
+
+
+def _holder(lock: Path) -> str:
+    with opened(str(lock)) as descriptor:
+        return os.pread(descriptor, MAX_HOLDER_BYTES, 0).decode(errors="replace").strip() or "it"
 
 
 def read_group_file(directory: Path) -> LocalGroupFile:
@@ -165,8 +212,12 @@ def write_group_file(directory: Path, record: LocalGroupFile) -> None:
     path = directory / GROUP_FILE
     fresh = path.with_suffix(".json.new")
     try:
-        fresh.write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(record.model_dump_json(indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # else an empty one may be what a power cut leaves
         fresh.replace(path)
+        OsFiles().fsync_directory(directory)
     except OSError as error:
         raise _cannot_write(path, error) from error
 

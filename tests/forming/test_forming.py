@@ -16,11 +16,20 @@ from broker.config import NodeConfig
 from broker.forming.errors import FormationRefused, MemberUnreachable
 from broker.forming.initiator import form
 from broker.forming.member import Member
-from broker.forming.planning import FORMED, JOINING, LEGACY, UNFORMED, Description, founding_of
+from broker.forming.planning import (
+    FORMED,
+    JOINING,
+    LEGACY,
+    UNFORMED,
+    Description,
+    founding_of,
+    prepared_beside_joined,
+)
+from broker.local_group.disks import form_disks
 from broker.recovery import StoreMachinery, open_directory, recover
 from dledger.core.types import NodeId
 from store.commitlog import CommitLogOptions
-from store.directory import Birth, write_sealed
+from store.directory import Birth, DirectoryState, write_sealed
 from store.errors import StorageFailed
 from store.files import FileSystem, OsFiles
 from store.starting.errors import LogMissing, NotAMember
@@ -375,6 +384,59 @@ def test_a_member_lost_while_a_group_is_formed_holds_nobody_else_up(
     if "is its disk mounted" in told:
         assert ("group replace" in told) is bool(formed), told
         assert ("empty the directories of all" in told) is not bool(formed), told
+
+
+@pytest.mark.parametrize("is_formed", [False, True])
+@pytest.mark.parametrize("way", ["initiator", "disks"])
+def test_who_was_prepared_is_formed_though_another_disk_came_in_since(
+    way: str, *, is_formed: bool
+) -> None:
+    """n2 was silent when the others were formed, and n3's disk was replaced since, which no
+    founding knows: it can't be prepared, nor need it be. `is_formed`: it has caught up."""
+    sites = Sites([Site(config, SimulatedDisk()) for config in make_configs(Path("/disk"), 3)])
+    _, second, third = sites.by_address.values()
+
+    def is_silent(call: str, address: str) -> None:
+        if call == "commit" and address == second.config.listen:
+            raise MemberUnreachable(address, "silent")
+
+    sites.before = is_silent
+    with pytest.raises(MemberUnreachable):
+        asyncio.run(form(sites, list(sites.by_address)))
+    third.files, third.births = SimulatedDisk(), 7
+    with third.boot() as member:
+        member.join(member.describe().disk_id)
+        if is_formed:
+            member._directory.mark(DirectoryState.FORMED)
+    sites.before = lambda *_: None
+    if way == "initiator":
+        assert not asyncio.run(form(sites, list(sites.by_address))).was_before
+    else:
+        files = {site.config.node_id: site.files for site in sites.by_address.values()}
+        machinery = {
+            site.config.node_id: StoreMachinery(birth=site.birth, log_options=OPTIONS)
+            for site in sites.by_address.values()
+        }
+        configs = [site.config for site in sites.by_address.values()]
+        form_disks(configs, files.__getitem__, machinery.__getitem__)
+    with second.boot() as member:
+        assert member.state == FORMED
+    found = recover(second.config, second.files)
+    assert (found.log.last_index, found.hard_state.term) == (1, 1)
+    found.log.close()
+    found.directory.close()
+    assert asyncio.run(form(sites, list(sites.by_address))).was_before
+
+
+@pytest.mark.parametrize("founded", [False, True])
+def test_nobody_is_formed_by_a_founding_that_no_member_was_formed_by(*, founded: bool) -> None:
+    """It would be another group's first entry."""
+    members = [described(name, founding=fresh_founding()) for name in NAMES]
+    formed_by = fresh_founding() if founded else None
+    members[0] = replace(members[0], state=FORMED, founding=formed_by)
+    members[2] = replace(members[2], state=JOINING, founding=None)
+    assert bool(prepared_beside_joined(members)) is founded
+    assert not prepared_beside_joined([members[0], replace(members[1], founding=None), members[2]])
 
 
 def test_two_names_of_one_member_are_one(tmp_path: Path) -> None:

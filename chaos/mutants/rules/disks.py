@@ -145,6 +145,22 @@ DISKS = (
         "",
     ),
     Mutant(
+        "who-came-in-since-is-prepared-too",
+        "broker/forming/initiator.py",
+        "    if late := prepared_beside_joined(descriptions):\n",
+        "    if late := prepared_beside_joined([]):\n",
+        masked="simulated groups are formed before anybody is lost",
+        tests=_FORMING,
+    ),
+    Mutant(
+        "formed-by-a-founding-that-nobody-was-formed-by",
+        "broker/forming/planning.py",
+        "    return beside if len(beside) == len(left) else []\n",
+        "    return [(e, e.founding.name) for e in left if e.founding and has_joined]\n",
+        masked="simulated groups are formed before anybody is lost",
+        tests=_FORMING,
+    ),
+    Mutant(
         "committed-before-all-prepared",
         "broker/forming/initiator.py",
         "    await _all_done([calls.prepare(address, founding) for address, _ in members])\n",

@@ -408,6 +408,22 @@ MEMBERS = (
         tests=_NEWCOMERS,
     ),
     Mutant(
+        "node-that-nobody-wrote-down-is-wiped",
+        "broker/local_group/layout.py",
+        "fcntl.LOCK_EX | fcntl.LOCK_NB",
+        "fcntl.LOCK_UN",
+        masked=_NO_COMMANDS,
+        tests=("tests/cli/test_unrecorded.py",),
+    ),
+    Mutant(
+        "lock-that-was-wiped-is-a-lock",
+        "broker/local_group/layout.py",
+        "            if not _is_there(directory / LOCK_FILE, descriptor):\n",
+        "            if False:\n",
+        masked=_NO_COMMANDS,
+        tests=("tests/cli/test_unrecorded.py",),
+    ),
+    Mutant(
         "another-groups-leader-is-asked",
         "broker/local_group/status.py",
         "        if answer is not None and answer.broker_group != group:\n",
