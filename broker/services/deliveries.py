@@ -174,8 +174,8 @@ class Deliveries:
             if settler is None or (wish.is_again and not error.traits.is_retriable):
                 raise  # whoever asks again knows that a call before may have happened
             handed = ()
-        if receiver.looks_back and not handed:
-            text = f"what attempt {wish.attempt_id.hex()} was given before can't be read now"
+        if receiver.looks_back and (receiver.lacks or not handed):
+            text = f"not all that attempt {wish.attempt_id.hex()} was given before can be read now"
             raise BrokerError(ErrorCode.LEADERSHIP_LOST, text)
         superseded = () if settler is None else await self._settled(settler, handed)
         self._pulls.account_handed_out(sum(len(each.records) for each in handed), call)
