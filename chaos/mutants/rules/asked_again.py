@@ -7,6 +7,7 @@ from chaos.mutants.mutant import Mutant
 _WIRE = ("tests/integration/test_deliveries.py",)
 _CHOICE = ("tests/broker/test_choosing.py",)
 _AGAIN = ("tests/broker/test_asked_again.py",)
+_DENIALS = ("tests/broker/test_denials.py",)
 _DESK = ("tests/broker/test_desk.py",)
 _TOLD = ("tests/broker/test_told_handouts.py",)
 _FEW_REFUSED = "few simulated receives are refused once what they acknowledge is in the log"
@@ -59,6 +60,14 @@ ASKED_AGAIN = (
         "                base = at = end\n",
         masked="few simulated fronts go on while somebody asks again",
         tests=_AGAIN,
+    ),
+    Mutant(
+        "who-asks-again-is-told-of-nothing-by-a-leader-of-before",
+        "broker/services/deliveries.py",
+        "            await self._confirm_nothing(leadership)\n",
+        "            pass\n",
+        masked="few simulated attempts ask two leaders while both serve",
+        tests=_DENIALS,
     ),
     Mutant(
         "told-again-more-than-an-answer-holds",
