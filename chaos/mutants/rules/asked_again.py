@@ -51,6 +51,7 @@ ASKED_AGAIN = (
         "                if found is None:\n"
         "                    continue\n"
         "                base, count, records = first, found.count, [found.records]\n",
+        seed=21,
         tests=_AGAIN,
     ),
     Mutant(
