@@ -164,6 +164,7 @@ class Deliveries:
             wish.hidden_ms,
             wish.is_again,
         )
+        leadership = self._gate.leadership
         receiver = desk.receive(wanted)
         self._set_to_work(desk)
         try:
@@ -174,10 +175,12 @@ class Deliveries:
             if settler is None or (wish.is_again and not error.traits.is_retriable):
                 raise  # whoever asks again knows that a call before may have happened
             handed = ()
-        if receiver.looks_back and not handed:
-            text = f"what attempt {wish.attempt_id.hex()} was given before can't be read now"
+        if receiver.looks_back and (receiver.lacks or not handed):
+            text = f"not all that attempt {wish.attempt_id.hex()} was given before can be read now"
             raise BrokerError(ErrorCode.LEADERSHIP_LOST, text)
         superseded = () if settler is None else await self._settled(settler, handed)
+        if wish.is_again and not handed:
+            await self._confirm_nothing(leadership)
         self._pulls.account_handed_out(sum(len(each.records) for each in handed), call)
         return Received(handed, superseded, topic.incarnation)
 
@@ -193,6 +196,18 @@ class Deliveries:
         if wish.is_again:
             raise error
         return Received((), superseded, topic.incarnation)
+
+    async def _confirm_nothing(self, leadership: int) -> None:
+        """Returns once it is sure that no other leader has given the attempt anything, as far as
+        this one saw in that leadership.
+
+        Raises:
+            BrokerError: LEADERSHIP_LOST, the same attempt asks again.
+        """
+        try:
+            await self._gate.confirm_since(leadership)
+        except BrokerError as error:
+            raise _partly(error, "a call before may have brought messages") from error
 
     async def _handed(self, desk: Desk, receiver: Receiver, hold_s: float) -> tuple[Handed, ...]:
         """What comes while it is held. Whoever doesn't wait is looked after once, all the same."""
@@ -355,9 +370,9 @@ class Deliveries:
         return found
 
 
-def _partly(error: BrokerError) -> BrokerError:
+def _partly(error: BrokerError, what: str = "a part of it was done") -> BrokerError:
     """What is told where not all of a call was denied: the same attempt asks again."""
-    told, text = error.failure, f"a part of it was done, and then: {error.message}"
+    told, text = error.failure, f"{what}, and then: {error.message}"
     return BrokerError(ErrorCode.LEADERSHIP_LOST, text, leader=told.leader, term=told.term)
 
 

@@ -128,7 +128,16 @@ class Gate:
         except BrokerError as error:
             if error.code not in ABSENCES:
                 raise
-            await self.confirm()
-            if self.leadership != leadership:  # it was found by what was known then
-                raise self._leadership.not_leader("leadership was lost meanwhile") from error
+            await self.confirm_since(leadership)
             raise
+
+    async def confirm_since(self, leadership: int) -> None:
+        """Returns once this node has led ever since it was in that leadership: what it found in it
+        was so.
+
+        Raises:
+            BrokerError: NOT_LEADER, NOT_READY.
+        """
+        await self.confirm()
+        if self.leadership != leadership:  # it was found by what was known then
+            raise self._leadership.not_leader("leadership was lost meanwhile")

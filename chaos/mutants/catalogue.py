@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from chaos.mutants.rules.administration import ADMINISTRATION
 from chaos.mutants.rules.applications import seen_by_applications
+from chaos.mutants.rules.asked_again import ASKED_AGAIN
 from chaos.mutants.rules.attempts import ATTEMPTS
 from chaos.mutants.rules.auditing import AUDITING
 from chaos.mutants.rules.audits import AUDITS
@@ -99,6 +100,7 @@ _RULES = (
     *LAST_RESORT,
     *CONSUMERS,
     *DELIVERIES,
+    *ASKED_AGAIN,
     *FILTERS,
     *VERDICTS,
     *FAKES,

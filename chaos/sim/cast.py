@@ -173,7 +173,10 @@ class Cast:
             self.shops[shop.group] = shop
             for at in range(size):
                 name = f"{shop.group}-{at}"
-                poppers.append(Popper(name, self._shared, self._plan.random(name), shop))
+                popper = Popper(name, self._shared, self._plan.random(name), shop)
+                if self._plan.doubters:
+                    popper.doubts = self._plan.random(f"{name}/doubts")
+                poppers.append(popper)
         return poppers
 
 

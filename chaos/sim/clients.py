@@ -55,6 +55,11 @@ class Group(Protocol):
         """How far the time of the newest entry that was applied is behind the true one."""
         ...
 
+    @property
+    def committed(self) -> int:
+        """The highest index that any node has called committed."""
+        ...
+
     def call(self, client: str, node: NodeId, method: str, request: object) -> Awaitable[Any]:
         """The answer; raises CallFailed."""
         ...

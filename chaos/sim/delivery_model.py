@@ -7,6 +7,7 @@ again an entry at a time.
     it is finished           by the hand that has it, or passed over before it was ever given
     what is finished         is never given again
     it is a dead letter      once nobody has it, after its attempts, with a copy each
+    who asks again           is told of all that the attempt has
     FIFO                     one attempt of a queue has anything that is hidden
 
 What the machine says after each entry must be that.
@@ -28,13 +29,22 @@ Hand = tuple[str, int, int, int, int]  # its seat, offset, and the entry that ga
 
 
 @dataclass(slots=True)
+class _Spell:
+    """How long an attempt had an offset in one hand, in entries."""
+
+    hand: Hand
+    given: int
+    ended: int = 0  # the entry after which it hasn't; 0: it has
+
+
+@dataclass(slots=True)
 class _Held:
     """An offset in somebody's hand, or returned."""
 
     handout: int
     until_ms: int
     attempt: int
-    attempt_id: bytes
+    spell: _Spell | None = None  # None: nobody's
 
 
 @dataclass(slots=True)
@@ -53,6 +63,7 @@ class DeliveryModel:
         self._machine = machine
         self._queues: dict[Seat, _Queue] = {}
         self.attempts: set[bytes] = set()  # that were given anything
+        self._spells: dict[bytes, list[_Spell]] = {}  # by attempt
         self.ended: set[Hand] = set()  # in which a message was finished
         self.given = self.again = self.finished = self.returned = self.extended = 0
 
@@ -70,6 +81,14 @@ class DeliveryModel:
         """The queue's messages that are dead letters of the group."""
         return self._queues[group, incarnation, queue_id].buried
 
+    def held(self, attempt_id: bytes, since: int, until: int) -> set[Hand]:
+        """What the attempt had all the while from entry `since` to entry `until`."""
+        return {
+            each.hand
+            for each in self._spells.get(attempt_id, ())
+            if each.given <= since and not 0 < each.ended <= until
+        }
+
     def applied(self, header: EntryHeader, units: Sequence[Judged]) -> None:
         """The machine has applied that entry; of one of units, what became of them.
 
@@ -82,7 +101,7 @@ class DeliveryModel:
                     self._deliver(command.deliver, header)
                 elif command.HasField("bury"):
                     self._bury(command.bury, unit, header)
-        self._drop_what_is_gone()
+        self._drop_what_is_gone(header)
         changing = ("deliver", "bury")
         if any(c.WhichOneof("body") in changing for unit in units for c in unit.commands):
             self._compare(header)
@@ -98,7 +117,8 @@ class DeliveryModel:
             seat = group, incarnation, settled.queue_id
             self._settle(self._queue(command, settled.queue_id, header), seat, settled, header)
         for given in command.given:
-            self._give(self._queue(command, given.queue_id, header), given, header)
+            seat = group, incarnation, given.queue_id
+            self._give(self._queue(command, given.queue_id, header), seat, given, header)
         if command.fifo:
             self._check_fifo(command, header)
 
@@ -116,8 +136,9 @@ class DeliveryModel:
                 and held.until_ms <= header.append_time_ms
                 and held.attempt >= max(1, command.attempts)
             )
-            if not is_over:
+            if held is None or not is_over:
                 raise Defect("delivery", f"entry {header.index} buries {offset}, which is {held}")
+            _end(held, header)
             queue.buried.add(offset)
 
     def _queue(
@@ -139,18 +160,21 @@ class DeliveryModel:
                 )
             match settled.what:
                 case pb.SETTLING_FINISHED:
-                    del queue.held[offset]
+                    _end(queue.held.pop(offset), header)
                     self.ended.add((*seat, offset, settled.handout))
                     self.finished += 1
                 case pb.SETTLING_RETURNED:
                     until_ms = header.append_time_ms + settled.hidden_ms
-                    queue.held[offset] = _Held(header.index, until_ms, held.attempt, bytes(8))
+                    _end(held, header)
+                    queue.held[offset] = _Held(header.index, until_ms, held.attempt)
                     self.returned += 1
                 case _:
                     held.until_ms = header.append_time_ms + settled.hidden_ms
                     self.extended += 1
 
-    def _give(self, queue: _Queue, given: pb.GivenMessages, header: EntryHeader) -> None:
+    def _give(
+        self, queue: _Queue, seat: Seat, given: pb.GivenMessages, header: EntryHeader
+    ) -> None:
         now_ms = header.append_time_ms
         until_ms = now_ms + given.hidden_ms
         if given.mask:
@@ -163,7 +187,8 @@ class DeliveryModel:
             queue.passed_over.update(set(range(queue.next, end)) - set(wanted))
             queue.next = end
             for offset in wanted:
-                queue.held[offset] = _Held(header.index, until_ms, 1, given.attempt_id)
+                spell = self._begin(seat, offset, given.attempt_id, header)
+                queue.held[offset] = _Held(header.index, until_ms, 1, spell)
                 self.given += 1
             return
         for offset in _offsets(given.base, given.mask):
@@ -172,9 +197,15 @@ class DeliveryModel:
                 raise Defect(
                     "delivery", f"entry {header.index} gives {offset}, which is {held} at {now_ms}"
                 )
-            attempt = held.attempt + 1
-            queue.held[offset] = _Held(header.index, until_ms, attempt, given.attempt_id)
+            _end(held, header)
+            spell = self._begin(seat, offset, given.attempt_id, header)
+            queue.held[offset] = _Held(header.index, until_ms, held.attempt + 1, spell)
             self.again += 1
+
+    def _begin(self, seat: Seat, offset: int, attempt_id: bytes, header: EntryHeader) -> _Spell:
+        spell = _Spell((*seat, offset, header.index), header.index)
+        self._spells.setdefault(attempt_id, []).append(spell)
+        return spell
 
     def _check_fifo(self, command: pb.DeliverCommand, header: EntryHeader) -> None:
         for given in command.given:
@@ -185,14 +216,15 @@ class DeliveryModel:
             if mine and (is_hidden or any(offset < max(mine) for offset in others)):
                 raise Defect("delivery", f"entry {header.index} gives {given} out of order")
 
-    def _drop_what_is_gone(self) -> None:
+    def _drop_what_is_gone(self, header: EntryHeader) -> None:
         there = {topic.incarnation for topic in self._machine.topics.values()}
         for seat in [
             seat
             for seat in self._queues
             if seat[1] not in there or self._machine.groups.get(seat[0]) is None
         ]:
-            del self._queues[seat]
+            for held in self._queues.pop(seat).held.values():
+                _end(held, header)
 
     def _compare(self, header: EntryHeader) -> None:
         names = {topic.incarnation: topic.name for topic in self._machine.topics.values()}
@@ -218,6 +250,12 @@ class DeliveryModel:
                     f"after entry {header.index} {group} has {found} of queue {queue_id}, next "
                     f"{record.next}, frontier {frontier}, and should have {expected}, {queue.next}",
                 )
+
+
+def _end(held: _Held, header: EntryHeader) -> None:
+    """That hand hasn't got it any more."""
+    if held.spell is not None:
+        held.spell.ended = header.index
 
 
 def _offsets(base: int, mask: int) -> list[int]:

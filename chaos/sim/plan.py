@@ -173,6 +173,7 @@ class Plan:
     crews: tuple[int, ...] = ()  # members of each consumer group
     overseers: int = 0  # of crews
     poppers: tuple[int, ...] = ()  # of each group that is handed single messages
+    doubters: bool = False  # those ask again now and then though they were answered
     failing: int = 0  # members of a group that fails at messages
     stopping: int = 0  # of one that does so in order
     keyed: int = 0  # members of a group that reads in order a topic that grows and shrinks

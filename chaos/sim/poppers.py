@@ -5,8 +5,8 @@ and ask again with the same attempt, or never; acknowledge twice, and late; name
 never had. What is known to every one of them is noted (`Shop`), in the one true time: in the end
 every message from the group's start on was finished by somebody who had it; whoever was told that
 it is finished sees it never handed out again; what somebody was told to have, nobody else is told
-as the same hand; and where each attempt at an acknowledgement was told as one that did not happen,
-none did.
+as the same hand; an attempt that asks again is told of all that it has; and where each attempt at
+an acknowledgement was told as one that did not happen, none did.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
+from typing import NamedTuple
 
 from broker.state.handouts import SPAN
 from chaos.errors import CallFailed
@@ -31,11 +32,25 @@ HIDDEN_MS = (150, 500, 2_000)
 PEACE_HIDDEN_MS = 500
 STEP_S = 0.02
 ATTEMPTS = 6  # of one receive, and of one acknowledgement
+DOUBTED_SHARE = 0.3  # of the answers to who doubts
+DOUBT_S = (0.0, 0.4)
+ASKED_ELSEWHERE_SHARE = 0.3  # of those
 
 HANDED_OUT = 3  # times, then a message is a dead letter
 
 Message = tuple[str, int, int, int]  # topic, incarnation, queue id, offset
 Hand = tuple[Message, int]  # the entry that gave it
+
+
+class ToldAgain(NamedTuple):
+    """What an attempt that asked again was told, while the log went on from one entry to another
+    for all that anybody knew: which hands, as (queue id, offset, entry)."""
+
+    attempt_id: bytes
+    incarnation: int
+    since: int
+    until: int
+    told: frozenset[tuple[int, int, int]]
 
 
 @dataclass(slots=True)
@@ -49,6 +64,7 @@ class Shop:
     hands: dict[Hand, str] = field(default_factory=dict)  # whose
     denied: set[Hand] = field(default_factory=set)  # whose acknowledgements did not happen
     refused: set[bytes] = field(default_factory=set)  # attempts that didn't happen
+    again: list[ToldAgain] = field(default_factory=list)
     is_drained: Callable[[], bool] = lambda: True
 
 
@@ -67,6 +83,7 @@ class Popper(Client):
     def __init__(self, name: str, shared: Shared, chance: Random, shop: Shop) -> None:
         super().__init__(name, shared, chance)
         self._shop = shop
+        self.doubts: Random | None = None  # decides whether to ask again for what was answered
         self._in_hand: list[InHand] = []
         self._riding: list[InHand] = []  # acknowledged by the next receive
 
@@ -104,7 +121,7 @@ class Popper(Client):
         for each in mine:
             self._shop.done[each.message] = None
         for _ in range(ATTEMPTS):
-            sent_us = self.shared.group.now_us
+            sent_us, since = self.shared.group.now_us, self.shared.group.committed
             try:
                 answer = await self.call("receive", request)
             except CallFailed as failure:
@@ -120,9 +137,32 @@ class Popper(Client):
             self._note_finished(mine, answer.unsettled)
             for handed in answer.handed:
                 self._take(topic, answer.topic_incarnation, handed, sent_us)
-            return
+            if request.again:
+                self._note_again(request.attempt_id, answer, since)
+            if request.again or not await self._doubts():
+                return
+            request.again = True
         if not request.again:
             self._note_denied(mine)
+
+    async def _doubts(self) -> bool:
+        """Whether an answer is taken for lost, and asked for again after a while; of anybody."""
+        if self.doubts is None or self.shared.stopping or self.doubts.random() >= DOUBTED_SHARE:
+            return False
+        await asyncio.sleep(self.doubts.uniform(*DOUBT_S))
+        if self.doubts.random() < ASKED_ELSEWHERE_SHARE:
+            self.target = self.doubts.choice(self.shared.group.members)
+        return True
+
+    def _note_again(self, attempt_id: bytes, answer: pb.ReceiveResponse, since: int) -> None:
+        told = frozenset(
+            (each.queue_id, record.queue_offset, each.handout)
+            for each in answer.handed
+            for record in decode_records(each.records)
+        )
+        until = self.shared.group.committed
+        again = ToldAgain(attempt_id, answer.topic_incarnation, since, until, told)
+        self._shop.again.append(again)
 
     def _check_refused(self, failure: CallFailed) -> None:
         wrong = (epb.INVALID_ARGUMENT, epb.GROUP_STYLED, epb.GROUP_DIFFERS, epb.INTERNAL)
@@ -299,6 +339,7 @@ def check_shops(
             if is_there and (shop.group, incarnation, queue_id, offset, handout) in model.ended:
                 text = f"{shop.group} finished {offset} of queue {queue_id}, given by {handout}"
                 raise Defect("told that it did not happen", text)
+        _check_told_again(shop, model, first_of)
         passed_over = model.passed_over(shop.group)
         for (incarnation, queue_id), start in model.starts(shop.group).items():
             name, end = queue_of(incarnation, queue_id)
@@ -320,3 +361,18 @@ def check_shops(
                     f"{shop.group} is through with {name}/{queue_id}, and nobody has finished "
                     f"{sorted(missing | skipped)[:5]}",
                 )
+
+
+def _check_told_again(
+    shop: Shop, model: DeliveryModel, first_of: Callable[[int, int], int]
+) -> None:
+    """Whoever asked again was told of all that the attempt had all the while, and that the log
+    still held."""
+    for again in shop.again:
+        for hand in sorted(model.held(again.attempt_id, again.since, again.until)):
+            _, incarnation, queue_id, offset, handout = hand
+            is_there = offset >= first_of(incarnation, queue_id)
+            is_meant = incarnation == again.incarnation
+            if is_there and is_meant and (queue_id, offset, handout) not in again.told:
+                text = f"{again} was told to who has {offset} of queue {queue_id} by {handout}"
+                raise Defect("told again in part", text)

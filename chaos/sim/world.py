@@ -110,6 +110,10 @@ class World:
         latest_ms = max(times_ms, default=0) or WALL_START_MS
         return max(0, self.now_us - (latest_ms - WALL_START_MS) * 1000)
 
+    @property
+    def committed(self) -> int:
+        return self.watch.committed
+
     def log(self, who: str, what: str) -> None:
         """A line of the transcript; it is part of the trace."""
         self.timeline.note(what.encode())

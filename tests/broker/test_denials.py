@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from broker.state.groups import Settings
 from broker.state.registration import Registration
 from broker.state.topics import TopicRef
 from dledger.core.types import NodeId
+from dledger.outcome import Outcome
 from dledger.wire.commands_pb2 import SETTLING_FINISHED
 from tests.broker.asked import EndlessCall
 from tests.broker.leader import batch
@@ -39,9 +41,14 @@ class TakenOver(Shop):
     """Member `a` holds queues of t. Then others elect a leader: it has one message more in t/0, a
     topic more, and that one has a message."""
 
-    def __init__(self) -> None:
+    def __init__(self, singles: str = "") -> None:
+        """`singles`: a group that has received the one message that there is before."""
         super().__init__(3, RETRYING)
         self.send(0, b"one")
+        if singles:
+            deliveries = self.room.leader.replica.services.deliveries
+            received = deliveries.receive(receive_of(singles), EndlessCall())
+            self.room.world.run(self.room.leader, received)
         self.before = self.room.leader
         self.before.loop.paused = True
         self.room.world.isolate(self.before.name)
@@ -129,6 +136,31 @@ def test_a_leader_of_before_denies_nothing(what: str) -> None:
     assert isinstance(told, Failure), answer
     assert told.traits.is_retriable, told
     assert told.code is not ErrorCode.BUSY
+
+
+def test_a_leader_of_before_tells_nobody_who_asks_again_that_there_was_nothing() -> None:
+    """The next one has given that attempt a message, and its answer was lost: in doubt, so that
+    the attempt asks on. Who hasn't asked before is told what this one knows."""
+    shop = TakenOver(singles="h")
+    wish = replace(receive_of("h"), attempt_id=b"attempt2")
+    now = shop.room.leader
+    deliveries = now.replica.services.deliveries
+    given = shop.room.world.run(now, deliveries.receive(wish, EndlessCall()))
+    assert len(given.handed) == 1
+    wish = replace(wish, is_again=True)
+    told = shop.answer_of(lambda to: to.deliveries.receive(wish, EndlessCall()))
+    assert isinstance(told, Failure), told
+    assert (told.traits.outcome, told.traits.is_retriable) == (Outcome.MAY_HAVE_HAPPENED, True)
+    again = shop.room.world.run(now, deliveries.receive(wish, EndlessCall()))
+    assert again.handed == given.handed
+
+
+def test_who_asks_again_and_had_nothing_is_told_so() -> None:
+    shop = Shop(3)
+    asked = partial(replace, receive_of("h"), is_again=True)
+    deliveries = shop.room.leader.replica.services.deliveries
+    told = shop.room.world.run(shop.room.leader, deliveries.receive(asked(), EndlessCall()))
+    assert told.handed == ()
 
 
 class Leaderships:

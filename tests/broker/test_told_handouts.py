@@ -15,8 +15,10 @@ from broker.leader.deliveries.asking import Receiver, Settlement
 from broker.leader.deliveries.choosing import Choice
 from broker.leader.deliveries.desk import Desk
 from broker.leader.units import UnitResult
+from broker.reading.queues import Found
 from broker.services.deliveries import Deliveries, Receive, Received
 from broker.services.gate import Gate
+from broker.services.messages import PullRequest, Pulls
 from broker.state.topic_permissions import USUAL, Permission
 from broker.state.topics import TopicRef
 from dledger.outcome import Outcome
@@ -266,6 +268,41 @@ def test_what_an_attempt_was_given_and_cannot_be_read_now_is_not_nothing(
     at_last = shop.again(2)
     assert isinstance(at_last, Received)
     assert at_last.handed == second.handed
+
+
+def test_a_part_of_what_an_attempt_was_given_is_not_told_as_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of its queues can't be read now: it asks until it is given all, and what could be read
+    stays hidden for it."""
+    shop = Filled()
+    shop.send(1, b"of another queue")
+    first = shop.receive(count=4)
+    assert [each.queue_id for each in first.handed] == [0, 1]
+    read = Pulls.read
+
+    async def reading(pulls: Pulls, request: PullRequest) -> Found:
+        if request.queue_id == 1:
+            raise BrokerError(ErrorCode.NOT_READY, "it is being derived again")
+        return await read(pulls, request)
+
+    monkeypatch.setattr(Pulls, "read", reading)
+    assert is_in_doubt(shop.again(1))
+    monkeypatch.setattr(Pulls, "read", read)
+    told = shop.again(1)
+    assert isinstance(told, Received)
+    assert sorted(told.handed) == sorted(first.handed)
+
+
+def test_little_room_for_answers_cuts_nothing_off_what_is_told_again() -> None:
+    """It was handed out: it is answered, and counts."""
+    shop = Filled()
+    first = shop.receive(count=3)
+    shop.budget.take(shop.budget.left_bytes - 1)
+    told = shop.again(1)
+    assert isinstance(told, Received)
+    assert told.handed == first.handed
+    assert shop.budget.used_bytes == ANSWER_BYTES - 1 + len(first.handed[0].records)
 
 
 def test_a_hold_that_ends_before_its_own_could_be_read_has_not_brought_nothing(

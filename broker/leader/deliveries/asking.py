@@ -69,6 +69,7 @@ class Receiver:
     looked: asyncio.Future[None]  # done once there was nothing for it
     is_under_way: bool = False  # messages were chosen for it, and are on their way into the log
     looks_back: bool = False  # its attempt may have been given messages before
+    lacks: bool = False  # some of those couldn't be read: what is chosen is no answer
 
     def fail(self, error: BrokerError) -> None:
         if not self.done.done():

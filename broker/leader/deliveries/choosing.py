@@ -15,7 +15,8 @@ from typing import Final
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Handed, Receiver, Settlement, Settler, Superseded
 from broker.leader.deliveries.hands import Hands, given_before
-from broker.reading.queues import Found
+from broker.reading.proof import MAX_RECORD_SIZE
+from broker.reading.queues import MAX_BYTES, Found
 from broker.state.delivering import Moment, Planning
 from broker.state.handouts import SPAN, Draft, Handout
 from broker.state.refusals import Refusal
@@ -33,6 +34,7 @@ from dledger.wire.commands_pb2 import (
 PROVISIONAL: Final = 1 << 63  # the entry that is being made: later than all there are
 CHOSEN_BYTES: Final = 8 << 20  # for one command; who isn't reached by then is the next one's
 MAX_GIVEN: Final = 256  # pieces that one command gives, likewise: it is applied in one turn
+MOST_AGAIN: Final = MAX_BYTES + MAX_RECORD_SIZE  # bytes told again: no first answer is longer
 
 # (queue id, offset, messages, bytes) -> what is there now. Raises BrokerError.
 Read = Callable[[int, int, int, int], Awaitable[Found]]
@@ -157,6 +159,7 @@ class Choice:
         if receiver.looks_back:
             is_all = await self._of_each(order, self._give_the_same, receiver, taken)
             receiver.looks_back = bool(taken.parts) or not is_all
+            receiver.lacks = not is_all
         if not receiver.looks_back:  # else it would have two lots, and be given both the next time
             for step in (self._give_due, self._give_new):
                 await self._of_each(order, step, receiver, taken)
@@ -194,28 +197,28 @@ class Choice:
             each.looks_back = each.wanted.attempt_id in self._before
 
     async def _give_the_same(self, receiver: Receiver, queue_id: int, taken: _Taken) -> None:
-        """What the attempt was given before and hasn't finished, hidden anew."""
+        """All that the attempt was given before and hasn't finished, hidden anew. It was within the
+        receiver's bounds once, and a part of it would pass for the whole: they don't count here."""
         wanted = receiver.wanted
         entries = self._before.get(wanted.attempt_id, {}).get(queue_id, ())
         hands = [each for index in entries for each in self._draft(queue_id).of_entry(index)]
         for each in hands:
-            for base, count in runs(each) if each.attempt_id == wanted.attempt_id else ():
-                found = await self._found(queue_id, base, count, receiver, taken)
-                if found is None:
+            for first, count in runs(each) if each.attempt_id == wanted.attempt_id else ():
+                base, records = await self._whole(queue_id, first, first + count, taken.size)
+                count += first - base
+                if not count:
                     continue
                 longer = SettledMessages(
                     queue_id=queue_id,
                     handout=each.index,
                     base=base,
-                    mask=(1 << found.count) - 1,
+                    mask=(1 << count) - 1,
                     what=SETTLING_EXTENDED,
                     hidden_ms=wanted.hidden_ms,
                 )
                 if self.planning.settle(longer) is None:
                     self.command.settled.append(longer)
-                    taken.add(
-                        _Part(queue_id, each.attempt, found.count, [found.records], each.index)
-                    )
+                    taken.add(_Part(queue_id, each.attempt, count, records, each.index))
 
     async def _give_due(self, receiver: Receiver, queue_id: int, taken: _Taken) -> None:
         draft = self._draft(queue_id)
@@ -242,7 +245,7 @@ class Choice:
             count = min(length, self._left(receiver, taken))
             if count <= 0 or self.is_full:
                 return _from(handout, base)
-            found = await self._found(queue_id, base, count, receiver, taken)
+            found = await self._found(queue_id, base, count, _room(receiver, taken))
             if found is None:
                 gone = min(length, max(1, self._gone_before - base))
                 self._finish_what_is_gone(queue_id, handout, base, gone)
@@ -273,7 +276,7 @@ class Choice:
             count = min(left, self.planning.room(queue_id))
             if count <= 0:
                 return
-            found = await self._found(queue_id, draft.next, count, receiver, taken)
+            found = await self._found(queue_id, draft.next, count, _room(receiver, taken))
             if found is not None and found.count:
                 first = draft.next + found.void_count
                 if not self._give_found(receiver, queue_id, first, found, taken):
@@ -308,14 +311,11 @@ class Choice:
 
     # --- reading ------------------------------------------------------------------------------
 
-    async def _found(
-        self, queue_id: int, offset: int, count: int, receiver: Receiver, taken: _Taken
-    ) -> Found | None:
+    async def _found(self, queue_id: int, offset: int, count: int, size: int) -> Found | None:
         """Up to `count` messages from there on; None: they have gone from the log."""
-        left = receiver.wanted.max_bytes - taken.size
         await self._breathe()
         try:
-            found = await self.read(queue_id, offset, count, max(1, left))
+            found = await self.read(queue_id, offset, count, size)
         except BrokerError as error:
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or error.failure.valid is None:
                 raise
@@ -323,6 +323,32 @@ class Choice:
             return None
         self._size += len(found.records)
         return found
+
+    async def _whole(
+        self, queue_id: int, base: int, end: int, size: int
+    ) -> tuple[int, list[bytes]]:
+        """The messages from `base` to `end` that the log holds, however many reads that takes:
+        which is the first, and their records. The answer has `size` bytes without them.
+
+        Raises:
+            BrokerError: not all of them can be read now.
+        """
+        at, records = base, list[bytes]()
+        while at < end:
+            if size >= MOST_AGAIN:
+                text = "the attempt was given more than one answer tells: it was used several times"
+                raise BrokerError(ErrorCode.BUSY, text)
+            found = await self._found(queue_id, at, end - at, MOST_AGAIN - size)
+            if found is None:  # what was read of it has gone as well
+                base = at = min(end, max(at + 1, self._gone_before))
+                records.clear()
+                continue
+            if found.void_count or not found.count:
+                text = f"offset {at} of queue {queue_id} was given and isn't there just now"
+                raise BrokerError(ErrorCode.NOT_READY, text)
+            at, size = at + found.count, size + len(found.records)
+            records.append(found.records)
+        return base, records
 
     def _left(self, receiver: Receiver, taken: _Taken) -> int:
         """How many messages the receiver takes yet."""
@@ -413,6 +439,11 @@ def runs(handout: Handout) -> list[tuple[int, int]]:
         else:
             found.append((offset, 1))
     return found
+
+
+def _room(receiver: Receiver, taken: _Taken) -> int:
+    """How many bytes the receiver takes yet; a message at least."""
+    return max(1, receiver.wanted.max_bytes - taken.size)
 
 
 def _from(handout: Handout, offset: int) -> Handout:

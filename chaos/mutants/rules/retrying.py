@@ -37,8 +37,8 @@ RETRYING = (
     Mutant(
         "absence-of-another-leadership-told",
         "broker/services/gate.py",
-        "            if self.leadership != leadership:  # it was found by what was known then\n",
-        "            if False:\n",
+        "        if self.leadership != leadership:  # it was found by what was known then\n",
+        "        if False:\n",
         masked="seldom is leadership lost and won again within a call that denies",
         tests=_DENIALS,
     ),

@@ -11,6 +11,7 @@ UNIT_WRITERS_SHARE = 0.5  # of the seeds
 CREWS_SHARE = 0.4
 POPPERS_SHARE = 0.4
 SLOW_READERS_SHARE = 0.3  # of those
+DOUBTERS_SHARE = 0.5  # likewise
 FAILING_SHARE = 0.25
 KEYED_SHARE = 0.3
 GATEKEEPER_SHARE = 0.15
@@ -62,6 +63,12 @@ def with_slow_readers(plan: Plan) -> Plan:
         return plan
     tuning = replace(plan.tuning, answer_bytes=chance.choice((1 << 10, 4 << 10, 16 << 10)))
     return replace(plan, tuning=tuning)
+
+
+def with_doubters(plan: Plan) -> Plan:
+    """Some of those receivers ask again for what they were given: few answers are lost."""
+    is_drawn = plan.random("doubters").random() < DOUBTERS_SHARE
+    return replace(plan, doubters=is_drawn) if plan.poppers else plan
 
 
 def with_failing(plan: Plan) -> Plan:

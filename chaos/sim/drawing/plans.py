@@ -31,6 +31,7 @@ from chaos.sim.drawing.faults import (
 )
 from chaos.sim.drawing.load import (
     with_crews,
+    with_doubters,
     with_failing,
     with_gatekeeper,
     with_keyed,
@@ -87,5 +88,5 @@ def draw_plan(
     one_away = plan.random("one-away/drawn").random() < share
     plan = replace(plan, upgraded=upgraded, one_away=one_away)
     plan = with_overseers(with_crews(with_unit_writers(plan)))
-    plan = with_slow_readers(with_poppers(plan))
+    plan = with_doubters(with_slow_readers(with_poppers(plan)))
     return with_wisher(with_keyed(with_gatekeeper(with_failing(plan))))

@@ -1,0 +1,196 @@
+"""An attempt that asks again (ADR 57) is told of all that it holds, or that this isn't known now: a
+part of it would pass for the whole, and the rest would be hidden from everybody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.deliveries import choosing
+from broker.leader.deliveries.asking import Receiver, Settlement, Wanted
+from broker.leader.deliveries.choosing import Choice
+from broker.reading.queues import Found
+from dledger.records.record import decode_records
+from dledger.wire.commands_pb2 import SETTLING_FINISHED, SETTLING_RETURNED
+from tests.broker.test_choosing import LIVES, TEMPLATE, Shop
+from tests.broker.test_delivering import QUEUES
+
+HIDDEN_MS = 1_000
+SMALL, LARGE = 120, 400  # records of the sizes in between are drawn
+MINE = b"mine..\0\1"
+
+Message = tuple[int, int]  # queue id, offset
+
+
+@dataclass
+class Sized(Shop):
+    """A shop whose messages have sizes, and whose reads are bounded: by what is asked for, by the
+    room that answers have, and by what can't be read."""
+
+    sizes: dict[Message, int] = field(default_factory=dict)
+    unreadable: set[Message] = field(default_factory=set)
+    room: int = 1 << 20
+
+    def record(self, queue_id: int, offset: int) -> bytes:
+        body = b"%d" % offset
+        bare = len(TEMPLATE.encode(queue_id, body, b"", 1))
+        missing = max(0, self.sizes.get((queue_id, offset), SMALL) - bare)
+        return TEMPLATE.encode(queue_id, body + b" " * missing, b"", 1)
+
+    async def read(self, queue_id: int, offset: int, count: int, size: int) -> Found:
+        found = await Shop.read(self, queue_id, offset, count, size)
+        records, taken = b"", 0
+        for at in range(offset, offset + found.count):
+            record = self.record(queue_id, at)
+            is_over = taken and len(records) + len(record) > min(size, self.room)
+            if is_over or (queue_id, at) in self.unreadable:
+                break
+            records, taken = records + record, taken + 1
+        if not taken:
+            raise BrokerError(ErrorCode.NOT_READY, f"{queue_id}/{offset} is being derived again")
+        return Found(records, taken, offset + taken, self.low, self.end, 1)
+
+    def held(self, attempt_id: bytes) -> dict[Message, int]:
+        """What the attempt has that the log still holds, and until when it is hidden."""
+        return {
+            (queue_id, offset): each.hidden_until_ms
+            for queue_id, each in self.in_hand()
+            for offset in each.offsets()
+            if each.attempt_id == attempt_id and offset >= self.low
+        }
+
+    async def ask(
+        self, receiver: Receiver, first: int = 0, settled: Sequence[Settlement] = ()
+    ) -> Choice:
+        """A command for one receiver that looks at the queues from that one on, applied."""
+        choice = self.choice()
+        for wish in settled:
+            await choice._settle(wish)
+        await choice.look_back([receiver])
+        await choice.give(receiver, [*range(first, QUEUES), *range(first)])
+        if not choice.is_empty:
+            assert self.owners.do(choice.command) is None
+        return choice
+
+
+def asking(attempt_id: bytes, count: int, size: int, *, is_again: bool = False) -> Receiver:
+    loop = asyncio.get_running_loop()
+    wanted = Wanted(attempt_id, count, size, HIDDEN_MS, is_again)
+    return Receiver(wanted, loop.create_future(), loop.create_future(), looks_back=is_again)
+
+
+def answer(choice: Choice) -> list[tuple[Message, int]]:
+    """The messages that the one receiver is told, and by which entries' hands."""
+    return [
+        ((part.queue_id, int(each.body)), part.handout)
+        for parts in choice.answers(choosing.PROVISIONAL).values()
+        for part in parts
+        for each in decode_records(part.records)
+    ]
+
+
+def settled_of(shop: Sized, chance: Random) -> list[Settlement]:
+    """Some of what anybody has, message by message."""
+    return [
+        Settlement(queue_id, each.index, at, 1, what, 0)
+        for queue_id, each in shop.in_hand()
+        for at in each.offsets()
+        if chance.random() < 0.3
+        for what in (chance.choice((SETTLING_FINISHED, SETTLING_RETURNED)),)
+    ]
+
+
+async def one_life(chance: Random) -> str:
+    """Receives of any bounds, of which one is asked again after anything; what it was told."""
+    end = chance.choice((6, 12, 150))
+    shop = Sized(is_fifo=chance.random() < 0.3, max_attempts=0, end=end)
+    shop.sizes = {
+        (queue_id, at): chance.randint(SMALL, LARGE)
+        for queue_id in range(QUEUES)
+        for at in range(end)
+    }
+    bounds = chance.randint(1, 2 * end), chance.choice((1, 500, 2_000, 1 << 20))
+    await shop.ask(asking(b"another1", chance.randint(1, 4), 500), chance.randrange(QUEUES))
+    mine = asking(MINE, *bounds)
+    first = await shop.ask(mine, chance.randrange(QUEUES))
+    assert {message for message, _ in answer(first)} == set(shop.held(MINE))
+    hands = {
+        (queue_id, offset): each.index
+        for queue_id, each in shop.in_hand()
+        for offset in each.offsets()
+        if each.attempt_id == MINE
+    }
+    if chance.random() < 0.5:
+        await shop.ask(asking(b"another2", 1, 1), 0, settled_of(shop, chance))
+    shop.owners.now_ms += chance.choice((0, 400, 2_000))
+    shop.room = chance.choice((1, 1_000, 1 << 20))
+    if chance.random() < 0.2:
+        shop.low = chance.randint(1, end)
+    if chance.random() < 0.4:
+        every = chance.choice((2, 10))
+        shop.unreadable = {each for each in shop.sizes if not chance.randrange(every)}
+    held = shop.held(MINE)
+    again = asking(MINE, *bounds, is_again=True)
+    choice = await shop.ask(again, chance.randrange(QUEUES))
+    told = answer(choice)
+    assert not (held and choice.command.given), "it would have two lots"
+    if held.keys() & shop.unreadable:
+        assert again.looks_back
+        assert again.lacks
+        return "in doubt"
+    if not held:
+        assert not again.looks_back
+        return "others"
+    assert not again.lacks
+    assert sorted(message for message, _ in told) == sorted(held), "each once"
+    assert all(hands[message] == hand for message, hand in told)
+    assert set(shop.held(MINE).values()) == {shop.owners.now_ms + HIDDEN_MS}
+    return "the same"
+
+
+def test_who_asks_again_is_told_of_all_that_he_holds_or_that_it_is_not_known() -> None:
+    """Whatever its bounds, the order of the queues, the room for answers, and what was settled, has
+    gone or can't be read since."""
+
+    async def scenario() -> None:
+        told = [await one_life(Random(seed)) for seed in range(4 * LIVES)]
+        for each in ("in doubt", "others", "the same"):
+            assert told.count(each) >= LIVES // 4, each
+
+    asyncio.run(scenario())
+
+
+def test_what_is_left_of_a_run_whose_front_has_gone_is_told() -> None:
+    async def scenario() -> None:
+        shop = Sized(is_fifo=False, max_attempts=0)
+        await shop.ask(asking(MINE, 4, 1 << 20))
+        shop.low = 3
+        choice = await shop.ask(asking(MINE, 4, 1 << 20, is_again=True))
+        assert [message for message, _ in answer(choice)] == [(0, 3)]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_told_again_is_no_more_than_any_answer_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who uses an attempt for several receives may hold more than that."""
+    monkeypatch.setattr(choosing, "MOST_AGAIN", 10 * SMALL)
+
+    async def scenario() -> None:
+        shop = Sized(is_fifo=False, max_attempts=0)
+        await shop.ask(asking(MINE, 10, 1 << 20))
+        again = asking(MINE, 1, 1, is_again=True)
+        assert len(answer(await shop.ask(again))) == 10
+        assert not again.lacks
+        await shop.ask(asking(MINE, 1, 1 << 20))
+        again = asking(MINE, 1, 1, is_again=True)
+        assert len(answer(await shop.ask(again))) <= 10
+        assert again.lacks
+
+    asyncio.run(scenario())
