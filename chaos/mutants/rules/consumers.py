@@ -681,4 +681,11 @@ CONSUMERS = (
         "            self._end(error)\n        else:\n            self._on_session_over()",
         _FAILED,
     ),
+    _mutant(
+        "finished-and-gone-makes-the-rest-finished",
+        "dledger/client/members/revoking.py",
+        "end - first - queue.finished.count_within(first, end)",
+        "end - first - queue.finished.count_within(0, end)",
+        ("tests/client/members/test_lag.py",),
+    ),
 )
