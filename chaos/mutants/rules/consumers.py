@@ -688,4 +688,18 @@ CONSUMERS = (
         "end - first - queue.finished.count_within(0, end)",
         ("tests/client/members/test_lag.py",),
     ),
+    _mutant(
+        "seeking-does-not-pull-again",
+        _MEMBERSHIP,
+        '            self._pulls_ended = False\n            self._start(self._pull_on, "pull")\n',
+        "            self._pulls_ended = False\n",
+        _FAILED,
+    ),
+    _mutant(
+        "error-of-a-loop-outlasts-its-seeking",
+        "dledger/client/members/reading.py",
+        "        if begins and isinstance(self._error, ClientError):\n",
+        "        if False:\n",
+        _FAILED,
+    ),
 )

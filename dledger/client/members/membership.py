@@ -132,6 +132,7 @@ class Membership:
         self._slot = 0
         self._joins = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._pulls_ended = False  # by an error of theirs
         self._wants_commit = asyncio.Event()
         self._is_calm = False  # nothing is there that could be committed, or time could change
         self._emptied = asyncio.Event()
@@ -155,7 +156,7 @@ class Membership:
     def begin(self) -> None:
         """It joins, pulls and commits from now on."""
         self._slot = self._attendance.attend(self)
-        self._start(self.pulling.run, "pull")
+        self._start(self._pull_on, "pull")
         self._start(self._commit_on, "commit")
         self._start(self._sending_back.run, "send-back")
 
@@ -178,6 +179,23 @@ class Membership:
             await work()
         except Exception as error:  # noqa: BLE001 - whatever it is, the owner hears of it
             self._on_failed(client_error(f"{name} of a group's member", error))
+
+    async def _pull_on(self) -> None:
+        try:
+            await self.pulling.run()
+        except Exception:
+            self._pulls_ended = True
+            raise
+
+    def pull_again(self) -> bool:
+        """Queues are read from elsewhere. If an error had ended the pulls they begin anew, and
+        that is as if it had never been: true."""
+        self.pulling.look_again()
+        begins = self._pulls_ended and self.member.standing is not Standing.OVER
+        if begins:
+            self._pulls_ended = False
+            self._start(self._pull_on, "pull")
+        return begins
 
     def _on_failed(self, error: ClientError) -> None:
         """It can't go on. Its session stands all the same: what is finished can be committed, what

@@ -25,6 +25,7 @@ from dledger.client import (
     PullConsumer,
     PushConsumer,
     RevokedQueues,
+    StartFrom,
 )
 from dledger.client.members.membership import Membership
 from dledger.client.members.pulling import Pulling
@@ -299,6 +300,34 @@ async def test_a_loop_is_given_what_was_fetched_before() -> None:
 def _waiting(membership: Membership) -> int:
     queues = membership.member.queues.values()
     return sum(queue.waiting_messages - queue.running for queue in queues)
+
+
+@async_test
+async def test_seeking_goes_on_after_the_error_of_a_loop() -> None:
+    """As without a group: the queue from there, and the others from where they were. Sought in
+    another queue than the one that can't be read, it is the same error again."""
+    async with stocked(2, COUNT) as (group, client):
+        await client.commit_offsets("g", "t", {0: 2, 1: 4})
+        group.model.topics["t"][0].min_offset = 6
+        options = ConsumerOptions(hold_ms=50)
+        consumer = client.pull_consumer("t", group="g", idle_timeout_s=0.2, options=options)
+        given: list[Message] = []
+        with pytest.raises(OffsetOutOfRange):
+            await read_on(consumer, given)
+        await consumer.seek(1, 8)
+        with pytest.raises(OffsetOutOfRange):
+            await read_on(consumer, given)
+        await consumer.seek(0, StartFrom.FIRST)
+        await consumer.seek(1, 5)
+        given.clear()
+        await read_on(consumer, given)
+        offsets = {0: list[int](), 1: list[int]()}
+        for message in given:
+            offsets[message.queue_id].append(message.queue_offset)
+        assert offsets == {0: [6, 7, 8, 9], 1: [5, 6, 7, 8, 9]}
+        await consumer.commit()
+        assert [group.members.frontier("g", "t", queue) for queue in range(2)] == [COUNT, COUNT]
+        await consumer.close()
 
 
 @async_test
