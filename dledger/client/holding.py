@@ -2,8 +2,8 @@
 
 This owns the searches of one producer: one a route, begun by the first message that it holds. It
 must never leave a message behind: a search that ends, however it does, lets go of all that the
-route holds, and a message with a deadline of its own doesn't wait beyond that. The others' deadline
-is the search's.
+route holds, and no message waits beyond its deadline. It ends none before that, either, unless the
+topic is refused: who came late, or has more time, is searched for on.
 
 A topic that takes messages in other queues than were known is looked for anew (`move`), and with it
 goes what its lanes hold, once they are quiet (rule 8 of `dledger.client.lane`).
@@ -15,11 +15,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import DESCRIBE_TOPIC
 from dledger.client.dispatch import Dispatcher
 from dledger.client.errors import (
+    BrokerGroupUnreachable,
     ClientError,
     ClientFault,
     DeadlineExceeded,
@@ -34,6 +36,13 @@ from dledger.client.rerouting import Refused, rerouted
 from dledger.client.results import SendResult
 from dledger.client.routing import HeldMessage, Route, for_queue
 from dledger.wire import broker_pb2 as pb
+
+# What one look for a topic has found when its time was over: nobody has refused anything.
+TIME_IS_OVER: Final = (DeadlineExceeded, BrokerGroupUnreachable)
+# Of the delivery timeout: who is due within so much goes together. With 100,000 messages held and
+# each due by itself, nothing else would be done.
+TOGETHER_SHARE: Final = 1 / 128
+MIN_LOOK_S: Final = 1.0  # of any look but the first: each begins with a call at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,7 @@ class Holding:
     """What one producer's routes hold.
 
     Args:
-        timeout_s: how long a topic is looked for.
+        timeout_s: how long messages wait that have no deadline of their own.
         first_sticky: see `Route.resolve`.
     """
 
@@ -69,19 +78,21 @@ class Holding:
         self._dispatcher = dispatcher
         self._holder = holder
         self._timeout_s = timeout_s
+        self._together_s = TOGETHER_SHARE * timeout_s
         self._first_sticky = first_sticky
         self._loop = asyncio.get_running_loop()
         self._searches: dict[Route, asyncio.Task[None]] = {}
+        self._found_out: dict[Route, ClientError] = {}  # by searches that go on, so far
         self.moves = 0  # how often messages went from their batches into others
         self._timer: asyncio.TimerHandle | None = None
+        self._expired: asyncio.Future[None] | None = None  # made by who waits (`searched`)
         self._timer_at = 0.0  # of the timer, which doesn't know it on every event loop
 
     def hold(self, route: Route, message: HeldMessage) -> None:
         """Keeps a message until the topic's queues are known; the first one asks for them."""
         self._begin(route)
         route.held.append(message)
-        if message.timeout_s is not None:
-            self._arm(message.deadline)
+        self._arm(message.deadline)
 
     def move(self, route: Route) -> None:
         """The topic takes messages in other queues: nothing new is sent until these are known, and
@@ -104,9 +115,15 @@ class Holding:
             self._fail(route, ProducerClosed("the wait for the topic was cancelled"))
 
     async def searched(self) -> None:
-        """Returns when every search that is under way has ended."""
-        if self._searches:
-            await asyncio.wait(list(self._searches.values()))
+        """Returns when what is held now is held no more. A search may go on, for those who came
+        later, and they may come for as long as there is no leader."""
+        held = [(route, search, list(route.held)) for route, search in self._searches.items()]
+        for route, search, messages in held:
+            meant = set(map(id, messages))
+            while not search.done() and any(id(each) in meant for each in route.held):
+                if self._expired is None:
+                    self._expired = self._loop.create_future()
+                await asyncio.wait([search, self._expired], return_when=asyncio.FIRST_COMPLETED)
 
     def fail_all(self, error: ClientError) -> list[asyncio.Task[None]]:
         """Fails what is held, and ends the searches; they are given back, to be waited for."""
@@ -123,10 +140,8 @@ class Holding:
     async def _search(self, route: Route) -> None:
         """Asks for the topic's queues, then lets go of what waited for them. With its last step it
         is none any more: what is held in the same turn of the loop needs another one."""
-        deadline = self._loop.time() + self._timeout_s
         try:
-            while not await self._find_lanes(route, deadline):
-                pass  # it was frozen for what is so now: once, unless it is changed again
+            await self._look_on(route)
         except asyncio.CancelledError:
             self._fail(route, ProducerClosed("the wait for the topic was cancelled"))
             raise
@@ -141,6 +156,27 @@ class Holding:
                     self._release(route, message)
         finally:
             self._searches.pop(route, None)
+            self._found_out.pop(route, None)
+
+    async def _look_on(self, route: Route) -> None:
+        """Looks, and looks again while anybody waits who has time left. The first look ends a
+        little before the message is due that it began with, to be able to tell it why."""
+        look_s = self._timeout_s - self._together_s
+        while True:
+            deadline = self._loop.time() + look_s
+            try:
+                while not await self._find_lanes(route, deadline):
+                    pass  # it was frozen for what is so now: once, unless it is changed again
+                return
+            except TIME_IS_OVER as error:
+                due = deadline + self._together_s
+                self._found_out[route] = error
+                self._expire_route(route, self._loop.time(), due, error)
+                frozen = self._frozen(route)
+                if not route.held and not any(_has_time(lane, due) for lane in frozen):
+                    self._dispatcher.break_off(frozen, error)
+                    raise
+            look_s = max(self._timeout_s, MIN_LOOK_S)
 
     async def _find_lanes(self, route: Route, deadline: float) -> bool:
         """Whether the route knows the topic's queues; false: lanes were frozen first, as what they
@@ -156,7 +192,8 @@ class Holding:
         except ClientError as error:
             if len(self._frozen(route)) > len(frozen):
                 return False  # by an answer that came meanwhile: what they sent is out yet
-            self._dispatcher.break_off(frozen, error)
+            if not isinstance(error, TIME_IS_OVER):
+                self._dispatcher.break_off(frozen, error)
             raise
         topic = answer.topic
         before = [each for each in self._dispatcher.lanes_of(route.topic) if _is_of(each, topic)]
@@ -248,7 +285,7 @@ class Holding:
     # --- deadlines ----------------------------------------------------------------------------
 
     def _arm(self, deadline: float) -> None:
-        """One timer for all that have deadlines of their own."""
+        """One timer for all."""
         if self._timer is not None:
             if self._timer_at <= deadline:
                 return
@@ -261,24 +298,39 @@ class Holding:
         now = self._loop.time()
         with contained("ending what is overdue"):
             for route in self._searches:
-                self._expire_route(route, now)
-        waiting = [
-            each.deadline
-            for route in self._searches
-            for each in route.held
-            if each.timeout_s is not None
-        ]
+                self._expire_route(route, now, now + self._together_s)
+        waiting = [each.deadline for route in self._searches for each in route.held]
         if waiting:
             self._arm(max(min(waiting), now + PAUSE_MIN_S))
 
-    def _expire_route(self, route: Route, now: float) -> None:
+    def _expire_route(
+        self, route: Route, now: float, due: float, error: ClientError | None = None
+    ) -> None:
+        """Fails who is due by then, or has a deadline of its own and that is over."""
         held, route.held = route.held, []
         for message in held:
-            if message.timeout_s is None or message.deadline > now:
+            if message.deadline > (due if message.timeout_s is None else now):
                 route.held.append(message)
             else:
-                told = f"the deadline is over, and topic {route.topic!r} was still looked for"
-                self._holder.fail(message, DeadlineExceeded(told))
+                self._holder.fail(message, error or self._overdue(route))
+        if self._expired is not None and len(route.held) < len(held):
+            self._expired.set_result(None)
+            self._expired = None
+
+    def _overdue(self, route: Route) -> DeadlineExceeded:
+        text = f"the deadline is over, and topic {route.topic!r} was still looked for"
+        known = self._found_out.get(route)
+        error = DeadlineExceeded(text if known is None else f"{text}; before: {known.message}")
+        error.__cause__ = known
+        return error
+
+
+def _has_time(lane: Lane, due: float) -> bool:
+    """Whether it holds a message that isn't due by then."""
+    deadlines = [batch.deadline for batch in lane.batches() if not batch.is_over]
+    if lane.parts:
+        deadlines.append(lane.gather_deadline)
+    return any(deadline > due for deadline in deadlines)
 
 
 def _is_of(lane: Lane, topic: pb.Topic) -> bool:

@@ -13,6 +13,7 @@ _READING = ("tests/client/members/test_reading.py",)
 _BROADCAST = ("tests/client/members/test_broadcast.py",)
 _LEAVING = ("tests/client/members/test_leaving.py",)
 _REVOKING = ("tests/client/members/test_revoking.py",)
+_FAILED = ("tests/client/members/test_failed_members.py",)
 _SPELLS = ("tests/client/members/test_spells.py",)
 _SIGNALS = ("tests/client/members/test_signals.py",)
 _MEMBER = "dledger/client/members/member.py"
@@ -651,5 +652,54 @@ CONSUMERS = (
         "            if returned.work.queue not in refusing:\n",
         "            if refusing is not None:\n",
         _SPELLS,
+    ),
+    _mutant(
+        "member-that-cannot-go-on-ends-as-if-it-had-died",
+        _MEMBERSHIP,
+        "        if isinstance(error, UNCOMMITTABLE):\n",
+        "        if error is not None:\n",
+        _FAILED,
+    ),
+    _mutant(
+        "nothing-commits-after-an-error-of-its-own",
+        _MEMBERSHIP,
+        "                await asyncio.sleep(REST_S)\n\n    async def _commit_in_time",
+        "                return\n\n    async def _commit_in_time",
+        _FAILED,
+    ),
+    _mutant(
+        "loop-hears-nothing-of-its-member-s-end",
+        _MEMBERSHIP,
+        "            self._owner.on_withdrawn()\n            self._owner.on_over(error)\n",
+        "            self._owner.on_over(error)\n",
+        _FAILED,
+    ),
+    _mutant(
+        "queues-of-who-was-replaced-go-in-silence",
+        _MEMBERSHIP,
+        "            self.on_ended(error)\n        else:\n            self._on_session_over()",
+        "            self._end(error)\n        else:\n            self._on_session_over()",
+        _FAILED,
+    ),
+    _mutant(
+        "finished-and-gone-makes-the-rest-finished",
+        "dledger/client/members/revoking.py",
+        "end - first - queue.finished.count_within(first, end)",
+        "end - first - queue.finished.count_within(0, end)",
+        ("tests/client/members/test_lag.py",),
+    ),
+    _mutant(
+        "seeking-does-not-pull-again",
+        _MEMBERSHIP,
+        '            self._pulls_ended = False\n            self._start(self._pull_on, "pull")\n',
+        "            self._pulls_ended = False\n",
+        _FAILED,
+    ),
+    _mutant(
+        "error-of-a-loop-outlasts-its-seeking",
+        "dledger/client/members/reading.py",
+        "        if begins and isinstance(self._error, ClientError):\n",
+        "        if False:\n",
+        _FAILED,
     ),
 )

@@ -92,6 +92,12 @@ class Finished:
         """How many offsets above the frontier are finished."""
         return len(self._above) + sum(end - first for first, end in self._runs)
 
+    def count_within(self, first: int, end: int) -> int:
+        """How many offsets of `[first, end)` are finished."""
+        runs = [(0, self.frontier), *self._runs]
+        whole = sum(max(min(last, end) - max(begin, first), 0) for begin, last in runs)
+        return whole + sum(first <= offset < end for offset in self._above)
+
     def runs(self) -> list[Run]:
         """All runs above the frontier, ascending and apart."""
         pieces = sorted([*self._runs, *((offset, offset + 1) for offset in self._above)])

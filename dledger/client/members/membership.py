@@ -5,7 +5,8 @@ way, the other commits. What may be pulled, handed out and committed is `Member`
 is done with messages its owner's: a push consumer's workers, or a loop over a pull consumer.
 
 Nothing here gives up on its own: while no leader serves it waits, and says so in the log. It ends
-by `leave`, or by an error that trying again can't change, which its owner is told.
+by `leave`. An error that trying again can't change is told its owner, whose leaving is as any
+other then: only where nothing can be committed any more, what is held is dropped at once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dledger.client.errors import (
     ClientError,
     MemberReplaced,
     SessionEnded,
+    WrongBrokerGroup,
     from_wire,
 )
 from dledger.client.faults import client_error
@@ -53,6 +55,8 @@ TICK_S: Final = 0.25  # the longest between two looks at what time has changed
 CALM_S: Final = 1.0  # the same while nothing is fetched that isn't committed
 GOODBYE_S: Final = 5.0  # for the last commit and goodbye, besides what handlers are given
 LAST_REVOKE_S: Final = 3.0  # of those, for on_revoke at least
+# After these no call of this member's is answered: there is nothing to leave in an orderly way.
+UNCOMMITTABLE: Final = (ClientClosed, MemberReplaced, WrongBrokerGroup)
 
 _log = logging.getLogger("dledger.client")
 
@@ -67,7 +71,7 @@ class Owner(Protocol):
         """Some of what could be handed out may not be any more."""
 
     def on_over(self, error: ClientError | None) -> None:
-        """The member is none any more."""
+        """It can't go on, or is no member any more: it is to be left."""
 
     async def on_revoke(self, queues: Sequence[ProcessQueue], *, lost: bool) -> None:
         """These go to others now, or did already."""
@@ -128,6 +132,7 @@ class Membership:
         self._slot = 0
         self._joins = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._pulls_ended = False  # by an error of theirs
         self._wants_commit = asyncio.Event()
         self._is_calm = False  # nothing is there that could be committed, or time could change
         self._emptied = asyncio.Event()
@@ -151,7 +156,7 @@ class Membership:
     def begin(self) -> None:
         """It joins, pulls and commits from now on."""
         self._slot = self._attendance.attend(self)
-        self._start(self.pulling.run, "pull")
+        self._start(self._pull_on, "pull")
         self._start(self._commit_on, "commit")
         self._start(self._sending_back.run, "send-back")
 
@@ -169,15 +174,43 @@ class Membership:
             self._end(ClientClosed(f"{name}: cancelled"))
 
     async def _watched(self, work: Callable[[], Awaitable[None]], name: str) -> None:
-        """A task that ends by an error ends the member: nobody would notice otherwise."""
+        """A task that ends by an error is told of: nobody would notice otherwise."""
         try:
             await work()
         except Exception as error:  # noqa: BLE001 - whatever it is, the owner hears of it
-            self._end(client_error(f"{name} of a group's member", error))
+            self._on_failed(client_error(f"{name} of a group's member", error))
+
+    async def _pull_on(self) -> None:
+        try:
+            await self.pulling.run()
+        except Exception:
+            self._pulls_ended = True
+            raise
+
+    def pull_again(self) -> bool:
+        """Queues are read from elsewhere. If an error had ended the pulls they begin anew, and
+        that is as if it had never been: true."""
+        self.pulling.look_again()
+        begins = self._pulls_ended and self.member.standing is not Standing.OVER
+        if begins:
+            self._pulls_ended = False
+            self._start(self._pull_on, "pull")
+        return begins
+
+    def _on_failed(self, error: ClientError) -> None:
+        """It can't go on. Its session stands all the same: what is finished can be committed, what
+        runs be waited for, and a goodbye said, without which the brokers would take the messages
+        in front of its queues for what has ended it (ADR 63). So it is its owner who ends it."""
+        if isinstance(error, UNCOMMITTABLE):
+            self._end(error)
+        elif self.member.standing is not Standing.OVER:
+            self._owner.on_over(error)
 
     def _end(self, error: ClientError) -> None:
+        """It is no member any more, as far as anything can be done about it here."""
         if self.member.standing is not Standing.OVER:
             self.member.on_ended(error, join_anew=False)
+            self._owner.on_withdrawn()
             self._owner.on_over(error)
             self._emptied.set()
 
@@ -283,7 +316,7 @@ class Membership:
                 break
             except ClientError as error:
                 if is_final(error):
-                    self._end(error)
+                    self._on_failed(error)
                     return
                 _log.warning("group %s: where to begin: %s", self.identity.group, error.message)
                 await asyncio.sleep(REST_S)
@@ -383,20 +416,28 @@ class Membership:
     # --- commits and hand-overs ---------------------------------------------------------------
 
     async def _commit_on(self) -> None:
-        while True:
-            await self._wait_for_commit()
-            now = clock()
-            if (wake := self.member.next_wake) is not None and wake <= now:
-                self.member.wake(now)
-                self._owner.on_work()
-            self._hand_over(now)
-            releases = any(q.state is Held.RELEASING for q in self.member.queues.values())
-            every_s = self._pace.commit_every_s
-            if releases or (every_s is not None and now >= self._commit_at):
-                self._commit_at = now + (every_s or 0.0)
-                await self.commit()
-            if not self.member.queues:
-                self._emptied.set()
+        """Goes on after what has ended the member: the rest is committed by this alone."""
+        while self.member.standing is not Standing.OVER:
+            try:
+                await self._commit_in_time()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the owner hears of it
+                self._on_failed(client_error("commit of a group's member", error))
+                await asyncio.sleep(REST_S)
+
+    async def _commit_in_time(self) -> None:
+        await self._wait_for_commit()
+        now = clock()
+        if (wake := self.member.next_wake) is not None and wake <= now:
+            self.member.wake(now)
+            self._owner.on_work()
+        self._hand_over(now)
+        releases = any(q.state is Held.RELEASING for q in self.member.queues.values())
+        every_s = self._pace.commit_every_s
+        if releases or (every_s is not None and now >= self._commit_at):
+            self._commit_at = now + (every_s or 0.0)
+            await self.commit()
+        if not self.member.queues:
+            self._emptied.set()
 
     async def _wait_for_commit(self) -> None:
         self._is_calm = self.member.is_calm and not self.progress()
@@ -550,7 +591,7 @@ class Membership:
         if session != self.member.session:
             return
         if isinstance(error, MemberReplaced):
-            self._end(error)
+            self.on_ended(error)
         else:
             self._on_session_over()
 

@@ -177,8 +177,9 @@ class PushConsumer:
         doesn't wait.
 
         Raises:
-            ClientError: the group refuses this member, or another one has replaced it, or messages
-                have gone that it was to read; everything that was finished is committed.
+            ClientError: the group refuses this member, or messages have gone that it was to read:
+                it has ended as by `stop`, and everything that was finished is committed. Or another
+                one has replaced it: what wasn't committed by then comes again there.
             InvalidArgument: no topic has a handler.
             ConsumerInUse: it runs, or has run.
         """

@@ -359,8 +359,9 @@ class MemberReading:
         self._loop.forget(queue_id)
         self._wished.pop(queue_id, None)  # by now it wants what lies there again
         self._begun[queue_id] = offset
-        if self._membership is not None:
-            self._membership.pulling.look_again()
+        begins = self._membership is not None and self._membership.pull_again()
+        if begins and isinstance(self._error, ClientError):
+            self._error = None
 
     async def _offset_at(self, queue: ProcessQueue, to: int | StartFrom | datetime) -> int:
         topic, _, queue_id = queue.place

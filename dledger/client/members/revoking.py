@@ -90,7 +90,8 @@ async def _done_by_a_daemon(act: Callable[[], object]) -> tuple[object, BaseExce
 async def lag_of(
     broker_group: BrokerGroup, member: Member, deadline_s: float | None
 ) -> dict[tuple[str, int], int]:
-    """How many messages aren't finished, of each queue that `member` holds."""
+    """How many messages aren't finished, of each queue that `member` holds. What has gone isn't
+    there to be finished, and what came after the answer isn't counted, finished or not."""
     found: dict[tuple[str, int], int] = {}
     for queue in [queue for queue in member.queues.values() if queue.is_located]:
         topic, _, queue_id = queue.place
@@ -98,7 +99,6 @@ async def lag_of(
         answer = await broker_group.call(
             GET_QUEUE_OFFSETS, request, Effect.NONE, deadline_s=deadline_s
         )
-        done = queue.finished
-        first = max(done.frontier, answer.min_offset)
-        found[topic, queue_id] = max(answer.max_offset - first - done.count_above, 0)
+        first, end = answer.min_offset, answer.max_offset
+        found[topic, queue_id] = end - first - queue.finished.count_within(first, end)
     return found

@@ -54,6 +54,9 @@ def test_finished_is_a_set_of_offsets(acts: list[tuple[str, int, int]]) -> None:
         assert finished.frontier not in plain
         assert all(at in finished for at in plain)
         assert finished.count_above == len(plain) - finished.frontier
+        for first_of, end_of in ((first, last), (0, 70), (5, 30), (first, 70)):
+            within = {at for at in plain if first_of <= at < end_of}
+            assert finished.count_within(first_of, end_of) == len(within)
         runs = finished.runs()
         assert decode_runs(finished.frontier, encode_runs(finished.frontier, runs)) == runs
         assert all(a[1] < b[0] for a, b in pairwise(runs)), "apart"
