@@ -110,7 +110,8 @@ class SimpleConsumer:
             done: deliveries that are acknowledged by the same call; it costs them nothing.
 
         Raises:
-            ReceiptExpired: one of `done` was handed out again before; what came is the next call's.
+            ReceiptExpired: one of `done` was handed out again before, or given back; what came is
+                the next call's.
             ClientClosed: the consumer was closed, meanwhile too.
             ClientError: the brokers can't be asked: never [] instead.
         """
@@ -364,7 +365,7 @@ class SimpleConsumer:
             return
         try:
             async with asyncio.timeout(deadline_s):
-                returned = (each.retry() for each in deliveries)
+                returned = (each.withdraw() for each in deliveries)
                 ends = await asyncio.gather(*returned, return_exceptions=True)
         except TimeoutError:  # they come back by themselves
             if self._sender is not None:

@@ -20,6 +20,7 @@ _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
 _CONNECTION = ("tests/client/test_connection.py",)
 _SETTLING = ("tests/client/test_settling.py",)
+_GIVEN_BACK = ("tests/client/test_given_back.py",)
 _INTERRUPTIONS = "tests/client/test_interruptions.py::"
 _HANDLER_CALLS = _INTERRUPTIONS + "test_handler_that_calls_anywhere_gets_its_answer"
 _UNBEGUN = "tests/client/test_cancelled_tasks.py::"
@@ -642,6 +643,38 @@ CLIENT = (
         "        seen_until = clock()\n",
         masked=_NO_SUCH_CLIENT,
         tests=_IDLENESS,
+    ),
+    Mutant(
+        "what-was-given-back-is-acknowledged",
+        "dledger/client/delivery.py",
+        "        if self.settled in (None, Settled.FINISHED):\n",
+        "        if True:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_GIVEN_BACK,
+    ),
+    Mutant(
+        "what-was-given-back-rides-in-silence",
+        "dledger/client/receives.py",
+        "        late |= gone\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_GIVEN_BACK,
+    ),
+    Mutant(
+        "who-gives-back-what-he-is-in-is-told-so",
+        "dledger/client/delivery.py",
+        "            if self.settled is not Settled.RETURNED:",
+        "            if self:",
+        masked=_NO_SUCH_CLIENT,
+        tests=_GIVEN_BACK,
+    ),
+    Mutant(
+        "what-was-finished-and-then-given-back-is-not-finished",
+        "dledger/client/delivery.py",
+        "        if self.settled is not Settled.FINISHED:\n",
+        "        if self:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_GIVEN_BACK,
     ),
     Mutant(
         "kept-deliveries-wake-nobody",
