@@ -190,14 +190,21 @@ class Receives:
             call.until_s, call.is_cut_short = now, True
             task.cancel()
 
-    def close(self) -> None:
+    def close(self) -> list[Delivery]:
         """Nobody waits any more. What a call that is under way was given comes back when its time
-        is over."""
+        is over.
+
+        Returns:
+            What was to be acknowledged, and isn't known to be.
+        """
+        in_calls = (each for call in self._calls.values() for each in call.asked)
+        done = [one for each in (*self._asked, *in_calls) for one in each.done]
         for asked in self._asked:
             asked.found.cancel()
         self._asked = []
-        for call in self._calls:
-            call.cancel()
+        for task in self._calls:
+            task.cancel()
+        return [one for one in dict.fromkeys(done) if not one.is_settled]
 
     def _call_soon(self) -> None:
         self._is_due = False

@@ -112,7 +112,8 @@ class SimpleConsumer:
         Raises:
             ReceiptExpired: one of `done` was handed out again before, or given back; what came is
                 the next call's.
-            ClientClosed: the consumer was closed, meanwhile too.
+            ClientClosed: the consumer was closed, meanwhile too: then `done` is acknowledged all
+                the same, if it can be.
             ClientError: the brokers can't be asked: never [] instead.
         """
         if not 0 < u32("count", count) <= MAX_RECEIVED:
@@ -147,7 +148,9 @@ class SimpleConsumer:
             caller = asyncio.current_task()
             self._kept.extendleft(reversed(kept))
             if task.cancelled() and (caller is None or not caller.cancelling()):
-                raise ClientClosed("the consumer was closed") from None
+                # Brokers settle first, and then hold the call; and closing acknowledges the rest.
+                outcome = Outcome.MAY_HAVE_HAPPENED if done else Outcome.DID_NOT_HAPPEN
+                raise ClientClosed("the consumer was closed", outcome=outcome) from None
             self._give_up(task)
             raise
         except BaseException:
@@ -167,12 +170,12 @@ class SimpleConsumer:
         """
         try:
             self._lasting_group()
-        except ClientClosed:
+        except ClientClosed as closed:
             ends = await asyncio.gather(*(each.ack() for each in done), return_exceptions=True)
             for end in ends:
                 if end is not None:
                     raise end from None
-            raise
+            raise closed.in_doubt() from None  # these are acknowledged
 
     async def _first_of(self, task: asyncio.Future[list[Delivery]], count: int) -> list[Delivery]:
         """What the receive brings, or, if that comes first, what one brings that was cancelled: it
@@ -340,24 +343,26 @@ class SimpleConsumer:
             raise ClientClosed("the consumer is closed")
 
     async def close(self) -> None:
-        """Receives end, and what is in hand is given back at once. What can't be within
-        `deadline_s`, or what a receive that was under way was given, comes back when its time is
-        over."""
+        """Receives end, what was to be acknowledged by one is, and what else is in hand is given
+        back at once. What can't be within `deadline_s`, or what a receive that was under way was
+        given, comes back when its time is over."""
         if self._is_closed:
             return
         self._is_closing = True
         for task in list(self._receiving):
             task.cancel()
-        self._receives.close()
+        done = self._receives.close()
         self._kept.clear()
-        await self._give_back([each for each in self._in_hand if not each.is_settled])
+        for each in done:
+            self._in_hand.pop(each, None)
+        await self._settle_all(done, [each for each in self._in_hand if not each.is_settled])
         self._is_closed = True
         self._in_hand.clear()
         self._forget(self)
 
-    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def _settle_all(self, done: Sequence[Delivery], in_hand: Sequence[Delivery]) -> None:
         """Whatever becomes of one call, the others are made; within the time of one."""
-        if not deliveries:
+        if not (done or in_hand):
             return
         try:
             deadline_s = self._broker_group().options.deadline_s
@@ -365,8 +370,8 @@ class SimpleConsumer:
             return
         try:
             async with asyncio.timeout(deadline_s):
-                returned = (each.withdraw() for each in deliveries)
-                ends = await asyncio.gather(*returned, return_exceptions=True)
+                settled = (*(each.ack() for each in done), *(each.withdraw() for each in in_hand))
+                ends = await asyncio.gather(*settled, return_exceptions=True)
         except TimeoutError:  # they come back by themselves
             if self._sender is not None:
                 self._sender.cancel()
@@ -374,7 +379,7 @@ class SimpleConsumer:
             return
         ours = (e for e in ends if isinstance(e, Exception) and not isinstance(e, ClientError))
         if (error := next(ours, None)) is not None:
-            fault("giving messages back", error)
+            fault("settling what was in hand", error)
 
     async def __aenter__(self) -> Self:
         self._check_open()

@@ -21,6 +21,7 @@ _FAULTS = ("tests/client/test_faults.py",)
 _CONNECTION = ("tests/client/test_connection.py",)
 _SETTLING = ("tests/client/test_settling.py",)
 _GIVEN_BACK = ("tests/client/test_given_back.py",)
+_RIDING_ENDS = ("tests/client/test_riding_ends.py",)
 _INTERRUPTIONS = "tests/client/test_interruptions.py::"
 _HANDLER_CALLS = _INTERRUPTIONS + "test_handler_that_calls_anywhere_gets_its_answer"
 _UNBEGUN = "tests/client/test_cancelled_tasks.py::"
@@ -677,6 +678,30 @@ CLIENT = (
         tests=_GIVEN_BACK,
     ),
     Mutant(
+        "closing-says-that-what-rode-was-not-acknowledged",
+        "dledger/client/simple_consumer.py",
+        "Outcome.MAY_HAVE_HAPPENED if done else",
+        "Outcome.MAY_HAVE_HAPPENED if not done else",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RIDING_ENDS,
+    ),
+    Mutant(
+        "closing-gives-back-what-rides",
+        "dledger/client/simple_consumer.py",
+        "        done = self._receives.close()\n",
+        "        self._receives.close()\n        done: list[Delivery] = []\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RIDING_ENDS,
+    ),
+    Mutant(
+        "client-that-closes-says-that-what-is-done-was-not-acknowledged",
+        "dledger/client/simple_consumer.py",
+        "            raise closed.in_doubt() from None  # these",
+        "            raise  # these",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RIDING_ENDS,
+    ),
+    Mutant(
         "kept-deliveries-wake-nobody",
         "dledger/client/simple_consumer.py",
         "            if not waiter.done():\n",
@@ -811,8 +836,8 @@ CLIENT = (
     Mutant(
         "closing-gives-up-with-the-first-call",
         "dledger/client/simple_consumer.py",
-        "await asyncio.gather(*returned, return_exceptions=True)",
-        "await asyncio.gather(*returned)",
+        "await asyncio.gather(*settled, return_exceptions=True)",
+        "await asyncio.gather(*settled)",
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_settling.py::test_closing_gives_back_what_it_can",),
     ),
