@@ -279,13 +279,25 @@ class BlockingProducer:
         self._thread.call(self._flush(here.sender))
 
     def close(self) -> None:
-        """See `Producer.close`."""
+        """See `Producer.close`. A failed message of this thread's own is told here, too, where
+        another thread has closed the producer, or the client, and was told of it before."""
         if self._thread.is_of_another_process:
             return  # nothing here is this process's
         self._thread.check_outside()
         self._refuse_sends()
-        with suppress(ClientClosed):
+        try:
             self._thread.call(self._close(here.sender))
+        except ClientClosed:
+            self._tell_late()
+
+    def _tell_late(self) -> None:
+        """The client has ended under it, and whoever ended that was told of this thread's failures,
+        if anybody was."""
+        self._thread.wait_for_end()
+        if self._failed.is_given_up:
+            return
+        if (failed := self._failed.owed(here.sender, lambda sent: sent._exception)) is not None:
+            raise failed from None
 
     def abort(self) -> None:
         """See `Producer.abort`."""

@@ -210,6 +210,11 @@ class LoopThread:
             self.loop.call_soon_threadsafe(self._stop)
         self._thread.join()
 
+    def wait_for_end(self) -> None:
+        """Returns once nothing is done in the thread any more, if its end has begun."""
+        if self._is_ending:
+            self._thread.join()
+
     def _stop(self) -> None:
         if not self._has_stopped:
             self._has_stopped = True

@@ -22,6 +22,7 @@ _CONNECTION = ("tests/client/test_connection.py",)
 _SETTLING = ("tests/client/test_settling.py",)
 _GIVEN_BACK = ("tests/client/test_given_back.py",)
 _RIDING_ENDS = ("tests/client/test_riding_ends.py",)
+_SECOND = "tests/client/test_closing_second.py::"
 _INTERRUPTIONS = "tests/client/test_interruptions.py::"
 _HANDLER_CALLS = _INTERRUPTIONS + "test_handler_that_calls_anywhere_gets_its_answer"
 _UNBEGUN = "tests/client/test_cancelled_tasks.py::"
@@ -700,6 +701,46 @@ CLIENT = (
         "            raise  # these",
         masked=_NO_SUCH_CLIENT,
         tests=_RIDING_ENDS,
+    ),
+    Mutant(
+        "who-closes-second-is-told-that-all-is-stored",
+        "dledger/client/producer.py",
+        "            is_told = not self._failed.is_given_up\n",
+        "            is_told = False\n",
+        masked="simulated programs close their producers themselves",
+        tests=(_SECOND + "test_nobody_who_closes_says_yes_before_anybody_was_told",),
+    ),
+    Mutant(
+        "thread-whose-client-has-ended-is-told-that-all-is-stored",
+        "dledger/client/blocking_producer.py",
+        "            self._tell_late()\n",
+        "            pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_SECOND + "test_thread_whose_client_another_one_has_closed_is_told_of_its_own",),
+    ),
+    Mutant(
+        "what-is-looked-at-is-told-late",
+        "dledger/client/failed_sends.py",
+        "            if not self._asked(future) and self._audience",
+        "            if self._audience",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_WHO_IS_TOLD + "test_what_is_looked_at_is_told_by_no_end",),
+    ),
+    Mutant(
+        "told-late-again-and-again",
+        "dledger/client/failed_sends.py",
+        "        self._told_late.add(asker)\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_WHO_IS_TOLD + "TestThreads",),
+    ),
+    Mutant(
+        "told-late-only-what-was-counted",
+        "dledger/client/failed_sends.py",
+        "        for number, future in self._kept:\n            if not self._asked",
+        "        for number, future in []:\n            if not self._asked",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_WHO_IS_TOLD + "TestThreads",),
     ),
     Mutant(
         "kept-deliveries-wake-nobody",
