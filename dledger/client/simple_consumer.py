@@ -146,7 +146,7 @@ class SimpleConsumer:
             found = await (self._first_of(task, count) if not done else asyncio.shield(task))
         except asyncio.CancelledError:
             caller = asyncio.current_task()
-            self._kept.extendleft(reversed(kept))
+            self._put_back(kept)
             if task.cancelled() and (caller is None or not caller.cancelling()):
                 # Brokers settle first, and then hold the call; and closing acknowledges the rest.
                 outcome = Outcome.MAY_HAVE_HAPPENED if done else Outcome.DID_NOT_HAPPEN
@@ -154,7 +154,7 @@ class SimpleConsumer:
             self._give_up(task)
             raise
         except BaseException:
-            self._kept.extendleft(reversed(kept))
+            self._put_back(kept)
             raise
         found = [*self._still_hidden(kept), *found]
         self.keep(found[count:])
@@ -206,10 +206,18 @@ class SimpleConsumer:
 
     def keep(self, deliveries: Sequence[Delivery]) -> None:
         """Nobody was given these: whoever receives has them, while they are hidden from others."""
-        if self._is_closing:
-            return
-        self._kept.extend(deliveries)
-        for waiter in self._waiters if deliveries else ():
+        if not self._is_closing:
+            self._kept.extend(deliveries)
+            self._wake_if_kept()
+
+    def _put_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Who was to have these goes without: they are the next one's, before what came later."""
+        if not self._is_closing:
+            self._kept.extendleft(reversed(deliveries))
+            self._wake_if_kept()
+
+    def _wake_if_kept(self) -> None:
+        for waiter in self._waiters if self._kept else ():
             if not waiter.done():
                 waiter.set_result(None)
 

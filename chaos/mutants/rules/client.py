@@ -743,6 +743,15 @@ CLIENT = (
         tests=(_WHO_IS_TOLD + "TestThreads",),
     ),
     Mutant(
+        "deliveries-that-are-put-back-wake-nobody",
+        "dledger/client/simple_consumer.py",
+        "            self._kept.extendleft(reversed(deliveries))\n"
+        "            self._wake_if_kept()\n",
+        "            self._kept.extendleft(reversed(deliveries))\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_KEPT,
+    ),
+    Mutant(
         "kept-deliveries-wake-nobody",
         "dledger/client/simple_consumer.py",
         "            if not waiter.done():\n",
@@ -827,7 +836,7 @@ CLIENT = (
     Mutant(
         "kept-deliveries-go-with-a-failed-acknowledgement",
         "dledger/client/simple_consumer.py",
-        "        except BaseException:\n            self._kept.extendleft(reversed(kept))\n",
+        "        except BaseException:\n            self._put_back(kept)\n",
         "        except BaseException:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_KEPT,
