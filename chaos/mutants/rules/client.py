@@ -752,6 +752,14 @@ CLIENT = (
         tests=_KEPT,
     ),
     Mutant(
+        "calls-that-a-client-s-end-cuts-off-are-denied",
+        "dledger/client/loop_thread.py",
+        "            raise ClientClosed(text, outcome=unknown) from None",
+        "            raise ClientClosed(text) from None",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_calls_cut_off.py",),
+    ),
+    Mutant(
         "kept-deliveries-wake-nobody",
         "dledger/client/simple_consumer.py",
         "            if not waiter.done():\n",
