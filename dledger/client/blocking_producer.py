@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from dledger.client.arguments import message_arguments
-from dledger.client.crossing import Crossing, owned
+from dledger.client.crossing import Crossing, is_taken_back, owned
 from dledger.client.epochs import Registration
 from dledger.client.errors import (
     BufferFull,
@@ -212,20 +212,18 @@ class BlockingProducer:
     def _refuse_late(self, crossing: Crossing) -> None:
         """Another thread closes, and may have been told already that all is stored: it is taken
         back, or, if the mover has it, may have been refused, which nobody else would hear of."""
-        try:
-            self._crossing.remove(crossing)
-        except ValueError:
-            sent = crossing.future
-            if sent is None:
-                return
-            with suppress(ClientClosed):
-                self._thread.call(self._all_crossed())
-            error = sent._exception
-            if not isinstance(error, ProducerClosed):
-                return  # close waits for it, or knows of it
-            sent.asked = True
-            raise error.about_message(error.outcome) from None  # it may have been on the wire
-        raise ProducerClosed("the producer was closed", subject=Subject.MESSAGE)
+        if is_taken_back(crossing, self._crossing):
+            raise ProducerClosed("the producer was closed", subject=Subject.MESSAGE)
+        sent = crossing.future
+        if sent is None:
+            return
+        with suppress(ClientClosed):
+            self._thread.call(self._all_crossed())
+        error = sent._exception
+        if not isinstance(error, ProducerClosed):
+            return  # close waits for it, or knows of it
+        sent.asked = True
+        raise error.about_message(error.outcome) from None  # it may have been on the wire
 
     def _queue_up(self) -> threading.Lock:
         """What is let go when there is room: by the mover, or at once if there is by now."""
@@ -250,11 +248,8 @@ class BlockingProducer:
             self._thread.post(self._start_moving)
         except ClientClosed:
             self._refuse_sends()
-            if crossing is not None:
-                try:
-                    self._crossing.remove(crossing)
-                except ValueError:
-                    return  # the mover, which ends, has refused it: its future says so
+            if crossing is not None and not is_taken_back(crossing, self._crossing):
+                return  # the mover, which ends, has refused it: its future says so
             raise ProducerClosed("the client was closed", subject=Subject.MESSAGE) from None
 
     def send_all(self, messages: Iterable[NewMessage]) -> int:
@@ -284,13 +279,25 @@ class BlockingProducer:
         self._thread.call(self._flush(here.sender))
 
     def close(self) -> None:
-        """See `Producer.close`."""
+        """See `Producer.close`. A failed message of this thread's own is told here, too, where
+        another thread has closed the producer, or the client, and was told of it before."""
         if self._thread.is_of_another_process:
             return  # nothing here is this process's
         self._thread.check_outside()
         self._refuse_sends()
-        with suppress(ClientClosed):
+        try:
             self._thread.call(self._close(here.sender))
+        except ClientClosed:
+            self._tell_late()
+
+    def _tell_late(self) -> None:
+        """The client has ended under it, and whoever ended that was told of this thread's failures,
+        if anybody was."""
+        self._thread.wait_for_end()
+        if self._failed.is_given_up:
+            return
+        if (failed := self._failed.owed(here.sender, lambda sent: sent._exception)) is not None:
+            raise failed from None
 
     def abort(self) -> None:
         """See `Producer.abort`."""

@@ -6,8 +6,9 @@ change is copied in the sender's thread.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dledger.client.arguments import body_bytes
 from dledger.client.errors import ClientError, InvalidArgument, Subject
@@ -16,23 +17,37 @@ from dledger.client.results import NewMessage
 from dledger.client.sent import Sent
 
 
-class Crossing(NamedTuple):
-    """A send on its way to the loop's thread. `packed`: what has become of it already, if that was
-    asked for; `future`: None, if nobody wants to know; `due_at`: when its own deadline is over, by
-    `time.monotonic`."""
-
+class _Sent(NamedTuple):
     message: NewMessage
     packed: Packed | ClientError | None
     future: Sent | None
     due_at: float | None
 
-    def __eq__(self, other: object) -> bool:
-        """Each is one of its own: what is taken back is never another thread's, of an equal
-        message."""
-        return self is other
 
-    def __hash__(self) -> int:
-        return id(self)
+class Crossing(_Sent):
+    """A send on its way to the loop's thread. `packed`: what has become of it already, if that was
+    asked for; `future`: None, if nobody wants to know; `due_at`: when its own deadline is over, by
+    `time.monotonic`."""
+
+    __slots__ = ()
+
+    # Each is one of its own: what is taken back is never another thread's, of an equal message. And
+    # no step of Python's is between two comparisons, so that no thread has its turn there.
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+    __hash__ = object.__hash__
+
+
+def is_taken_back(crossing: Crossing, way: deque[Any]) -> bool:
+    """Whether it was on its way, and isn't any more: nobody else has it, nor ever will."""
+    while True:
+        try:
+            way.remove(crossing)
+        except ValueError:
+            return False
+        except IndexError:  # another thread has taken a step of its own meanwhile
+            continue
+        return True
 
 
 def owned(message: NewMessage) -> NewMessage:

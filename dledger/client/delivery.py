@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from contextlib import suppress
+from enum import Enum
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol
 
@@ -22,6 +23,14 @@ from dledger.wire import commands_pb2 as kpb
 RENEWED_S: Final = 3_600.0  # for so long a message is kept hidden while it is worked on
 MAX_HIDDEN_S: Final = 12 * 3_600.0
 _log = logging.getLogger("dledger.client")
+
+
+class Settled(Enum):
+    """How a message left the hand that it was in. Only what is finished never comes again."""
+
+    FINISHED = "finished"
+    RETURNED = "returned"  # by who had it
+    WITHDRAWN = "withdrawn"  # as its consumer was closed
 
 
 class Receipt(NamedTuple):
@@ -60,9 +69,9 @@ class Delivery:
         "_renewing",
         "attempt",
         "hidden_until_s",
-        "is_settled",
         "message",
         "receipt",
+        "settled",
     )
 
     def __init__(self, consumer: Settles, message: Message, attempt: int, receipt: Receipt) -> None:
@@ -74,7 +83,7 @@ class Delivery:
         self._consumer = consumer
         self._renewing: asyncio.Task[None] | None = None
         self._is_left = False  # by who was in it; closing settles what is in hand, too
-        self.is_settled = False
+        self.settled: Settled | None = None
 
     def __repr__(self) -> str:
         place = f"{self.message.topic}/{self.receipt.queue_id}@{self.receipt.offset}"
@@ -84,24 +93,55 @@ class Delivery:
         """Whether that group was handed it, out of that topic."""
         return (self._consumer.topic, self._consumer.group) == (topic, group)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it isn't in this hand any more, by its own word."""
+        return self.settled is not None
+
+    def on_settled(self, how: Settled) -> None:
+        """The brokers have it. What is finished stays so, whatever else is told of it."""
+        if self.settled is not Settled.FINISHED:
+            self.settled = how
+
+    def given_back(self) -> ReceiptExpired | None:
+        """What to tell whoever takes it for his own, if it was given back: by who had it, or as
+        the consumer was closed."""
+        if self.settled in (None, Settled.FINISHED):
+            return None
+        closed = " as its consumer was closed" if self.settled is Settled.WITHDRAWN else ""
+        return ReceiptExpired(f"{self!r} was given back{closed}: it is done once more")
+
+    def _check_kept(self) -> None:
+        if (expired := self.given_back()) is not None:
+            raise expired
+
     async def ack(self) -> None:
         """It is done, and never handed out again. Acknowledging twice is all right.
 
         Raises:
-            ReceiptExpired: it was handed out again before; somebody else does it once more.
+            ReceiptExpired: it was handed out again before, or given back: by `retry`, or by
+                closing the consumer. Somebody else does it once more.
         """
-        if not self.is_settled:
-            await self._consumer.settle(self, kpb.SETTLING_FINISHED, 0)
-            self.is_settled = True
+        if self.settled is Settled.FINISHED:
+            return
+        self._check_kept()
+        await self._consumer.settle(self, kpb.SETTLING_FINISHED, 0)
+        self.on_settled(Settled.FINISHED)
 
     async def retry(self, after_s: float = 0) -> None:
         """It may be handed out again, to anybody, after so many seconds."""
+        await self._give_back(hidden_s("after_s", after_s), Settled.RETURNED)
+
+    async def withdraw(self) -> None:
+        """For the consumer, which is being closed: it may be handed out again, at once."""
+        await self._give_back(0, Settled.WITHDRAWN)
+
+    async def _give_back(self, after_s: float, how: Settled) -> None:
         if self.is_settled:
             return
-        after_s = hidden_s("after_s", after_s)
         with suppress(ReceiptExpired):  # it was handed out again already
             await self._consumer.settle(self, kpb.SETTLING_RETURNED, after_s)
-        self.is_settled = True
+        self.on_settled(how)
 
     async def extend(self, seconds: float) -> None:
         """It stays hidden for so long, from now on.
@@ -109,8 +149,9 @@ class Delivery:
         Raises:
             ReceiptExpired: as `ack`.
         """
+        self._check_kept()
         if self.is_settled:
-            raise InvalidArgument("the message was acknowledged or given back")
+            raise InvalidArgument("the message was acknowledged")
         wanted = hidden_s("seconds", seconds)
         await self._consumer.settle(self, kpb.SETTLING_EXTENDED, wanted)
 
@@ -121,6 +162,7 @@ class Delivery:
             raise InvalidArgument("the delivery is being worked on already")
         if self._is_left and self.is_settled:
             raise InvalidArgument("the message was acknowledged or given back")
+        self._check_kept()
         loop = asyncio.get_running_loop()
         self._renewing = loop.create_task(self._renew(), name="delivery-renewal")
         return self.message
@@ -136,7 +178,8 @@ class Delivery:
         if renewing is not None:
             renewing.cancel()
         if kind is None:
-            await self.ack()
+            if self.settled is not Settled.RETURNED:  # that was said inside
+                await self.ack()
             return
         try:
             await self.retry()
@@ -148,8 +191,10 @@ class Delivery:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + RENEWED_S
         invisible_s = self._consumer.invisible_s
-        while loop.time() < until_s and not self.is_settled:
+        while loop.time() < until_s:
             await asyncio.sleep(invisible_s / 3)
+            if self.is_settled:  # whoever works on it knows, or is told as he leaves it
+                return
             try:
                 await self.extend(invisible_s)
             except ReceiptExpired:

@@ -15,6 +15,9 @@ row: their number, and the first errors.
 Where a producer is aborted there is nobody to be told by the end, but there may be threads or tasks
 that flush, or will: from then on every one of them is told, as any one may be about to say that its
 messages are stored.
+
+A loop may end under a producer, with its client. Then who closes it has nobody to ask, and looks
+himself at what he is owed.
 """
 
 from __future__ import annotations
@@ -134,8 +137,9 @@ class FailedSends(Generic[Failed]):
         self._first = (
             _Anybody()
         )  # in every audience, and then for each flush that is interrupted one more
-        self._anybody = {self._first}
+        self._anybody: set[_Anybody] = {self._first}
         self._under_way: list[_Telling] = []
+        self._told_late: set[ref[Sender]] = set()  # since the loop is over
 
     def add(self, future: Failed) -> None:
         """`future` has just failed."""
@@ -181,18 +185,21 @@ class FailedSends(Generic[Failed]):
 
     def _note(self, number: int, future: Failed) -> None:
         """Nobody knows that `future` has failed: everybody who flushes is to hear of it."""
-        sender = self._sender_of(future)
-        audience: Audience = frozenset(
-            (self._first,) if sender is None else (self._first, ref(sender))
-        )
-        audience = audience.union(
-            *(telling.own for telling in self._under_way),
-            *(left for up_to, left in self._left if number <= up_to),
-        )
+        audience = self._audience(number, future)
         self._rows.setdefault(audience, _Share()).add(number, self._error_of(future))
         if len(self._rows) > self._tidy_at:
             self._regroup(lambda audience: audience)
             self._tidy_at = max(MIN_ROWS, 2 * len(self._rows))
+
+    def _audience(self, number: int, future: Failed) -> Audience:
+        sender = self._sender_of(future)
+        audience: Audience = frozenset(
+            (self._first,) if sender is None else (self._first, ref(sender))
+        )
+        return audience.union(
+            *(telling.own for telling in self._under_way),
+            *(left for up_to, left in self._left if number <= up_to),
+        )
 
     def _regroup(self, change: Callable[[Audience], Audience]) -> None:
         """Each row has its audience as changed, without threads that have ended."""
@@ -256,6 +263,27 @@ class FailedSends(Generic[Failed]):
         if self._kept:
             self._left.append((self._added, of_kept))
         self._regroup(lambda audience: audience - out | to if telling in audience else audience)
+
+    def owed(
+        self, sender: Sender, error_of: Callable[[Failed], BaseException | None]
+    ) -> SendsFailed | None:
+        """What a flush of the sender's that begins now would be told: once. For when the loop is
+        over and nobody flushes any more: several threads may ask at once, so that all stays as it
+        is but for who has asked. `error_of` marks nothing as told."""
+        asker = ref(sender)
+        if asker in self._told_late:
+            return None
+        takes, told = Audience((asker, *self._anybody)), _Share()
+        for audience, share in self._rows.items():
+            if audience & takes:
+                told.join(share)
+        for number, future in self._kept:
+            if not self._asked(future) and self._audience(number, future) & takes:
+                told.add(number, error_of(future))
+        if not told.count:
+            return None
+        self._told_late.add(asker)
+        return SendsFailed.of([error for _, error in told.errors], told.count)
 
     def _tell(self, telling: _Telling) -> None:
         told = _Share()

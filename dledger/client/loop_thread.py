@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from dledger.client.errors import ClientClosed, Forked, InvalidArgument
+from dledger.outcome import Outcome
 
 Answer = TypeVar("Answer")
 
@@ -158,7 +159,8 @@ class LoopThread:
         """What `work` returns; an interrupted caller cancels it.
 
         Raises:
-            ClientClosed: the thread has ended, or did meanwhile.
+            ClientClosed: the thread has ended: `work` was not begun; or did meanwhile: what it did
+                may have happened.
             Forked: it is another process's.
             InvalidArgument: the caller is in that thread.
         """
@@ -182,7 +184,10 @@ class LoopThread:
             assert call.task is not None
             return call.task.result()
         except asyncio.CancelledError:
-            raise ClientClosed("the client was closed during the call") from None
+            # It was on the wire, or between two attempts of which one may have been heard.
+            unknown = Outcome.MAY_HAVE_HAPPENED
+            text = "the client was closed during the call"
+            raise ClientClosed(text, outcome=unknown) from None
         finally:
             del call, work  # an error knows this frame, and would keep them
 
@@ -209,6 +214,11 @@ class LoopThread:
         with suppress(RuntimeError):  # it is closed: by another thread, or a signal's handler
             self.loop.call_soon_threadsafe(self._stop)
         self._thread.join()
+
+    def wait_for_end(self) -> None:
+        """Returns once nothing is done in the thread any more, if its end has begun."""
+        if self._is_ending:
+            self._thread.join()
 
     def _stop(self) -> None:
         if not self._has_stopped:

@@ -418,7 +418,8 @@ class Producer:
 
     async def close(self) -> None:
         """Flushes for `close_timeout_ms` at most; what is left then fails with ProducerClosed,
-        saying whether it may have been stored. No task is left behind.
+        saying whether it may have been stored. No task is left behind. Who closes meanwhile, too,
+        waits for the same.
 
         Raises:
             SendsFailed: as `flush` does, when all is ended.
@@ -426,7 +427,9 @@ class Producer:
         if self._owner.is_of_another_process:
             return  # nothing here is this process's
         if self._closing:
-            await self._ended.wait()
+            is_told = not self._failed.is_given_up
+            async with self._failed.told() if is_told else contextlib.nullcontext():
+                await self._ended.wait()
             return
         self._closing = True
         try:

@@ -33,7 +33,7 @@ from typing import Final, Protocol
 
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import RECEIVE
-from dledger.client.delivery import Delivery, Receipt
+from dledger.client.delivery import Delivery, Receipt, Settled
 from dledger.client.errors import ClientError, from_wire
 from dledger.client.faults import fault
 from dledger.client.results import Message, decode_messages
@@ -190,14 +190,21 @@ class Receives:
             call.until_s, call.is_cut_short = now, True
             task.cancel()
 
-    def close(self) -> None:
+    def close(self) -> list[Delivery]:
         """Nobody waits any more. What a call that is under way was given comes back when its time
-        is over."""
+        is over.
+
+        Returns:
+            What was to be acknowledged, and isn't known to be.
+        """
+        in_calls = (each for call in self._calls.values() for each in call.asked)
+        done = [one for each in (*self._asked, *in_calls) for one in each.done]
         for asked in self._asked:
             asked.found.cancel()
         self._asked = []
-        for call in self._calls:
-            call.cancel()
+        for task in self._calls:
+            task.cancel()
+        return [one for one in dict.fromkeys(done) if not one.is_settled]
 
     def _call_soon(self) -> None:
         self._is_due = False
@@ -248,7 +255,9 @@ class Receives:
 
     async def _receive(self, call: _Call) -> None:
         asked = call.asked
-        riding = together(one for each in asked for one in each.done if not one.is_settled)
+        done = [one for each in asked for one in each.done]
+        riding = together(one for one in done if not one.is_settled)
+        gone = {one: expired for one in done if (expired := one.given_back()) is not None}
         request = pb.ReceiveRequest()
         request.CopyFrom(self._wish)
         request.hidden_ms = in_ms(self._hands.invisible_s)
@@ -262,6 +271,7 @@ class Receives:
         late = self._settle(riding, answer.unsettled)
         if request.again:  # what is refused now a call before may have done
             late = {each: error.in_doubt() for each, error in late.items()}
+        late |= gone
         for each in asked:
             if (error := next((late[one] for one in each.done if one in late), None)) is not None:
                 each.fail(error)
@@ -318,7 +328,7 @@ class Receives:
                 }
                 settled = [each for each in deliveries if each not in late]
             for each in settled:
-                each.is_settled = True
+                each.on_settled(Settled.FINISHED)
             self._hands.on_settled(settled)
         return late
 

@@ -110,8 +110,10 @@ class SimpleConsumer:
             done: deliveries that are acknowledged by the same call; it costs them nothing.
 
         Raises:
-            ReceiptExpired: one of `done` was handed out again before; what came is the next call's.
-            ClientClosed: the consumer was closed, meanwhile too.
+            ReceiptExpired: one of `done` was handed out again before, or given back; what came is
+                the next call's.
+            ClientClosed: the consumer was closed, meanwhile too: then `done` is acknowledged all
+                the same, if it can be.
             ClientError: the brokers can't be asked: never [] instead.
         """
         if not 0 < u32("count", count) <= MAX_RECEIVED:
@@ -144,13 +146,15 @@ class SimpleConsumer:
             found = await (self._first_of(task, count) if not done else asyncio.shield(task))
         except asyncio.CancelledError:
             caller = asyncio.current_task()
-            self._kept.extendleft(reversed(kept))
+            self._put_back(kept)
             if task.cancelled() and (caller is None or not caller.cancelling()):
-                raise ClientClosed("the consumer was closed") from None
+                # Brokers settle first, and then hold the call; and closing acknowledges the rest.
+                outcome = Outcome.MAY_HAVE_HAPPENED if done else Outcome.DID_NOT_HAPPEN
+                raise ClientClosed("the consumer was closed", outcome=outcome) from None
             self._give_up(task)
             raise
         except BaseException:
-            self._kept.extendleft(reversed(kept))
+            self._put_back(kept)
             raise
         found = [*self._still_hidden(kept), *found]
         self.keep(found[count:])
@@ -166,12 +170,12 @@ class SimpleConsumer:
         """
         try:
             self._lasting_group()
-        except ClientClosed:
+        except ClientClosed as closed:
             ends = await asyncio.gather(*(each.ack() for each in done), return_exceptions=True)
             for end in ends:
                 if end is not None:
                     raise end from None
-            raise
+            raise closed.in_doubt() from None  # these are acknowledged
 
     async def _first_of(self, task: asyncio.Future[list[Delivery]], count: int) -> list[Delivery]:
         """What the receive brings, or, if that comes first, what one brings that was cancelled: it
@@ -202,10 +206,18 @@ class SimpleConsumer:
 
     def keep(self, deliveries: Sequence[Delivery]) -> None:
         """Nobody was given these: whoever receives has them, while they are hidden from others."""
-        if self._is_closing:
-            return
-        self._kept.extend(deliveries)
-        for waiter in self._waiters if deliveries else ():
+        if not self._is_closing:
+            self._kept.extend(deliveries)
+            self._wake_if_kept()
+
+    def _put_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Who was to have these goes without: they are the next one's, before what came later."""
+        if not self._is_closing:
+            self._kept.extendleft(reversed(deliveries))
+            self._wake_if_kept()
+
+    def _wake_if_kept(self) -> None:
+        for waiter in self._waiters if self._kept else ():
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -339,24 +351,26 @@ class SimpleConsumer:
             raise ClientClosed("the consumer is closed")
 
     async def close(self) -> None:
-        """Receives end, and what is in hand is given back at once. What can't be within
-        `deadline_s`, or what a receive that was under way was given, comes back when its time is
-        over."""
+        """Receives end, what was to be acknowledged by one is, and what else is in hand is given
+        back at once. What can't be within `deadline_s`, or what a receive that was under way was
+        given, comes back when its time is over."""
         if self._is_closed:
             return
         self._is_closing = True
         for task in list(self._receiving):
             task.cancel()
-        self._receives.close()
+        done = self._receives.close()
         self._kept.clear()
-        await self._give_back([each for each in self._in_hand if not each.is_settled])
+        for each in done:
+            self._in_hand.pop(each, None)
+        await self._settle_all(done, [each for each in self._in_hand if not each.is_settled])
         self._is_closed = True
         self._in_hand.clear()
         self._forget(self)
 
-    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def _settle_all(self, done: Sequence[Delivery], in_hand: Sequence[Delivery]) -> None:
         """Whatever becomes of one call, the others are made; within the time of one."""
-        if not deliveries:
+        if not (done or in_hand):
             return
         try:
             deadline_s = self._broker_group().options.deadline_s
@@ -364,8 +378,8 @@ class SimpleConsumer:
             return
         try:
             async with asyncio.timeout(deadline_s):
-                returned = (each.retry() for each in deliveries)
-                ends = await asyncio.gather(*returned, return_exceptions=True)
+                settled = (*(each.ack() for each in done), *(each.withdraw() for each in in_hand))
+                ends = await asyncio.gather(*settled, return_exceptions=True)
         except TimeoutError:  # they come back by themselves
             if self._sender is not None:
                 self._sender.cancel()
@@ -373,7 +387,7 @@ class SimpleConsumer:
             return
         ours = (e for e in ends if isinstance(e, Exception) and not isinstance(e, ClientError))
         if (error := next(ours, None)) is not None:
-            fault("giving messages back", error)
+            fault("settling what was in hand", error)
 
     async def __aenter__(self) -> Self:
         self._check_open()

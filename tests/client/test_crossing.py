@@ -3,6 +3,7 @@ whoever waits for one of them is told."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -26,7 +27,7 @@ from dledger.client import (
     SendsFailed,
 )
 from dledger.client.blocking import BlockingClient, BlockingProducer
-from dledger.client.crossing import Crossing
+from dledger.client.crossing import Crossing, is_taken_back
 from dledger.testing import BlockingFakeGroup
 from tests.client.loops import async_test
 from tests.client.test_blocking_ends import PATIENCE_S, Pool
@@ -324,13 +325,53 @@ def test_producer_that_is_closed_is_kept_by_no_deadline(group: BlockingFakeGroup
             assert producer._overdue._timer is None
 
 
+def step(body: bytes = b"tick") -> Crossing:
+    return Crossing(NewMessage("t", body, None, None, None, None, None), None, None, None)
+
+
 def test_equal_messages_on_their_way_are_two() -> None:
     """A thread that takes its own back must not take another one's."""
-    first, second = (
-        Crossing(NewMessage("t", b"tick", None, None, None, None, None), None, None, None)
-        for _ in range(2)
-    )
+    first, second = step(), step()
     way = deque([first, second])
-    way.remove(second)
+    assert is_taken_back(second, way)
     assert way[0] is first
+    assert first != second
     assert len({first, second}) == 2
+
+
+class Meddling:
+    """A step; the mover takes one as soon as another is compared to it."""
+
+    def __init__(self, way: deque[object]) -> None:
+        self.way = way
+
+    def __eq__(self, other: object) -> bool:
+        self.way.popleft()
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("is_on_its_way", [True, False])
+def test_steps_that_go_while_one_is_taken_back_are_no_error(*, is_on_its_way: bool) -> None:
+    """Senders take back what they sent as another thread closed, and the mover takes what is in
+    front of it: that was a bare `IndexError`, of a message that could be stored."""
+    way: deque[object] = deque()
+    sent, behind = step(), step()
+    way.extend((step(), Meddling(way), *([sent] if is_on_its_way else []), behind))
+    assert is_taken_back(sent, way) is is_on_its_way
+    assert sent not in list(way)
+    assert way.pop() is behind
+
+
+def test_no_thread_has_its_turn_between_two_steps_that_are_compared() -> None:
+    """With thousands on their way, it would look for its own for as long as the mover moves."""
+    way, seen = deque(step() for _ in range(3)), list[str]()
+    behind = step()
+    sys.setprofile(lambda _frame, event, _: seen.append(event))
+    try:
+        found = behind in way
+    finally:
+        sys.setprofile(None)
+    assert not found
+    assert "call" not in seen

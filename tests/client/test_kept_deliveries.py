@@ -103,6 +103,33 @@ async def test_they_stay_where_the_acknowledgement_fails() -> None:
     assert await consumer.receive(1) == [kept]
 
 
+@pytest.mark.parametrize("ends", ["cancelled", "failed"])
+@async_test
+async def test_who_waits_is_given_what_one_puts_back_that_acknowledged(ends: str) -> None:
+    """He was to have it with his acknowledgement, which came to nothing; it would lie unused until
+    its time is over, and the attempt be lost."""
+    consumer = Received()
+    (await consumer.cancelled(2)).set_result([consumer.delivery(0), consumer.delivery(1)])
+    await asyncio.sleep(0.01)
+    acknowledging = asyncio.ensure_future(consumer.receive(2, done=[consumer.delivery(9)]))
+    await asyncio.sleep(0.01)
+    waiting = [asyncio.ensure_future(consumer.receive(1)) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    assert not any(each.done() for each in waiting)
+    if ends == "cancelled":
+        acknowledging.cancel()
+    else:
+        consumer.asked[1][0].set_exception(ZeroDivisionError())
+    found = [await asyncio.wait_for(each, 5) for each in waiting]
+    assert [each.receipt.offset for (each,) in found] == [0, 1]
+    await asyncio.wait([acknowledging])
+    assert acknowledging.cancelled() or acknowledging.exception() is not None
+    for answer, *_ in consumer.asked:
+        if not answer.done():
+            answer.set_result([])
+    await asyncio.sleep(0.01)
+
+
 @async_test
 async def test_what_others_may_have_by_now_is_given_to_nobody() -> None:
     """It comes again by itself; worked on here it would be done twice."""

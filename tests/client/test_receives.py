@@ -547,6 +547,8 @@ async def test_callers_without_patience_who_acknowledge_do_not_pile_up(
             assert brokers.calls[number - 1].answer.cancelled()
         for call in brokers.calls[2::2]:
             call.answer.set_result(handed(0, 0))
+        while not done[0].is_settled:
+            await asyncio.sleep(0)
 
 
 @async_test

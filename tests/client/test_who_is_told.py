@@ -149,10 +149,25 @@ class WhoIsTold(RuleBasedStateMachine):
     @rule(data=st.data())
     def interrupt(self, data: st.DataObject) -> None:
         """A flush ends without having told anything."""
-        flush = data.draw(st.sampled_from(self.under_way()))
+        self.interrupted(data.draw(st.sampled_from(self.under_way())))
+
+    def interrupted(self, flush: Flush) -> None:
+        """It is."""
         leave(flush, Interrupted())
         flush.hears += self.uncounted  # had it not been interrupted
         flush.ended = self.now
+
+    def teardown(self) -> None:
+        """The loop ends, with the client: flushes are cancelled, and what a thread that closes is
+        owed it looks up itself: once, and whatever the others do."""
+        for flush in self.under_way():
+            self.interrupted(flush)
+        for number, sender in enumerate(self.senders):
+            hears = [each for each in self.failures if self.is_owed(each, number)]
+            told = self.failed.owed(sender, lambda each: each.error)
+            wanted = [each.error for each in hears]
+            assert (list(told.failures) if told else []) == wanted
+            assert self.failed.owed(sender, lambda each: each.error) is None
 
     def count(self) -> None:
         """Whoever is under way hears of what failed since."""
@@ -243,3 +258,17 @@ async def test_threads_that_have_ended_share_a_row() -> None:
     assert told.value.count == 20_000
     names = [str(each).partition(";")[0] for each in told.value.failures]
     assert names == [f"{number}" for number in range(SendsFailed.MAX_FAILURES)]
+
+
+def test_what_is_looked_at_is_told_by_no_end() -> None:
+    """Its caller knows; the other one's doesn't."""
+    sender = Sender()
+    seen, dropped = Failure("seen", sender), Failure("dropped", sender)
+    failed: FailedSends[Failure] = FailedSends(
+        lambda each: each is seen, lambda each: each.error, 10, lambda each: each.sender
+    )
+    failed.add(seen)
+    failed.add(dropped)
+    told = failed.owed(sender, lambda each: each.error)
+    assert told is not None
+    assert (told.count, list(told.failures)) == (1, [dropped.error])
