@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.deliveries.asking import Handed, Settlement, Wanted
+from broker.leader.deliveries.asking import Handed, Settlement, Settler, Wanted
 from broker.leader.deliveries.choosing import Choice
-from broker.leader.deliveries.desk import MOST_BURIED, Bury, Desk, Place, Surroundings
+from broker.leader.deliveries.desk import (
+    BURIED_A_TURN,
+    MOST_BURIED,
+    Bury,
+    Desk,
+    Place,
+    Surroundings,
+)
 from broker.leader.groups.pace import USUAL_PACE
 from broker.reading.held_back import HeldBack
 from broker.reading.queues import Found, QueueReader
@@ -20,7 +27,7 @@ from broker.services.deliveries import Receive, Received
 from broker.services.refused import refused
 from broker.services.soundness import Soundness
 from broker.state.groups import Start
-from broker.state.handouts import Handout
+from broker.state.handouts import SPAN, Handout
 from broker.state.topic_permissions import USUAL, Permission
 from broker.state.topics import TopicRef
 from dledger.wire.commands_pb2 import SETTLING_FINISHED
@@ -132,6 +139,60 @@ def test_a_message_that_cannot_be_buried_holds_up_no_other_one(
     again = shop.room.world.run(node, receive(2))
     assert sorted(buried) == tried, "the first look at what is over tries them all"
     assert len(again) == 3, "and what wasn't buried is given again"
+
+
+@pytest.mark.parametrize("singly", [True, False])
+def test_who_settles_waits_for_few_burials(*, singly: bool) -> None:
+    """However many messages are over: workers that died with thousands in their hands. `singly`:
+    each was given by an entry of its own; else many by one, and every other one is finished."""
+    shop = Shop()
+    settled_after: list[int] = []
+    buried: list[int] = []
+    settlers: list[Settler] = []
+
+    async def bury(place: Place, queue_id: int, hand: Handout, found: Found, times: int) -> None:
+        buried.append(hand.base)
+        if not settlers:
+            finished = Settlement(1, held.handout, 0, 1, SETTLING_FINISHED, 0)
+            settlers.append(made[-1].settle((finished,)))
+        settled_after.extend([len(buried)] if settlers[0].done.done() else [])
+        if len(buried) > 3 * BURIED_A_TURN:
+            raise BrokerError(ErrorCode.NOT_LEADER, "that is enough")
+
+    new_desk, made = desks(shop, bury), list[Desk]()
+
+    async def receive(number: int, count: int, hidden_ms: int) -> list[Handed]:
+        made.append(new_desk())
+        receiver = made[-1].receive(wanted(number, count)._replace(hidden_ms=hidden_ms))
+        await made[-1].work()
+        return await receiver.done
+
+    async def finish(hand: Handed, base: int) -> None:
+        made.append(new_desk())
+        every_other = sum(1 << at for at in range(0, SPAN, 2))
+        settler = made[-1].settle(
+            (Settlement(0, hand.handout, base, every_other, SETTLING_FINISHED, 0),)
+        )
+        await made[-1].work()
+        await settler.done
+
+    run, node = shop.room.world.run, shop.room.leader
+    count = (2 if singly else 8) * BURIED_A_TURN
+    shop.send(0, *(b"its last attempt" for _ in range(count)))
+    if singly:
+        for number in range(count):
+            run(node, receive(1 + number, 1, 60_000))
+    else:
+        for number, base in enumerate(range(0, count, SPAN), 1):
+            (hand,) = run(node, receive(number, SPAN, 60_000))
+            run(node, finish(hand, base))
+    shop.send(1, b"held")
+    (held,) = run(node, receive(90, 1, 600_000))
+    shop.room.pass_ms(61_000)
+    with pytest.raises(BrokerError):
+        run(node, receive(91, 1, 1))
+    assert settled_after
+    assert settled_after[0] <= BURIED_A_TURN + 1
 
 
 def test_what_is_over_is_buried_after_the_attempts_that_it_had() -> None:

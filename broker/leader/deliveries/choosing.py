@@ -34,6 +34,7 @@ from dledger.wire.commands_pb2 import (
 PROVISIONAL: Final = 1 << 63  # the entry that is being made: later than all there are
 CHOSEN_BYTES: Final = 8 << 20  # for one command; who isn't reached by then is the next one's
 MAX_GIVEN: Final = 256  # pieces that one command gives, likewise: it is applied in one turn
+MAX_OVER: Final = 16  # handouts whose attempts are over, of one look; the others are the next one's
 MOST_AGAIN: Final = MAX_BYTES + MAX_RECORD_SIZE  # bytes told again: no first answer is longer
 
 # (queue id, offset, messages, bytes) -> what is there now. Raises BrokerError.
@@ -228,7 +229,10 @@ class Choice:
             handout = self._kept.pop(queue_id, None) or next(self._due_of(queue_id, draft), None)
             if handout is None:
                 return
+            await self._breathe()
             if 0 < self.max_attempts <= handout.attempt:
+                if len(self.over) >= MAX_OVER:
+                    return
                 self.over.append((queue_id, handout))
                 if self.planning.is_fifo:
                     return  # those behind it wait for that

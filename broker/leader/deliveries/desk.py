@@ -40,6 +40,7 @@ from dledger.wire.commands_pb2 import Command, DeliverCommand
 
 MAX_WAITING: Final = 16_384  # settlements of one desk; more are told to come again
 MAX_SETTLED: Final = 512  # of one command: it is applied in one turn
+BURIED_A_TURN: Final = 16  # units, before others have their turn
 MAX_CHOSEN: Final = 256  # receivers that one command gives something
 MAX_REFUSED: Final = 3  # commands, one after the other, before whoever waits is told
 RECHECK_S: Final = 5.0
@@ -260,10 +261,12 @@ class Desk:
     async def _bury(self, choice: Choice) -> bool:
         """Whether there were messages whose attempts are over: they are dead letters, or given
         again for a while, as no topic or no message could be had. One that can't be holds up no
-        other one."""
+        other one. Each takes an entry of its own: so a few at a time, and in between whoever
+        settles or asks has a turn; what is left is still due at the next look."""
+        left = BURIED_A_TURN
         for queue_id, handout in choice.over:
             try:
-                await self._bury_one(queue_id, handout, choice.max_attempts)
+                left = await self._bury_one(queue_id, handout, choice.max_attempts, left)
             except BrokerError as error:
                 if error.code is ErrorCode.NOT_LEADER:
                     raise
@@ -271,6 +274,8 @@ class Desk:
                 log.warning("not_buried", group=self.place.group, reason=str(error))
                 if error.code not in _OF_THE_MESSAGE:
                     break
+            if left <= 0:
+                break
         return bool(choice.over)
 
     async def _use(self, choice: Choice) -> bool:
@@ -292,16 +297,20 @@ class Desk:
             log.warning("group_not_used", group=self.place.group, reason=str(why))
         return why is None
 
-    async def _bury_one(self, queue_id: int, handout: Handout, attempts: int) -> None:
-        """All of the handout's messages that follow each other, as many as a unit takes, after as
-        many attempts as they were chosen for: who asks meanwhile may wish for others."""
+    async def _bury_one(self, queue_id: int, handout: Handout, attempts: int, left: int) -> int:
+        """The handout's messages that follow each other, as many as a unit takes, in `left` units
+        at most, after as many attempts as they were chosen for: who asks meanwhile may wish for
+        others. How many units are left then."""
         most = self._around.buried_bytes
         for base, length in runs(handout):
             at = base
             while at < base + length:
+                if left <= 0:
+                    return 0
                 found = await self._read(queue_id, at, base + length - at, most)
                 await self._around.bury(self.place, queue_id, handout, found, attempts)
-                at += found.count
+                at, left = at + found.count, left - 1
+        return left
 
     async def _chosen(self, settlers: Sequence[Settler]) -> Choice:
         """The next command; it may be empty."""

@@ -575,8 +575,8 @@ CLIENT = (
     Mutant(
         "send-that-the-mover-has-refused-is-its-futures-matter",
         "dledger/client/blocking_producer.py",
-        "            if not isinstance(error, ProducerClosed):\n",
-        "            if True:\n",
+        "        if not isinstance(error, ProducerClosed):\n",
+        "        if True:\n",
         masked=_NO_SUCH_CLIENT,
         tests=(_BLOCKING_ENDS[0] + "::" + _MISSED_BY_CLOSE,),
     ),

@@ -15,6 +15,22 @@ _PLANNED = "the leader asks the same rules, and proposes nothing that they refus
 
 DELIVERIES = (
     Mutant(
+        "all-that-is-over-is-buried-in-a-turn",
+        "broker/leader/deliveries/desk.py",
+        "                if left <= 0:\n                    return 0\n",
+        "",
+        masked="few messages are over at once in a simulated shop",
+        tests=("tests/broker/test_desk.py",),
+    ),
+    Mutant(
+        "burials-go-on-behind-their-turn",
+        "broker/leader/deliveries/desk.py",
+        "            if left <= 0:\n                break\n",
+        "            left = max(left, 1)\n",
+        masked="few messages are over at once in a simulated shop",
+        tests=("tests/broker/test_desk.py",),
+    ),
+    Mutant(
         "lag-of-single-messages-counts-what-has-gone",
         "broker/services/consumers.py",
         "        if low > (frontier or 0):  # some of what is in hand may have gone\n",

@@ -173,8 +173,8 @@ DISKS = (
     Mutant(
         "lost-member-holds-up-who-is-prepared",
         "broker/forming/initiator.py",
-        "            await calls.commit(next(at for at, one in members if one is each), name)\n",
-        "            pass\n",
+        "        await _commit(calls, members, prepared_beside_formed(descriptions))\n",
+        "",
         masked=_FORMED_BEFORE,
         tests=_FORMING,
     ),

@@ -54,8 +54,8 @@ UNITS = (
     Mutant(
         "units-under-way-counted-with-those-that-wait",
         _LEADER,
-        "                self._has_left(unit)\n                size",
-        "                self._waiting_bytes -= unit.body.size\n                size",
+        "                self._has_left(unit)\n                places",
+        "                self._waiting_bytes -= unit.body.size\n                places",
         masked="no simulated leader has so many units about one thing",
         tests=("tests/broker/test_units.py",),
     ),
