@@ -79,7 +79,7 @@ async def small_members(directory: Path, count: int = 3) -> AsyncIterator[Member
         await group.until(lambda: leader.machine.level.current >= LOG_START_LEVEL)
         yield group
     finally:
-        await asyncio.gather(*(group.stop(name) for name in list(group.replicas)))
+        await group.stop_all()
 
 
 def nobody(number: int) -> kpb.Command:
@@ -419,6 +419,7 @@ async def test_queues_begin_where_the_log_does_after_a_restart(tmp_path: Path) -
         await let_go(group, leader)
         begin = leader.reader.bounds(TopicRef("orders"), 0)[0]
         assert begin > 0
+        await group.until(lambda: max(leader.snapshots.kept(), default=0) > leader.log.start.index)
         name = NodeId(leader.config.node_id)
         await group.stop(name)
         group.start(name)
