@@ -46,6 +46,7 @@ HANG_FACTOR = 8  # real time by processor time: beyond it a run hangs, however b
 UNIT_TESTS_S = 900.0
 UNIT_TEST_S = 5.0  # more for each that is run for a second time
 UNIT_TEST = "unit test"  # what `Kill.by` says of one
+NAMED = ("-m", "")  # pytest runs those that are named, long ones too
 PYTEST_RAN = (0, 1)  # its exit codes when all passed, and when some failed
 
 _HUNTER = """
@@ -178,7 +179,7 @@ def failing_when_sound(kills: Sequence[Kill], tree: Path) -> frozenset[str]:
     tests = sorted({kill.test for kill in kills} - {""})
     if not tests:
         return frozenset()
-    arguments = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    arguments = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *NAMED, *tests)
     done = _python(tree, *arguments, timeout_s=UNIT_TESTS_S + UNIT_TEST_S * len(tests))
     if done.code not in PYTEST_RAN:
         told = (done.stderr.strip() or done.stdout.strip()).splitlines() if done.has_ended else []
@@ -253,7 +254,7 @@ def _failing_test(tree: Path, mutant: Mutant) -> str:
     Raises:
         NothingTested: they can't even be collected, which says nothing of the mutant.
     """
-    tests = mutant.tests or UNIT_TESTS
+    tests = (*NAMED, *mutant.tests) if mutant.tests else UNIT_TESTS
     arguments = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests)
     done = _python(tree, *arguments, timeout_s=UNIT_TESTS_S)
     if not done.has_ended:

@@ -26,6 +26,7 @@ from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.machine_config import GROUP, HARD_STATE, NEWER_LEVEL, node_config
 from chaos.sim.network import Network
 from chaos.sim.plan import Plan
+from chaos.sim.rotten import RottenBytes
 from chaos.sim.timeline import Timeline
 from chaos.sim.turns import CountedTurns
 from dledger.core import Raft
@@ -232,7 +233,7 @@ class Machine:
         self.has_snapshot_rot = False  # one of its snapshots was spoilt, ever
         self.installs = 0  # of a state that a peer gave
         self.restored_starts = 0  # which began with a snapshot
-        self.rot: dict[tuple[Path, int], int] = {}  # (file, byte) -> what it was, and isn't
+        self.rot = RottenBytes()
         self._rot_looked_at: tuple[int, int] | None = None  # the disk's changes, rotten bytes
         self.altered_from = 0  # from this entry on its log is another one; 0: it isn't
         self.lost_altered: list[tuple[SimulatedDisk, int]] = []  # disks of which that was so
@@ -305,7 +306,7 @@ class Machine:
     @property
     def has_log_rot(self) -> bool:
         """Whether one of its log isn't."""
-        return any(path.parent.name == "commitlog" for path, _ in self.rot)
+        return bool(self.rot.in_log)
 
     @property
     def has_another_log(self) -> bool:
@@ -333,11 +334,7 @@ class Machine:
             return False
         first = log.position_of(index)
         end = log.position_of(index + 1) if index < log.last_index else log.end_offset
-        return any(
-            first <= int(path.name) + at < end
-            for path, at in self.rot
-            if path.parent.name == "commitlog"
-        )
+        return self.rot.is_in_log_between(first, end)
 
     def flip(self, path: Path, at: int, chance: Random) -> None:
         """A bit of a byte of its disk rots."""
@@ -355,11 +352,11 @@ class Machine:
         if looked_at == self._rot_looked_at:  # after each event: most leave the disk alone
             return
         gone: list[tuple[Path, int]] = []
-        file, is_there, read, held = None, False, bytearray(), bytearray()
-        for place, before in self.rot.items():  # of one file thousands of bytes rot
+        file, is_there, is_term, read, held = None, False, False, bytearray(), bytearray()
+        for place, before in self.rot.data.items():  # of one file thousands of bytes rot
             if place[0] is not file:
                 file = place[0]
-                is_there = self.disk.has(file)
+                is_there, is_term = self.disk.has(file), file == HARD_STATE
                 read, held = self.disk.copies(file)
             at = place[1]
             if not is_there:  # what was in it was retired
@@ -367,7 +364,7 @@ class Machine:
             elif at < len(read) and at < len(held) and read[at] == held[at] == before:
                 gone.append(place)
                 self.repaired_bytes += 1
-            elif file == HARD_STATE and self._is_written_anew(read, held):
+            elif is_term and self._is_written_anew(read, held):
                 gone.append(place)
         for place in gone:
             del self.rot[place]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +28,13 @@ from chaos.mutants.rules.applications import SEEDS
 from chaos.sim.plan import Fault
 
 
+@pytest.fixture(scope="module")
+def tree() -> Iterator[Path]:
+    """A copy; whoever changes it puts it right again."""
+    with copied() as made:
+        yield made
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_fits_the_code(mutant: Mutant) -> None:
     """Its text is there once, and what it makes of the file is Python."""
@@ -43,28 +54,31 @@ def test_what_they_need_is_a_fault_that_there_is() -> None:
     assert {mutant.under for mutant in MUTANTS} <= {"", *(fault.value for fault in Fault)}
 
 
-def test_tests_that_cannot_be_run_are_no_verdict() -> None:
+def test_tests_that_cannot_be_run_are_no_verdict(tree: Path) -> None:
     """Else a mutant whose tests have moved would survive for ever, or a broken import kill all."""
     mutant = replace(MUTANTS[0], masked="so that no seed is tried", tests=("nowhere",))
-    with copied() as tree, pytest.raises(NothingTested, match="nowhere"):
+    with pytest.raises(NothingTested, match="nowhere"):
         hunt_one(mutant, tree)
 
 
-def test_a_test_that_fails_without_a_defect_kills_nothing() -> None:
+def test_a_test_that_fails_without_a_defect_kills_nothing(tree: Path) -> None:
     """Else one that can't pass where the copy is would hide what nobody notices."""
     name = "test_nothing_of_ours.py"
-    with copied() as tree:
-        (tree / name).write_text(
-            "import pytest\ndef test_sound(): pass\n"
-            "@pytest.mark.parametrize('x', ['a b', 'c - d'])\n"
-            "def test_not(x): print('ERROR    a:b.py:3 told'); assert x == 'a b'\n"
-        )
-        kills = [
-            Kill(MUTANTS[0], "unit test", None, f"{name}::{test}", 1.0)
-            for test in ("test_sound", "test_not[c - d]")
-        ]
-        kills.append(Kill(MUTANTS[0], "vote before fsync", 3, "n1 voted", 1.0))
-        assert failing_when_sound(kills, tree) == {f"{name}::test_not"}
+    (tree / name).write_text(
+        "import pytest\ndef test_sound(): pass\n"
+        "@pytest.mark.long\n"
+        "@pytest.mark.parametrize('x', ['a b', 'c - d'])\n"
+        "def test_not(x): print('ERROR    a:b.py:3 told'); assert x == 'a b'\n"
+    )
+    kills = [
+        Kill(MUTANTS[0], "unit test", None, f"{name}::{test}", 1.0)
+        for test in ("test_sound", "test_not[c - d]")
+    ]
+    kills.append(Kill(MUTANTS[0], "vote before fsync", 3, "n1 voted", 1.0))
+    assert failing_when_sound(kills, tree) == {f"{name}::test_not"}
+    named = replace(MUTANTS[0], masked="so that no seed is tried", tests=(f"{name}::test_not",))
+    assert hunt_one(named, tree).test == f"{name}::test_not"
+    (tree / name).unlink()
 
 
 # Seeds 3, 5 and 7 fail in three ways; of applications only seed 6 does.
@@ -87,13 +101,27 @@ def hunt_applications(first, seeds, duration_ms, limit_s):
 """
 
 
-def test_a_seed_that_fails_without_a_defect_kills_nothing() -> None:
+@contextmanager
+def put_in(file: Path, text: str) -> Iterator[None]:
+    """The file says something else for a while."""
+    sound, was = file.read_bytes(), file.stat()
+    file.write_text(text)
+    try:
+        yield
+    finally:
+        file.write_bytes(sound)
+        os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
+def test_a_seed_that_fails_without_a_defect_kills_nothing(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither by a check nor by a crash or a hang: the seed is named in which it came, and has its
     turn in a sound copy."""
     seen = replace(MUTANTS[0], masked="", under="", applications=False)
     library = replace(seen, applications=True)
-    with copied() as tree:
-        (tree / "chaos/mutants/prey.py").write_text(_PREY)
+    monkeypatch.setattr("chaos.mutants.hunt.HANG_FACTOR", 4)
+    with put_in(tree / "chaos/mutants/prey.py", _PREY):
         kills = [
             hunt_one(replace(seen, seed=seed), tree, limit_s=1, last_resort=False)
             for seed in (0, 4, 6)
@@ -123,12 +151,11 @@ def test_moved_text_is_noticed() -> None:
 
 
 @pytest.mark.slow
-def test_a_mutant_is_killed() -> None:
+def test_a_mutant_is_killed(tree: Path) -> None:
     """The whole way: copy, defect, simulator, verdict; and the copy is sound again."""
     mutant = next(each for each in MUTANTS if each.name == "vote-before-fsync")
-    with copied() as tree:
-        kill = hunt_one(mutant, tree, limit_s=30, last_resort=False)
-        assert (tree / mutant.file).read_bytes() == (ROOT / mutant.file).read_bytes()
+    kill = hunt_one(mutant, tree, limit_s=30, last_resort=False)
+    assert (tree / mutant.file).read_bytes() == (ROOT / mutant.file).read_bytes()
     assert kill.by == "vote before fsync"
 
 

@@ -62,7 +62,7 @@ def test_term_and_vote_that_are_written_anew_are_sound(node: SimNode) -> None:
     assert (node.has_rotten_hard_state, node.spoiled, node.has_another_log) == (True, True, False)
     file.replace(b"term 2")
     node.note_repairs()
-    assert (node.rot, node.spoiled) == ({}, False)
+    assert (dict(node.rot), node.spoiled) == ({}, False)
 
 
 def test_rot_in_the_log_is_of_the_entry_that_has_it(node: SimNode) -> None:

@@ -27,7 +27,7 @@ from chaos.sim.run import Failure, Report, run_plan
 from chaos.sim.shrink import Recipe, shrink
 
 SHORT_MS = 3_000
-SAME_MS = 1_500
+SAME_MS = 1_000
 
 
 @functools.cache
@@ -60,8 +60,8 @@ def test_run_asks_this_process_and_machine_nothing(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patched:
         for module, name in asked:
             patched.setattr(module, name, asking(getattr(module, name)))
-        reports = [report_of(seed) for seed in range(4)]
-    assert [report.failure for report in reports] == [None] * 4
+        reports = [report_of(seed) for seed in range(2)]
+    assert [report.failure for report in reports] == [None] * 2
 
 
 def test_same_seed_is_the_same_run() -> None:
@@ -73,16 +73,15 @@ def test_same_seed_is_the_same_run() -> None:
         "from chaos.sim.drawing.plans import draw_plan; from chaos.sim.run import run_plan;"
         f"print(run_plan(draw_plan(42, duration_ms={SAME_MS})).trace)"
     )
-    for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout.strip() == here
+    other = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": other},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == here
 
 
 def test_transcript_tells_who_leads() -> None:
@@ -94,9 +93,9 @@ def test_transcript_tells_who_leads() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 12, 6))
+@pytest.mark.parametrize("first", [0, pytest.param(6, marks=pytest.mark.long)])
 def test_swarm_finds_nothing(first: int) -> None:
-    """A dozen seeds, each with its own faults, break no promise; `make sim` has more."""
+    """Half a dozen seeds, each with its own faults, break no promise; `make sim` has more."""
     for seed in range(first, first + 6):
         report = report_of(seed)
         assert report.failure is None, f"{Recipe(seed, SHORT_MS).command()}: {report.failure}"
@@ -105,7 +104,7 @@ def test_swarm_finds_nothing(first: int) -> None:
 @pytest.mark.slow
 def test_swarm_is_no_idle_noise() -> None:
     """The runs elect, crash, commit and answer, else they would prove nothing."""
-    reports = [report_of(seed) for seed in range(8)]
+    reports = [report_of(seed) for seed in range(6)]
     assert sum(report.leaders for report in reports) > len(reports)
     assert sum(report.boots for report in reports) > 3 * len(reports)
     assert sum(report.committed for report in reports) > 300

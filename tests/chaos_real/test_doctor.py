@@ -10,6 +10,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from broker.doctor import asking
 from broker.doctor.asking import ask_group
 from broker.doctor.finding import Finding, Kind
 from broker.doctor.judging import judge
@@ -20,6 +23,12 @@ from tests.warm import program
 
 WAIT_S = 60.0
 TOPIC = "t"
+
+
+@pytest.fixture(autouse=True)
+def _short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found too early is looked at again here."""
+    monkeypatch.setattr(asking, "PAUSE_S", 0.2)
 
 
 def within_group(folder: Path, act: Callable[[Arena, Client], Awaitable[None]]) -> None:

@@ -410,7 +410,7 @@ RELAXED = settings(
 
 
 @pytest.mark.parametrize("role", Role, ids=lambda role: role.value)
-@settings(RELAXED, max_examples=400)
+@settings(RELAXED, max_examples=200)
 @given(heard=st.lists(messages(), min_size=1, max_size=4))
 @example(heard=[VoteRequest(B, A, Term(TOP - 1), Index(0), Term(0))])
 def test_core_survives_whatever_it_hears(role: Role, heard: list[IncomingMessage]) -> None:

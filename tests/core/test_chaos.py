@@ -229,14 +229,14 @@ RELAXED = settings(
 )
 
 
-@settings(RELAXED, max_examples=160)
+@settings(RELAXED, max_examples=80)
 @given(seed=st.integers(0, 2**32))
 def test_three_cores_stay_safe_and_recover(seed: int) -> None:
     """Figure 3's properties hold for three nodes under every fault, and the group recovers."""
     run_storm((A, B, C), seed, 2000)
 
 
-@settings(RELAXED, max_examples=110)
+@settings(RELAXED, max_examples=55)
 @given(seed=st.integers(0, 2**32))
 def test_five_cores_stay_safe_and_recover(seed: int) -> None:
     """The same for five nodes, where elections and commits have more ways to interleave."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import chain, combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.core import MessageRefused, ProposalRefused
@@ -530,7 +530,7 @@ def churn(founders: int, seed: int, steps: int) -> ChurnStorm:
     return storm
 
 
-@RELAXED
+@settings(RELAXED, max_examples=50)
 @given(founders=st.integers(1, 5), seed=st.integers(0, 2**32))
 def test_members_change_under_fire(founders: int, seed: int) -> None:
     """Figure 3's properties hold whatever the members do, with the majorities in force."""

@@ -38,6 +38,7 @@ from dledger.wire import (
 from store.directory import DISK_ID_BYTES, Birth
 from store.files import OsFiles
 from tests.broker.leader import batch
+from tests.node.members import leave_nobody_in_charge
 
 SEGMENT_BYTES = 8 << 20
 SERVICES = {
@@ -139,6 +140,7 @@ class Group:
         """Everything is stopped."""
         for channel in self._channels.values():
             await channel.close()
+        leave_nobody_in_charge(self.nodes.values())
         await asyncio.gather(*(self.stop(name) for name in list(self.nodes)))
 
     async def leader(self) -> Replica:

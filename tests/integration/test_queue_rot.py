@@ -26,6 +26,7 @@ from tests.integration.test_full_disk import on_a_loop
 
 QUEUES = 2
 BATCHES = 30
+SEEDS = [*range(3), *(pytest.param(each, marks=pytest.mark.long) for each in range(3, 6))]
 
 
 def bodies(queue_id: int) -> list[bytes]:
@@ -144,7 +145,7 @@ async def made(directory: Path) -> Rotten:
     return rotten
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", SEEDS)
 @on_a_loop
 async def test_queues_that_rot_below_a_running_node(tmp_path: Path, seed: int) -> None:
     """Whatever byte changes: no wrong answer, and what was noticed is right again. What nobody
@@ -167,7 +168,7 @@ async def test_queues_that_rot_below_a_running_node(tmp_path: Path, seed: int) -
         await rotten.group.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", SEEDS)
 @on_a_loop
 async def test_queues_that_rot_while_their_node_is_down(tmp_path: Path, seed: int) -> None:
     """The start finds every byte of it, tags codes and what lies behind the end included."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from broker.config import NodeConfig
+from broker.errors import BrokerError, ErrorCode
+from broker.leader.leadership import LeaderView
 from broker.ports import STEADY, OnBroken, OnMessage, ReplicaPorts, Rhythm
 from broker.replica import Replica
 from broker.turns import LoopTurns
@@ -238,6 +240,11 @@ class Members:
         """A clean stop, as SIGTERM does it; what it tells."""
         return await self.replicas.pop(name).stop(nothing_to_shut)
 
+    async def stop_all(self) -> None:
+        """Everybody: the group is over."""
+        leave_nobody_in_charge(self.replicas.values())
+        await asyncio.gather(*(self.stop(name) for name in list(self.replicas)))
+
     async def leader(self) -> Replica:
         """The one that serves, as soon as there is one."""
         return await self.until(
@@ -252,6 +259,16 @@ class Members:
                 return found
             await asyncio.sleep(0.002)
         raise AssertionError("it doesn't happen in time")
+
+
+def leave_nobody_in_charge(replicas: Iterable[Replica]) -> None:
+    """They all stop, and whoever leads doesn't wait for a successor, who stops as well."""
+
+    async def refuse(target: NodeId | None) -> LeaderView:
+        raise BrokerError(ErrorCode.TRANSFER_FAILED, "everybody stops")
+
+    for each in replicas:
+        each.leadership.hand_over = refuse  # type: ignore[method-assign]
 
 
 async def nothing_to_shut() -> None:
@@ -269,4 +286,4 @@ async def members(
         await group.leader()
         yield group
     finally:
-        await asyncio.gather(*(group.stop(name) for name in list(group.replicas)))
+        await group.stop_all()

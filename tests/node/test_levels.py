@@ -33,7 +33,7 @@ async def started(directory: Path, **known: int) -> Members:
 
 
 async def stop(group: Members) -> None:
-    await asyncio.gather(*(group.stop(name) for name in list(group.replicas)))
+    await group.stop_all()
 
 
 async def again(group: Members, name: NodeId, level: int) -> Replica:

@@ -38,7 +38,8 @@ SEGMENT = 160 << 10  # so many of them that old ones know few starts: marks ever
 OPTIONS = CommitLogOptions(segment_size_bytes=SEGMENT, reserve_bytes=0)
 ENTRIES = 1_700
 ME, PEER = NodeId("n1"), NodeId("n2")
-ARRANGEMENTS = 90
+FIRSTS = [*range(0, 40, 10), *(pytest.param(n, marks=pytest.mark.long) for n in range(40, 90, 10))]
+SEEDS = [*range(5), *(pytest.param(each, marks=pytest.mark.long) for each in range(5, 10))]
 
 
 @functools.cache
@@ -427,7 +428,7 @@ def arrange(me: Member, giver: CommitLog, chance: Random) -> list[int]:
     return meant
 
 
-@pytest.mark.parametrize("first", range(0, ARRANGEMENTS, 10))
+@pytest.mark.parametrize("first", FIRSTS)
 @on_a_loop
 async def test_whatever_rots_together_is_got_back(first: int) -> None:
     """Nobody honest is refused, nothing is asked for ever, all bytes are what they were."""
@@ -439,7 +440,7 @@ async def test_whatever_rots_together_is_got_back(first: int) -> None:
         assert me.repairs.statistics().answers_refused == 0, seed
 
 
-@pytest.mark.parametrize("first", range(0, ARRANGEMENTS, 10))
+@pytest.mark.parametrize("first", FIRSTS)
 @on_a_loop
 async def test_what_rots_while_a_repair_is_under_way_is_got_back(
     first: int, monkeypatch: pytest.MonkeyPatch
@@ -497,7 +498,7 @@ def neighbours_in_a_place(giver: CommitLog) -> range:
     return range(first, giver.index_at(base + place.end - 1) + 1)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", SEEDS)
 @on_a_loop
 async def test_two_that_have_lost_different_entries_of_a_place_heal_each_other(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -552,7 +553,7 @@ def rotten_before_the_end(me: Member, chance: Random) -> int:
     return lost[0]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", SEEDS)
 @on_a_loop
 async def test_what_lies_behind_rot_is_waited_for_in_doubt(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -602,7 +603,7 @@ async def test_what_may_be_cut_itself_is_not_taken() -> None:
 # --- a peer that ends within the place -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", SEEDS)
 @on_a_loop
 async def test_who_ends_behind_the_rot_gives_it_back(
     seed: int, monkeypatch: pytest.MonkeyPatch

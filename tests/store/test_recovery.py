@@ -109,8 +109,9 @@ def test_log_torn_at_every_byte_above_the_watermark_recovers_its_longest_prefix(
 
 def write_prefix(disk: SimulatedDisk, segments: dict[Path, bytes], end: int) -> None:
     """The log's bytes below physical offset `end` are on the disk, zeros behind them."""
+    there = frozenset(disk.paths())
     for path, content in segments.items():
-        if path not in disk.paths():
+        if path not in there:
             disk.create(path)
         kept = max(0, end - int(path.name))
         disk.bytes_of(path)[:] = content[:kept] + bytes(SEGMENT - len(content[:kept]))

@@ -100,7 +100,7 @@ VERDICTS = (
     Mutant(
         "rotten-term-excuses-for-ever",
         "chaos/sim/machine.py",
-        "            elif file == HARD_STATE and self._is_written_anew(read, held):\n",
+        "            elif is_term and self._is_written_anew(read, held):\n",
         "            elif file is None and self._is_written_anew(read, held):\n",
         masked=_BELIEVED,
         tests=("tests/chaos/test_rotten_nodes.py",),
