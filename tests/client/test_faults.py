@@ -372,7 +372,7 @@ def named(functions: list[tuple[Any, str]], scenario: Scenario) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("at", [1, 2, 5])
+@pytest.mark.parametrize("at", [1, pytest.param(2, marks=pytest.mark.long), 5])
 @pytest.mark.parametrize(
     ("owner", "name", "scenario"),
     [

@@ -352,8 +352,26 @@ HANDLERS: dict[str, Act] = {
 }
 
 
-@pytest.mark.parametrize("handler", HANDLERS)
-@pytest.mark.parametrize("act", ACTS)
+# Each act and each handler at least once; make test-long has every pair.
+PAIRS = {
+    *(("send", "flush"), ("send", "close all"), ("result", "close"), ("callback", "flush")),
+    *(("send_all", "another consumes"), ("send_all", "close all"), ("call", "wait for another")),
+    *(("close", "another consumes"), ("close", "close")),
+}
+
+
+@pytest.mark.parametrize(
+    ("act", "handler"),
+    [
+        pytest.param(
+            *(act, handler),
+            id=f"{act}-{handler}",
+            marks=[] if (act, handler) in PAIRS else pytest.mark.long,
+        )
+        for act in ACTS
+        for handler in HANDLERS
+    ],
+)
 def test_handler_that_calls_anywhere_gets_its_answer(act: str, handler: str) -> None:
     """It used to wait for the client's own thread, which waited for a lock of who was interrupted:
     a SIGTERM that closes all hung the program."""
