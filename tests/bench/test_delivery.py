@@ -41,6 +41,7 @@ def test_idle_members_are_counted_and_come_back(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_workers_acknowledge_everything_once(tmp_path: Path) -> None:
     """From a filled topic, and beside a producer."""
     small = [

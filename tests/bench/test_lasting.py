@@ -48,6 +48,7 @@ def is_whole(group: LocalGroup) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("_nodes_are_started")
 def test_a_killed_follower_is_timed_and_follows_again(
     group: LocalGroup, monkeypatch: pytest.MonkeyPatch

@@ -31,7 +31,7 @@ def demo(tmp_path: Path, *, keeps: bool) -> Iterator[subprocess.Popen[str]]:
 @pytest.fixture
 def long_demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """One that is still at work when somebody gets round to interrupting it."""
-    yield from started(tmp_path, files=168)
+    yield from started(tmp_path, files=84)
 
 
 def started(folder: Path, *more: str, files: int) -> Iterator[subprocess.Popen[str]]:
