@@ -14,6 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.local_group import GroupOptions, LocalGroup
+from broker.state.offsets import MAX_PROGRESS
+from broker.state.registration import STANDARD
 from dledger_cli.bench import changes, cli, full_state, replace, restart, scrub
 from dledger_cli.bench.changes import Waits
 from dledger_cli.bench.filled import Shape
@@ -120,8 +122,8 @@ def test_a_large_state_is_written_down_for_the_figures(
     """Its longest turn is judged, and its bytes are written once for the time. It is a tenth of
     what it may be."""
     monkeypatch.setattr(full_state, "TOPICS", full_state.TOPICS // 10)
-    monkeypatch.setattr(full_state, "MAX_PROGRESS", full_state.MAX_PROGRESS // 10)
-    few = replaced(full_state.STANDARD, producers=full_state.STANDARD.producers // 10)
+    monkeypatch.setattr(full_state, "MAX_PROGRESS", MAX_PROGRESS // 10)
+    few = replaced(STANDARD, producers=STANDARD.producers // 10)
     monkeypatch.setattr(full_state, "STANDARD", few)
     arguments = ["--rounds", "1", "--sequences", "1000", "--dir", str(tmp_path)]
     figures = measured("snapshot", *arguments)

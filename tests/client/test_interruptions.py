@@ -227,9 +227,19 @@ def test_bulk_that_is_interrupted_anywhere_holds_up_no_message() -> None:
     settled.result(PATIENCE_S)
 
 
-@pytest.mark.parametrize("is_patient", [True, False])
-@pytest.mark.parametrize("in_batches", [True, False])
-@pytest.mark.parametrize("group_name", [None, "g"])
+@pytest.mark.parametrize(
+    ("group_name", "in_batches", "is_patient"),
+    [
+        *((None, True, False), (None, False, True), ("g", True, True), ("g", False, False)),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in (
+                *((None, True, True), (None, False, False), ("g", True, False)),
+                ("g", False, True),
+            )
+        ),
+    ],
+)
 def test_loop_that_is_interrupted_anywhere_is_given_each_message(
     group_name: str | None, in_batches: bool, is_patient: bool
 ) -> None:
