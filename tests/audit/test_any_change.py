@@ -261,7 +261,7 @@ def test_logs_that_begin_apart_are_identical(later: Group) -> None:
 def test_damage_to_the_checkpoint_hides_nothing(stopped: Group) -> None:
     """What is found beside an intact checkpoint is found beside any."""
 
-    @drawn(max_examples=DRAWS or FEW)
+    @drawn(max_examples=DRAWS or 2 * FEW)
     @given(changes(list(Kind)), changes([Kind.CHECKPOINT, Kind.FLIP, Kind.CUT, Kind.REMOVE]))
     def holds(change: Change, second: Change) -> None:
         known = stopped.known
@@ -298,7 +298,7 @@ def test_the_same_change_everywhere_is_never_identical(stopped: Group) -> None:
     forged = (Kind.RELABEL, Kind.FORGE)
     beside = (Kind.CHECKPOINT, Kind.SWAP_RANGES, Kind.FORGE_SNAPSHOT)
 
-    @drawn(max_examples=DRAWS or FEW)
+    @drawn(max_examples=DRAWS or 2 * FEW)
     @given(changes([kind for kind in Kind if kind not in beside]))
     def holds(change: Change) -> None:
         assume(all(fits(change, stopped.known, path) for path in stopped.replicas.values()))
