@@ -67,7 +67,8 @@ object-server: setup  ## an object-store server for the tests, built by Go: vers
 spark-kills: setup extras  ## Spark's long tests: a cluster; streams to topics and tables while drivers and leaders are killed (DRIVERS=9 LEADERS=6 SECONDS=1500)
 	DRIVERS=$(or $(DRIVERS),9) LEADERS=$(or $(LEADERS),6) SECONDS_AT_MOST=$(or $(SECONDS),1500) \
 	  $(BIN)/python -m pytest -q -s -m spark tests/spark/test_kills.py tests/spark/test_table_and_back.py \
-	  $(addprefix tests/audit/test_,cluster.py stream.py faults.py scope.py delivery.py delivery_starts.py)
+	  $(addprefix tests/audit/test_,cluster.py stream.py faults.py scope.py deletions.py) \
+	  $(addprefix tests/audit/test_delivery,.py _starts.py _claims.py _growing.py)
 
 mutants: setup   ## break each rule once and show which seed and check noticed (MUTANTS=names JOBS=1)
 	$(BIN)/python -m chaos.mutants --jobs $(or $(JOBS),1) $(MUTANTS)

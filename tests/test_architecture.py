@@ -141,6 +141,12 @@ def modules() -> Iterator[tuple[str, Path]]:
 MODULE_NAMES = {name for name, _ in modules()}
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """What the module says, for all who look at it."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports_of(tree: ast.AST) -> Iterator[str]:
     """Every module that the code imports, wherever it does; `from a import b` gives `a.b`, and
     `a` too unless `a.b` is a module of the project."""
@@ -161,7 +167,7 @@ def project_imports() -> dict[str, set[str]]:
     """Module -> modules of the project that it imports."""
     found: dict[str, set[str]] = {}
     for name, path in modules():
-        targets = set(imports_of(ast.parse(path.read_text(encoding="utf-8"))))
+        targets = set(imports_of(tree_of(path)))
         found[name] = {target for target in targets if target in MODULE_NAMES and target != name}
     return found
 
@@ -318,7 +324,7 @@ def test_services_know_no_wire() -> None:
         f"{name} imports {target}"
         for name, path in modules()
         if name.startswith("broker.") and room_of(name) in ("services", "reading", "errors")
-        for target in imports_of(ast.parse(path.read_text(encoding="utf-8")))
+        for target in imports_of(tree_of(path))
         if target.startswith(WIRES)
     ]
     assert not wrong, "\n".join(wrong)
@@ -339,7 +345,7 @@ def test_every_module_opens_with_its_reason(package: str) -> None:
         if name.split(".")[0] == package
         and not re.search(r"_pb2$", name)
         and path.stat().st_size > 0
-        and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        and not ast.get_docstring(tree_of(path))
     ]
     assert not bare, f"without a docstring: {bare}"
 

@@ -25,8 +25,13 @@ NAME = re.compile(rf"`((?:{'|'.join(PACKAGES)})(?:\.\w+)+)")
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[\w-]+)?\)")
 
 
-def texts() -> Iterator[tuple[Path, str]]:
+@cache
+def texts() -> list[tuple[Path, str]]:
     """Every file that is read by people, with what it says."""
+    return list(_texts())
+
+
+def _texts() -> Iterator[tuple[Path, str]]:
     for folder in (*PACKAGES, "docs", "examples", "proto"):
         for path in sorted((ROOT / folder).rglob("*")):
             is_read = path.suffix in {".py", ".md", ".proto"} and not path.stem.endswith("_pb2")
@@ -95,19 +100,22 @@ def leads(name: str) -> bool:
 
 def defines(path: Path, name: str) -> bool:
     """Whether the module has that name at its top level."""
+    return name in names_in(path) or path.with_suffix(".pyi").exists()
+
+
+@cache
+def names_in(path: Path) -> set[str]:
+    """What the module defines or imports, wherever it does."""
+    found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                names = [node.name]
+                found.add(node.name)
             case ast.Name(ctx=ast.Store()):
-                names = [node.id]
+                found.add(node.id)
             case ast.alias():
-                names = [node.asname or node.name]
-            case _:
-                continue
-        if name in names:
-            return True
-    return path.with_suffix(".pyi").exists()
+                found.add(node.asname or node.name)
+    return found
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,17 @@ def classes() -> Iterator[tuple[Path, ast.ClassDef, list[str]]]:
     """Every class of the product, its file and its bases' names."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ClassDef):
-                    yield path, node, [ast.unparse(base).split(".")[-1] for base in node.bases]
+            for node in _classes_in(ast.parse(path.read_text(encoding="utf-8"))):
+                yield path, node, [ast.unparse(base).split(".")[-1] for base in node.bases]
+
+
+def _classes_in(tree: ast.AST) -> Iterator[ast.ClassDef]:
+    """Wherever they stand; no expression holds one."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield node
+        if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from _classes_in(node)
 
 
 @functools.cache

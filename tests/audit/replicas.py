@@ -268,7 +268,7 @@ def _records(entry: Entry, base_queue_offset: int) -> bytearray:
             entry.queue_id,
             entry.bodies[number]
             if entry.bodies
-            else bytes((base_queue_offset + number) % 251 for _ in range(entry.size)),
+            else bytes(((base_queue_offset + number) % 251,)) * entry.size,
             encode_properties(
                 {"KEYS": f"k{(base_queue_offset + number) % 7}", "TAGS": f"t{number % 2}"}
             ),

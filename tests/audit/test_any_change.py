@@ -166,7 +166,7 @@ def test_snapshot_that_is_another_is_told(stopped: Group, kind: Kind) -> None:
     is damaged by one that can't be used, and sound by sums alone beside a forged one."""
     snapshots = stopped.known.snapshots
 
-    @drawn(max_examples=DRAWS or 2 * FEW)
+    @drawn(max_examples=DRAWS or FEW)
     @given(changes([kind]))
     def holds(change: Change) -> None:
         files = stopped.known.files

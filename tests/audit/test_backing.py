@@ -31,6 +31,7 @@ from tests.integration.group import Group, make_configs
 
 SEGMENT = 2 << 20
 MESSAGE = 30_000
+AT_ONCE = 10
 FIRST = 2 * SEGMENT // MESSAGE + 20
 
 
@@ -329,8 +330,8 @@ def test_backups_of_other_logs_are_left_alone(
     async def start() -> None:
         await other.start()
         await other.create_topic()
-        for sequence in range(live.sent + 10):
-            await other.send(sequence, b"z" * MESSAGE)
+        for sequence in range(0, live.sent + AT_ONCE, AT_ONCE):
+            await other.send(sequence, *[b"z" * MESSAGE] * AT_ONCE)
         await other.applied_everywhere()
 
     loop.run_until_complete(start())

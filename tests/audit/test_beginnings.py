@@ -46,7 +46,7 @@ from tests.audit.replicas import (
 )
 
 NAMES: Final = ("n1", "n2", "n3")
-DRAWS: Final = 25
+DRAWS: Final = 10
 
 drawn = partial(
     settings,

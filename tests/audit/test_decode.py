@@ -197,7 +197,7 @@ def test_an_entry_of_a_later_release_ends_the_reading_by_name(kind: int, version
         decoded_rows(content, 600)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(ENTRIES, st.data())
 def test_records_that_lie_behind_a_good_crc_are_refused(
     entries: Entries, data: st.DataObject

@@ -32,7 +32,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def replicas(original: Path, tmp_path: Path) -> list[Path]:
-    paths = [tmp_path / name for name in ("n1", "n2", "n3")]
+    paths = [tmp_path / name for name in ("n1", "n2")]
     for path in paths:
         shutil.copytree(original, path, copy_function=copy_sparse)
     return paths
@@ -58,9 +58,11 @@ def entries(path: Path) -> Iterator[tuple[Path, int, EntryHeader]]:
 
 def forge(path: Path, chosen: Callable[[EntryHeader], bool], forgery: Forgery) -> None:
     """Each chosen entry is changed, and CRCs and digests of all entries repaired."""
-    digest = 0
+    digest, contents = 0, dict[Path, bytearray]()
     for segment, at, header in list(entries(path)):
-        content = bytearray(segment.read_bytes())
+        if segment not in contents:
+            contents[segment] = bytearray(segment.read_bytes())
+        content = contents[segment]
         frame = content[at : at + header.total_size]
         if chosen(header):
             forgery(header, frame)
@@ -69,6 +71,7 @@ def forge(path: Path, chosen: Callable[[EntryHeader], bool], forgery: Forgery) -
         put(frame, ENTRY, "crc", crc32c(bytes(frame[behind:]), crc32c(bytes(frame[:crc_at]))))
         digest = parse_header(frame, 0).digest
         content[at : at + len(frame)] = frame
+    for segment, content in contents.items():
         segment.write_bytes(content)
 
 
@@ -241,7 +244,7 @@ def test_forgery_on_all_replicas_is_found(
     assert report.verdict is Verdict.DIVERGENCE
     assert {each.cause for each in report.findings} & {Cause.BAD_CRC, Cause.DIGEST_BROKEN} == set()
     found = [each for each in report.findings if each.cause is cause and said in each.detail]
-    assert sorted({name for each in found for name in each.replicas}) == ["n1", "n2", "n3"], [
+    assert sorted({name for each in found for name in each.replicas}) == ["n1", "n2"], [
         (each.cause, each.detail) for each in report.findings
     ]
 

@@ -50,7 +50,7 @@ from tests.audit.replicas import copy_sparse, flip_bit
 from tests.starting.changes import CHANGES, Change
 from tests.starting.members import SEGMENT, UNITS, WHOSE, Lived, lived, segment
 
-DRAWS = int(os.environ.get("DRAWS", "60"))
+DRAWS = int(os.environ.get("DRAWS", "25"))
 OPTIONS = CommitLogOptions(segment_size_bytes=SEGMENT, reserve_bytes=0)
 
 

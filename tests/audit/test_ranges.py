@@ -37,7 +37,7 @@ from tests.audit.simulated_group import group_plan, make_group
 from tests.audit.test_any_change import changes
 
 DRAWS: Final = int(os.environ.get("AUDIT_DRAWS", "0"))
-FEW: Final = 12
+FEW: Final = 6
 SPREAD: Final = 9  # ranges are up to so many entries long, or open
 # What is done to the log; queues and what a start wants are no matter of this.
 KINDS: Final = (

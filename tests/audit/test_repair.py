@@ -153,7 +153,7 @@ harms = st.lists(
 
 @settings(
     deadline=None,
-    max_examples=120,
+    max_examples=40,
     derandomize=True,
     database=None,
     suppress_health_check=list(HealthCheck),

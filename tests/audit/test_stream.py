@@ -271,8 +271,10 @@ def run_until(process: subprocess.Popen[str], wanted: str | None) -> int:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.long
 def test_killed_driver_goes_on_with_every_message_once(three: ReplicaSet, tmp_path: Path) -> None:
-    """SIGKILL of driver and JVM when a batch is written and not committed, or, in the long form
+    """As one that ends otherwise (`test_stream_is_restarted_without_loss_or_repetition`): here by
+    SIGKILL of driver and JVM when a batch is written and not committed, or, in the long form
     (make spark-kills), before it is written, too, and again; the last run reads the rest."""
     import pyarrow.parquet as pq
 

@@ -233,9 +233,37 @@ spark.stop()
 """
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-def test_table_works_beside_packages_of_the_same_names(three: ReplicaSet, tmp_path: Path) -> None:
+# What Spark does of that beside its JVM: planned in one process, read in another.
+PLANS = """
+import pickle, sys
+from pyspark import cloudpickle
+from dledger.spark.source import CommitLogSource
+
+source = CommitLogSource({"path": sys.argv[1], "columns": "topic"})
+reader = source.reader(source.schema())
+with open("planned", "wb") as file:
+    cloudpickle.dump((reader, reader.partitions()), file)
+"""
+READS = """
+import pickle
+
+with open("planned", "rb") as file:
+    reader, partitions = pickle.load(file)
+print(sum(batch.num_rows for each in partitions for batch in reader.read(each)))
+"""
+
+
+@pytest.mark.parametrize(
+    "programs",
+    [
+        (PLANS, READS),
+        pytest.param((COUNTS,), marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.long]),
+    ],
+    ids=["source", "session"],
+)
+def test_table_works_beside_packages_of_the_same_names(
+    three: ReplicaSet, tmp_path: Path, programs: tuple[str, ...]
+) -> None:
     """A user's folder may have a store, a broker and an audit of its own: none is imported, neither
     by the program nor by its workers."""
     pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
@@ -243,10 +271,11 @@ def test_table_works_beside_packages_of_the_same_names(three: ReplicaSet, tmp_pa
     for name in ("store", "broker", "audit", "chaos"):
         (folder / name).mkdir(parents=True)
         (folder / name / "__init__.py").write_text(f"raise ImportError('their {name}')\n")
-    (folder / "count.py").write_text(COUNTS)
-    done = subprocess.run(
-        [sys.executable, "count.py", str(three.paths["n1"])],
-        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    for number, program in enumerate(programs):
+        (folder / f"program{number}.py").write_text(program)
+        done = subprocess.run(
+            [sys.executable, f"program{number}.py", str(three.paths["n1"])],
+            cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
     assert int(done.stdout) == sum(each.record_count for each in three.headers)

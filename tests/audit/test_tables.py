@@ -208,7 +208,7 @@ def test_queue_that_would_go_back_is_refused(three: ReplicaSet, lake: Lake) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def test_killed_exports_write_each_message_once(kind: str) -> None:
     """A few kills at random moments; `make table-kills` has many."""
     if importlib.util.find_spec(PACKAGES[kind]) is None:

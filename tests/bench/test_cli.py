@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.local_group import LocalNode
-from dledger_cli.bench import cli, failover, produce, rounds
+from dledger_cli.bench import cli, failover, produce
 from dledger_cli.bench.arena import Arena
 from dledger_cli.bench.figures import Comparison, Figure, Report, Spread, Target
 from dledger_cli.bench.produce import PROMISES, Case
@@ -135,7 +135,6 @@ def test_wrong_arguments_are_usage_errors(arguments: list[str]) -> None:
 def test_figures_of_a_real_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The shape of what a short run gives. No figure is judged but what must hold."""
     monkeypatch.setattr(produce, "WARM_UP_SECONDS", 0.1)
-    monkeypatch.setattr(rounds, "SETTLE_S", 0.1)
     arguments = ["produce", "--seconds", "0.2", "--rounds", "1", "--json"]
     result = runner.invoke(cli.app, [*arguments, "--dir", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
@@ -151,7 +150,7 @@ def test_figures_of_a_real_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["KILL", "STOP"])
+@pytest.mark.parametrize("fault", ["KILL", pytest.param("STOP", marks=pytest.mark.long)])
 def test_a_fault_of_a_real_leader_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str
 ) -> None:
@@ -172,7 +171,7 @@ def test_a_fault_of_a_real_leader_loses_nothing(
 @pytest.mark.slow
 def test_members_handle_and_commit_what_was_sent(tmp_path: Path) -> None:
     """Two processes as members, one short round: everything is handled once, and committed."""
-    arguments = ["push", "--seconds", "1", "--rounds", "1", "--nodes", "1", "--json"]
+    arguments = ["push", "--seconds", "0.3", "--rounds", "1", "--nodes", "1", "--json"]
     result = runner.invoke(cli.app, [*arguments, "--dir", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dledger_cli.bench import cli
+from dledger_cli.bench import cli, members
 from dledger_cli.bench.crew import Worker, crew
 from dledger_cli.bench.rebalance import Seen
 
@@ -29,8 +29,11 @@ def figures_of(folder: Path, *arguments: str) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_idle_members_are_counted_and_come_back(tmp_path: Path) -> None:
+def test_idle_members_are_counted_and_come_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Two processes with two each; the leader dies once."""
+    monkeypatch.setattr(members, "CALM_S", 0.1)
     small = ["--members", "4", "--groups", "2", "--processes", "2", "--seconds", "0.2"]
     found = figures_of(tmp_path, "members", *small)
     assert found["kill_to_all_back"] > 0
@@ -38,9 +41,21 @@ def test_idle_members_are_counted_and_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_workers_acknowledge_everything_once(tmp_path: Path) -> None:
     """From a filled topic, and beside a producer."""
-    small = ["--messages", "500", "--seconds", "0.3", "--under-way", "4", "--nodes", "1"]
+    small = [
+        "--messages",
+        "500",
+        "--seconds",
+        "0.3",
+        "--under-way",
+        "4",
+        "--nodes",
+        "1",
+        "--workers",
+        "2",
+    ]
     found = figures_of(tmp_path, "pop", *small)
     assert (found["failed"], found["acknowledged_again"]) == (0, 0)
     assert found["from_a_filled_topic"] > 0
@@ -59,6 +74,7 @@ def test_topics_are_made_filled_and_started_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_queues_are_at_work_again_when_a_member_dies(tmp_path: Path) -> None:
     """Two members and a third one; and one that joins two."""
     small = ["--members", "2", "--queues", "4", "--many", "2", "--many-queues", "6", "--nodes", "1"]

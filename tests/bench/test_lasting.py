@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.local_group import GroupOptions, LocalGroup
-from dledger_cli.bench import changes, cli, replace, restart, scrub
+from broker.state.offsets import MAX_PROGRESS
+from broker.state.registration import STANDARD
+from dledger_cli.bench import changes, cli, full_state, replace, restart, scrub
 from dledger_cli.bench.changes import Waits
 from dledger_cli.bench.filled import Shape
 from dledger_cli.bench.restart import Tail, read_once, tail_of
@@ -47,6 +50,7 @@ def is_whole(group: LocalGroup) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("_nodes_are_started")
 def test_a_killed_follower_is_timed_and_follows_again(
     group: LocalGroup, monkeypatch: pytest.MonkeyPatch
@@ -104,7 +108,7 @@ def test_each_kind_of_change_is_made_and_what_sends_waited_is_told(
 def test_a_log_is_scrubbed_for_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it, each time, and a node beside."""
     monkeypatch.setattr(scrub, "SETTLE_S", 0.05)
-    figures = measured("scrub", *LOG, "--seconds", "3", "--dir", str(tmp_path))
+    figures = measured("scrub", *LOG, "--seconds", "1", "--dir", str(tmp_path))
     for name in ("first_look", "looked_again", "xxh3", "rate_of_a_node"):
         assert figures[name]["median"] > 0
     assert figures["share"]["target"]["bound"] == 3.0
@@ -112,8 +116,15 @@ def test_a_log_is_scrubbed_for_the_figures(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_a_large_state_is_written_down_for_the_figures(tmp_path: Path) -> None:
-    """Its longest turn is judged, and its bytes are written once for the time."""
+def test_a_large_state_is_written_down_for_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its longest turn is judged, and its bytes are written once for the time. It is a tenth of
+    what it may be."""
+    monkeypatch.setattr(full_state, "TOPICS", full_state.TOPICS // 10)
+    monkeypatch.setattr(full_state, "MAX_PROGRESS", MAX_PROGRESS // 10)
+    few = replaced(STANDARD, producers=STANDARD.producers // 10)
+    monkeypatch.setattr(full_state, "STANDARD", few)
     arguments = ["--rounds", "1", "--sequences", "1000", "--dir", str(tmp_path)]
     figures = measured("snapshot", *arguments)
     assert figures["snapshot_turn"]["median"] > 0

@@ -477,7 +477,12 @@ def test_bits_are_taken_wherever_bases_lie(mask: int, wish: int, apart: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("rows", "each", "limit_mib"), [(20_000, 1, 1.0), (100_000, 2, 8.0), (31_250, 32, 40.0)]
+    ("rows", "each", "limit_mib"),
+    [
+        (20_000, 1, 1.0),
+        pytest.param(100_000, 2, 8.0, marks=pytest.mark.long),
+        (31_250, 32, 40.0),
+    ],
 )
 def test_a_message_in_hand_costs_little(rows: int, each: int, limit_mib: float) -> None:
     """20,000 in a queue at most 1 MiB, though each was received alone; a million 40 MiB,

@@ -587,7 +587,7 @@ GROUPS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(GROUPS)
 def test_whatever_is_said_is_judged(facts: GroupFacts) -> None:
     """No combination is an error, and the findings are in order."""

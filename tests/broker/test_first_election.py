@@ -88,7 +88,9 @@ def test_who_was_refused_waits_as_ever() -> None:
     assert world.elect().driver.core.term >= 2
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 3))]
+)
 def test_runs_under_faults_that_begin_so(seed: int) -> None:
     """The first leader is there before any timeout has passed, and nothing else is different."""
     plan = draw_plan(seed, duration_ms=2_000)

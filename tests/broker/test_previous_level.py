@@ -103,7 +103,9 @@ def check_identical(configs: list[NodeConfig]) -> None:
     assert "identical" in result.output
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(each, marks=pytest.mark.long) for each in (1, 2))]
+)
 def test_each_opens_with_all_its_state(configs: list[NodeConfig], level: int, number: int) -> None:
     """Topics, offsets, producers and messages are those that the older release had."""
     found = recover(configs[number])

@@ -205,7 +205,7 @@ KEEPING = st.builds(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.dictionaries(st.integers(1, 40), KEEPING, max_size=4), st.data())
 def test_no_state_that_no_log_gives_is_restored(
     topics: dict[int, Keeping], data: st.DataObject

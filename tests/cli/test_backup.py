@@ -90,7 +90,7 @@ def test_group_that_is_lost_is_made_anew_from_its_backup(running: Running, tmp_p
     running.start("m1")
     with BlockingClient.connect(running.addresses["m1"]) as client:
         assert client.fetch_offsets("readers", "t") == {0: 17}
-        consumer = client.pull_consumer("t", start=StartFrom.FIRST, idle_timeout_s=2)
+        consumer = client.pull_consumer("t", start=StartFrom.FIRST, idle_timeout_s=1)
         found = [message.body for message in consumer]
         assert len(found) >= acknowledged
         # One more may have been on its way when the last one was acknowledged.
@@ -102,7 +102,7 @@ def test_group_that_is_lost_is_made_anew_from_its_backup(running: Running, tmp_p
     assert added.returncode == 0, added.stderr
     assert running.roles() == {"m1": "voter", "m2": "voter", "m3": "voter"}
     with BlockingClient.connect(running.addresses["m2"]) as client:
-        consumer = client.pull_consumer("t", start=StartFrom.FIRST, idle_timeout_s=2)
+        consumer = client.pull_consumer("t", start=StartFrom.FIRST, idle_timeout_s=1)
         assert [message.body for message in consumer] == [*found, b"more"]
 
 

@@ -14,6 +14,7 @@ from dledger.records.record import RecordTemplate, decode_records
 from dledger.testing import BlockingFakeGroup
 from dledger.wire import broker_pb2 as pb
 from tests.codecs import EACH
+from tests.warm import program
 
 LINE = b"the same line again and again, " * 400
 
@@ -22,8 +23,14 @@ def dledger(
     group: BlockingFakeGroup, *arguments: str, given: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
     """What the program answers."""
-    command = [sys.executable, "-m", "dledger_cli", *arguments, "--bootstrap", group.addresses]
-    return subprocess.run(command, input=given, capture_output=True, check=False)
+    words = [*arguments, "--bootstrap", group.addresses]
+    if given:
+        command = [sys.executable, "-m", "dledger_cli", *words]
+        return subprocess.run(command, input=given, capture_output=True, check=False)
+    done = program(*words)
+    return subprocess.CompletedProcess(
+        words, done.returncode, done.stdout.encode(), done.stderr.encode()
+    )
 
 
 def stored(group: BlockingFakeGroup, topic: str) -> list[bytes]:
@@ -46,7 +53,10 @@ def poison(group: BlockingFakeGroup, topic: str, count: int) -> None:
     group._act(store)
 
 
-@pytest.mark.parametrize("codec", EACH)
+@pytest.mark.parametrize(
+    "codec",
+    [each if each is Codec.ZSTD else pytest.param(each, marks=pytest.mark.long) for each in EACH],
+)
 def test_lines_are_stored_compressed_and_consumed_as_they_were(codec: Codec) -> None:
     """`--compression` asks for it; whoever reads need not know."""
     with BlockingFakeGroup() as group:

@@ -15,7 +15,7 @@ import pytest
 from broker.local_group import LocalGroup
 from broker.local_group.process import ProcessIdentity, is_running
 from chaos.demo import EXIT_INTERRUPTED
-from tests.warm import program, warm
+from tests.warm import program
 
 pytestmark = pytest.mark.slow
 
@@ -23,19 +23,19 @@ WAIT_S = 120.0
 
 
 @pytest.fixture
-def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def demo(tmp_path: Path, *, keeps: bool) -> Iterator[subprocess.Popen[str]]:
     """A demo of thirty files that was just started."""
-    yield from started(tmp_path, files=30)
+    yield from started(tmp_path, *["--keep"] * keeps, files=30)
 
 
 @pytest.fixture
 def long_demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """One that is still at work when somebody gets round to interrupting it."""
-    yield from started(tmp_path, files=168)
+    yield from started(tmp_path, files=84)
 
 
-def started(folder: Path, *, files: int) -> Iterator[subprocess.Popen[str]]:
-    options = ["--files", str(files), "--dir", str(folder / "run")]
+def started(folder: Path, *more: str, files: int) -> Iterator[subprocess.Popen[str]]:
+    options = ["--files", str(files), "--dir", str(folder / "run"), *more]
     with subprocess.Popen(
         [sys.executable, "-m", "chaos.demo", *options],
         stdout=subprocess.PIPE,
@@ -60,8 +60,12 @@ def processes_of(running: subprocess.Popen[str]) -> tuple[Path, list[ProcessIden
     raise AssertionError(f"the demo ended before its first kill: {first}")
 
 
-def test_demo_loses_nothing_and_leaves_nothing(demo: subprocess.Popen[str], tmp_path: Path) -> None:
-    """Exit code 0, a table that says so, no process and no file."""
+@pytest.mark.parametrize("keeps", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_demo_loses_nothing_and_leaves_what_is_kept(
+    demo: subprocess.Popen[str], tmp_path: Path, *, keeps: bool
+) -> None:
+    """Exit code 0, a table that says so, no process; and no file, or data on which the replicas
+    agree."""
     folder, processes = processes_of(demo)
     assert demo.stdout is not None
     report = demo.stdout.read()
@@ -81,8 +85,17 @@ def test_demo_loses_nothing_and_leaves_nothing(demo: subprocess.Popen[str], tmp_
     assert sent[1] == handled[1]
     assert len(re.findall(r"^.*kill [12] \(n[123], [1-9][0-9,]* under way\)", report, re.M)) == 2
     assert not any(is_running(process) for process in processes)
-    assert not folder.exists()
-    assert list(tmp_path.iterdir()) == []
+    if not keeps:
+        assert not folder.exists()
+        assert list(tmp_path.iterdir()) == []
+        return
+    assert list((tmp_path / "run").iterdir()) == [folder]
+    assert f"make audit RUN={folder}" in report.replace("\n", "")
+    group = LocalGroup.open(folder)
+    assert not any(node.is_running() for node in group.nodes)
+    found = program("audit", "replicas", "--dir", str(folder), "--json")
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["verdict"] == "identical"
 
 
 @pytest.mark.parametrize(
@@ -98,18 +111,3 @@ def test_interrupted_demo_leaves_nothing(
     assert long_demo.wait(WAIT_S) == EXIT_INTERRUPTED
     assert not any(is_running(process) for process in processes)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_kept_demo_can_be_audited(tmp_path: Path) -> None:
-    """The data of a run that came to its end, its nodes stopped; the replicas agree."""
-    run = tmp_path / "run"
-    options = ["--files", "30", "--keep", "--dir", str(run)]
-    done = warm().run(*options, module="chaos.demo", timeout_s=WAIT_S)
-    assert done.returncode == 0, done.stderr
-    (folder,) = run.iterdir()
-    assert f"make audit RUN={folder}" in done.stdout.replace("\n", "")
-    group = LocalGroup.open(folder)
-    assert not any(node.is_running() for node in group.nodes)
-    found = program("audit", "replicas", "--dir", str(folder), "--json")
-    assert found.returncode == 0, found.stderr
-    assert json.loads(found.stdout)["verdict"] == "identical"

@@ -14,19 +14,14 @@ from dledger.client.blocking import BlockingClient
 from dledger.outcome import ExitCode
 from dledger.testing import BrokerGroup
 from dledger.testing.fixtures import dledger_group
+from tests.warm import program
 
 __all__ = ["dledger_group"]
 
 
 def dlq(group: BrokerGroup, *arguments: str, fails: bool = False) -> str:
     """What the command says."""
-    done = subprocess.run(
-        [sys.executable, "-m", "dledger_cli", "dlq", *arguments, "--bootstrap", group.addresses],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = program("dlq", *arguments, "--bootstrap", group.addresses, timeout_s=120)
     assert bool(done.returncode) is fails, done.stderr
     return done.stdout
 
@@ -83,7 +78,9 @@ def test_dead_letters_are_listed_shown_and_sent_again(
     assert resent == [False, True, False]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_who_is_interrupted_says_what_was_sent_again(
     dledger_group: BrokerGroup, number: signal.Signals
 ) -> None:

@@ -196,7 +196,7 @@ def test_group_grows_to_five_and_shrinks_to_one_under_load(growing: Growing) -> 
     assert not load.errors, load.errors
     assert growing.roles() == {"n5": "voter"}
     with BlockingClient.connect(growing.addresses["n5"]) as client:
-        consumer = client.pull_consumer("t", start=StartFrom.FIRST, idle_timeout_s=3)
+        consumer = client.pull_consumer("t", start=StartFrom.FIRST, idle_timeout_s=1)
         assert [message.body for message in consumer] == load.sent
     usual = statistics.median(load.took_s) * 1000
     print(f"\n{len(load.sent)} sent, median {usual:.1f} ms; longest send while the group went")

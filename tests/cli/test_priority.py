@@ -66,8 +66,14 @@ def test_preferred_member_leads_after_a_while_and_is_shown(folder: Path) -> None
     status = facts(folder, "group", "status")
     assert (status["leader"], status["preferred"]) == (chosen, chosen)
     assert f"preferred {chosen}" in command("group", "status", "--dir", str(folder)).stdout
+    assert prefers(folder, "--none") is None
 
-    # It dies, and nobody waits for it; it is back, and leads again.
+
+@pytest.mark.long
+def test_preferred_member_that_dies_leads_again_when_it_is_back(folder: Path) -> None:
+    """Nobody waits for it."""
+    chosen = until(lambda: leader(folder))
+    assert prefers(folder, chosen) == chosen
     command("group", "kill", chosen, "--dir", str(folder))
     until(lambda: leader(folder) not in (chosen, None))
     assert command("group", "start", chosen, "--dir", str(folder)).returncode == 0

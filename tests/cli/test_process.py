@@ -42,11 +42,16 @@ SLOW_IMPORT = textwrap.dedent(
     [
         ("dledger_cli.app", ["version"]),
         ("grpc", ["version"]),
-        ("dledger_cli.topic", ["topic", "list"]),
-        ("dledger_cli.bench.cli", ["bench", "all"]),
         ("broker.node", ["node", "--config", "{config}"]),
         ("audit.commands.app", ["audit", "replicas"]),
-        ("chaos.cli", ["chaos", "sim"]),
+        *(
+            pytest.param(module, words, marks=pytest.mark.long)
+            for module, words in (
+                ("dledger_cli.topic", ["topic", "list"]),
+                ("dledger_cli.bench.cli", ["bench", "all"]),
+                ("chaos.cli", ["chaos", "sim"]),
+            )
+        ),
     ],
 )
 def test_ctrl_c_while_a_module_is_imported_ends_with_130(
@@ -107,7 +112,15 @@ def ended(*arguments: str, stdout: int | None = None) -> subprocess.CompletedPro
 
 
 @pytest.mark.parametrize(
-    "command", [["version"], ["version", "--json"], ["--help"], ["audit", "--help"]], ids=" ".join
+    "command",
+    [
+        *(["version"], ["audit", "--help"]),
+        *(
+            pytest.param(words, marks=pytest.mark.long)
+            for words in (["version", "--json"], ["--help"])
+        ),
+    ],
+    ids=" ".join,
 )
 def test_result_that_finds_no_room_is_told(command: list[str]) -> None:
     """One line that says where, and 1: what was asked for was not delivered."""
@@ -166,7 +179,13 @@ def said(log: Path) -> bool:
     return log.exists() and b"unformed" in log.read_bytes()
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed",
+    [
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("<&-", ">&-", "2>&-")),
+        "<&- >&- 2>&-",
+    ],
+)
 def test_closed_stream_is_like_the_null_device(closed: str) -> None:
     """And no traceback."""
     words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "dledger_cli"]

@@ -190,7 +190,7 @@ def test_one_of_three_goes_on_grows_again_and_an_old_one_comes_back(
     assert not load.errors, load.errors
     assert all(error.outcome is Outcome.MAY_HAVE_HAPPENED for error in load.failed), load.failed
     with BlockingClient.connect(struck.bootstrap) as client:
-        consumer = client.pull_consumer("t", start=StartFrom.FIRST, idle_timeout_s=3)
+        consumer = client.pull_consumer("t", start=StartFrom.FIRST, idle_timeout_s=1)
         found = [message.body for message in consumer]
     assert len(set(found)) == len(found)
     assert found == sorted(found, key=int)
@@ -215,7 +215,7 @@ def _make_anew(struck: Struck, folder: Path, found: list[bytes], forced: int) ->
     struck.start(config)
     struck.until(address, "it doesn't serve", serving=True)
     with BlockingClient.connect(address) as client:
-        consumer = client.pull_consumer("t", start=StartFrom.FIRST, idle_timeout_s=3)
+        consumer = client.pull_consumer("t", start=StartFrom.FIRST, idle_timeout_s=1)
         assert [message.body for message in consumer] == found
 
 

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     command("group", "down", "--dir", str(where))
 
 
-@pytest.mark.parametrize("how", ["KILL", "TERM"])
+@pytest.mark.parametrize("how", ["KILL", pytest.param("TERM", marks=pytest.mark.long)])
 def test_process_goes_on_by_itself_when_its_log_is_whole(folder: Path, how: str) -> None:
     """It needs no operator, and ends with the bytes that it had."""
     group = LocalGroup.open(folder)

@@ -101,7 +101,9 @@ def terminal(folder: Path, *arguments: str) -> Iterator[Terminal]:
     ("arguments", "shown"),
     [
         (("chaos", "run", "kill-leader", "--seconds", "60"), "starting 3 nodes"),
-        (("chaos", "fuzz", "--seconds", "60"), "starting 3 nodes"),
+        pytest.param(
+            ("chaos", "fuzz", "--seconds", "60"), "starting 3 nodes", marks=pytest.mark.long
+        ),
     ],
     ids=lambda each: " ".join(each[:2]) if isinstance(each, tuple) else None,
 )
@@ -116,7 +118,13 @@ def test_ctrl_c_ends_it_with_130(arguments: tuple[str, ...], shown: str, tmp_pat
 
 @pytest.mark.parametrize(
     "arguments",
-    [("chaos", "list"), ("--help",), ("bench", "--help"), ("audit", "--help"), ("version",)],
+    [
+        *(("chaos", "list"), ("--help",)),
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in (("bench", "--help"), ("audit", "--help"), ("version",))
+        ),
+    ],
     ids=" ".join,
 )
 def test_what_it_shows_fits_the_terminal(arguments: tuple[str, ...], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.warm import kill
 
 pytestmark = pytest.mark.slow
 
-BOTH = [signal.SIGINT, signal.SIGTERM]
+BOTH = [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
 
 
 @pytest.fixture

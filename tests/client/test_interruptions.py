@@ -227,9 +227,19 @@ def test_bulk_that_is_interrupted_anywhere_holds_up_no_message() -> None:
     settled.result(PATIENCE_S)
 
 
-@pytest.mark.parametrize("is_patient", [True, False])
-@pytest.mark.parametrize("in_batches", [True, False])
-@pytest.mark.parametrize("group_name", [None, "g"])
+@pytest.mark.parametrize(
+    ("group_name", "in_batches", "is_patient"),
+    [
+        *((None, True, False), (None, False, True), ("g", True, True), ("g", False, False)),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in (
+                *((None, True, True), (None, False, False), ("g", True, False)),
+                ("g", False, True),
+            )
+        ),
+    ],
+)
 def test_loop_that_is_interrupted_anywhere_is_given_each_message(
     group_name: str | None, in_batches: bool, is_patient: bool
 ) -> None:
@@ -352,8 +362,26 @@ HANDLERS: dict[str, Act] = {
 }
 
 
-@pytest.mark.parametrize("handler", HANDLERS)
-@pytest.mark.parametrize("act", ACTS)
+# Each act and each handler at least once; make test-long has every pair.
+PAIRS = {
+    *(("send", "flush"), ("send", "close all"), ("result", "close"), ("callback", "flush")),
+    *(("send_all", "another consumes"), ("send_all", "close all"), ("call", "wait for another")),
+    *(("close", "another consumes"), ("close", "close")),
+}
+
+
+@pytest.mark.parametrize(
+    ("act", "handler"),
+    [
+        pytest.param(
+            *(act, handler),
+            id=f"{act}-{handler}",
+            marks=[] if (act, handler) in PAIRS else pytest.mark.long,
+        )
+        for act in ACTS
+        for handler in HANDLERS
+    ],
+)
 def test_handler_that_calls_anywhere_gets_its_answer(act: str, handler: str) -> None:
     """It used to wait for the client's own thread, which waited for a lock of who was interrupted:
     a SIGTERM that closes all hung the program."""

@@ -318,7 +318,8 @@ def test_whoever_means_a_former_topic_is_told(ask: Ask, client: BlockingClient) 
         assert ask(request) == "TOPIC_REPLACED", request
     in_queue["topic_incarnation"] = now
     assert ask(pb.PullRequest(**in_queue, offset=0, hold_ms=0)).topic_incarnation == now
-    several = gpb.PullQueuesRequest(queues=[gpb.QueuePull(**in_queue | {"topic_incarnation": 0})])
+    anybody = gpb.QueuePull(**in_queue | {"topic_incarnation": 0})
+    several = gpb.PullQueuesRequest(queues=[anybody], hold_ms=0)
     assert list(ask(several).queues) == []
     several.queues[0].topic_incarnation = former
     assert ask(several).queues[0].error.code == epb.TOPIC_REPLACED
@@ -364,7 +365,7 @@ def test_groups_begin_anew_in_a_topic_made_anew(client: BlockingClient) -> None:
     fill(client, topic, b"1", b"2", b"3")
 
     def read() -> list[bytes]:
-        with client.pull_consumer(topic, group=group, idle_timeout_s=1) as consumer:
+        with client.pull_consumer(topic, group=group, idle_timeout_s=0.5) as consumer:
             return [each.body for each in consumer]
 
     assert read() == [b"1", b"2", b"3"]
