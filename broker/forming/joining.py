@@ -145,8 +145,8 @@ async def _until_fulfilled(
             continue
         if heard.configuration_index >= members.configuration_index:
             members = heard
-        if members.configuration_index > taken.configuration_index:
-            _check_not_undone(wish, members)
+        # Also of what was taken: it may be another one's by the time that it was answered.
+        _check_not_undone(wish, members)
     return members
 
 
@@ -270,8 +270,11 @@ def _check_not_undone(wish: Wish, members: cpb.Members) -> None:
         wanted[each.node_id] = ("observer",) if each.observes else ("voter", "learner")
     undone = [name for name, fitting in wanted.items() if roles.get(name) not in fitting]
     undone += [name for name in wish.remove if name in roles]
-    if undone:
-        now = ", ".join(f"{name} is {roles.get(name, 'no member')}" for name in sorted(undone))
+    is_preferred = wish.prefer in (None, members.preferred)
+    if undone or not is_preferred:
+        told = [f"{name} is {roles.get(name, 'no member')}" for name in sorted(undone)]
+        told += [] if is_preferred else [f"{members.preferred or 'nobody'} is preferred"]
+        now = ", ".join(told)
         raise Superseded(
             f"another administrator has changed it since, in entry {members.configuration_index}: "
             f"{now}"

@@ -140,6 +140,28 @@ def test_what_another_administrator_has_undone_is_told_at_once(n3: str | None) -
         carried_out(Calls(known))
 
 
+def test_what_was_undone_as_the_leader_answered_is_told_too() -> None:
+    """n3 voted, so that nothing was to be done; it was put down before the leader had answered.
+    Nobody is about to make it a voter again."""
+    put_down = members(9, n3="observer")
+    with pytest.raises(Superseded, match="in entry 9: n3 is observer"):
+        carried_out(Calls(lambda *_: put_down, taken=put_down), 2.0)
+
+
+@pytest.mark.parametrize(("now", "told"), [("n2", "n2 is preferred"), ("", "nobody is preferred")])
+def test_who_is_preferred_may_be_another_ones_wish_by_now(now: str, told: str) -> None:
+    def known(_address: str, count: int) -> cpb.Members:
+        heard = members(9 if count > 1 else 8, n3="voter")
+        heard.preferred = now if count > 1 else "n1"
+        return heard
+
+    taken = members(8, n3="voter", committed=False)
+    taken.preferred = "n3"
+    calls = Calls(known, taken=taken)
+    with pytest.raises(Superseded, match=told):
+        asyncio.run(change(calls, "a:1", Wish(prefer="n3"), 2.0))
+
+
 def test_who_has_gone_and_is_back_was_brought_by_another() -> None:
     def known(_address: str, count: int) -> cpb.Members:
         return members(9 if count > 1 else 6, n3="learner")

@@ -482,8 +482,17 @@ MEMBERS = (
     Mutant(
         "what-was-undone-is-waited-for",
         "broker/forming/joining.py",
+        "        _check_not_undone(wish, members)\n",
+        "",
+        masked=_NO_COMMANDS,
+        tests=("tests/forming/test_joining.py",),
+    ),
+    Mutant(
+        "what-was-undone-as-it-was-taken-is-waited-for",
+        "broker/forming/joining.py",
+        "        _check_not_undone(wish, members)\n",
+        "        if members.configuration_index > taken.configuration_index:\n"
         "            _check_not_undone(wish, members)\n",
-        "            pass\n",
         masked=_NO_COMMANDS,
         tests=("tests/forming/test_joining.py",),
     ),
