@@ -71,6 +71,7 @@ class LoopThread:
         self._is_ending = False  # nothing more gets in
         self._is_over = False  # what is on its way in is done by nobody any more
         self._has_stopped = False
+        self._waiting: list[threading.Lock] = []  # each locked until the loop is closed
         self._calls: set[_Call[Any]] = set()  # of the loop's thread: whose callers wait
         self._thread = threading.Thread(target=self._run, name="dledger-client", daemon=True)
         self._thread.start()
@@ -216,9 +217,17 @@ class LoopThread:
         self._thread.join()
 
     def wait_for_end(self) -> None:
-        """Returns once nothing is done in the thread any more, if its end has begun."""
-        if self._is_ending:
-            self._thread.join()
+        """Returns once nothing is done in the thread any more, if its end has begun: in a signal's
+        handler, too, that was called in the midst of `stop`."""
+        if not self._is_ending:
+            return
+        with suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(self._stop)
+        over = threading.Lock()  # one's own: who was interrupted in `join` has the thread's
+        over.acquire()
+        self._waiting.append(over)
+        if not self.loop.is_closed():
+            over.acquire()
 
     def _stop(self) -> None:
         if not self._has_stopped:
@@ -238,6 +247,8 @@ class LoopThread:
         finally:
             self._is_over = True
             self.loop.close()
+            for over in tuple(self._waiting):
+                over.release()
 
     def _give_up(self) -> None:
         """Cancels calls of other threads, and what they began, until everybody has been told."""

@@ -719,6 +719,14 @@ CLIENT = (
         tests=(_SECOND + "test_thread_whose_client_another_one_has_closed_is_told_of_its_own",),
     ),
     Mutant(
+        "who-waits-for-the-end-in-a-handler-waits-for-himself",
+        "dledger/client/loop_thread.py",
+        "        if not self.loop.is_closed():\n            over.acquire()\n",
+        "        self._thread.join()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_HANDLER_CALLS + "[close-close]",),
+    ),
+    Mutant(
         "what-is-looked-at-is-told-late",
         "dledger/client/failed_sends.py",
         "            if not self._asked(future) and self._audience",
