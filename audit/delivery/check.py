@@ -39,7 +39,7 @@ from audit.reading.replica import Replica
 from dledger.outcome import ExitCode
 from dledger.reading.decode import LogRange, Wanted, read_records
 from dledger.reading.errors import LogDamaged, ReadingError
-from dledger.reading.lifetimes import readable
+from dledger.reading.lifetimes import followed
 from dledger.reading.ranges import log_ranges
 from dledger.reading.survey import Survey
 from dledger.records.errors import FormatError, HistoryCorrupt
@@ -124,7 +124,8 @@ def audit_delivery(
     sizes = sizes_of(histories)
     size, ends = sum(sizes), tuple(sizes if ends is None else ends)
     replica, log = witness_among(replicas)
-    log, left_out = readable(log, includes_deleted=True)
+    lifetimes = followed(log)
+    log, left_out = lifetimes.cut(log), lifetimes.left_out(includes_deleted=True)
     starts = starts_of(log)
     tail = open_tail(replicas, log.settled)
     shares = max(engine.parallelism, -(-size // share_bytes))
@@ -139,6 +140,7 @@ def audit_delivery(
         replica.host,
         left_out,
         ends,
+        frozenset(topic for topic, *_ in lifetimes.ended),
     )
     judged = _judge(whole, shares, engine, progress)
     _check_judged(judged)
@@ -207,6 +209,7 @@ def judge_share(task: DeliveryTask) -> Judged:
         story = read_histories(task.histories, task.keeps, task.ends)
     except (HistoryCorrupt, OSError) as error:
         return Judged(mistake=str(error))
+    story.settle(task.ended)
     told = Judged()
     for key in story.queues:
         if key[0] not in story.deleted and (mistake := sent_twice(key, story.queues[key])):
@@ -293,9 +296,8 @@ def _place(anomaly: Anomaly) -> tuple[str, int, int, str]:
 
 
 def _notes(judged: Sequence[Judged], queues: Sequence[QueueCount]) -> list[str]:
-    notes = [
-        f"topic {topic} was deleted, or may have been: not judged" for topic in judged[0].deleted
-    ]
+    deleted = sorted({topic for each in judged for topic in each.deleted})
+    notes = [f"topic {topic} was deleted, or may have been: not judged" for topic in deleted]
     if not any(queue.compared for queue in queues):
         notes.append("no message that was acknowledged or delivered was held against the log")
     if filtered := sum(each.filtered for each in judged):

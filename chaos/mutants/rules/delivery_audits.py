@@ -11,9 +11,34 @@ _TAIL = ("tests/audit/test_delivery_tail.py",)
 _BOOKS = ("tests/chaos_real/test_books.py",)
 _CHECKS_ONLY = "it is the checker that is broken"
 _WHOSE = ("tests/audit/test_whose_log.py",)
+_DELETIONS = ("tests/audit/test_delivery_deletions.py",)
 _POLLS = ("tests/audit/test_delivery_polls.py",)
 
 DELIVERY_AUDITS = (
+    Mutant(
+        "deletions-behind-the-end-excuse-losses",
+        "audit/delivery/history.py",
+        '    if is_later and event.outcome is None and event.action == "delete":\n',
+        "    if False:\n",
+        masked=_READS_ONLY,
+        tests=_DELETIONS,
+    ),
+    Mutant(
+        "deletions-that-the-log-has-are-behind-it",
+        "audit/delivery/history.py",
+        "        self.deleted |= self.deleted_later & ended\n",
+        "        pass\n",
+        masked=_READS_ONLY,
+        tests=_DELETIONS,
+    ),
+    Mutant(
+        "topics-that-the-first-share-saw-deleted",
+        "audit/delivery/check.py",
+        "    deleted = sorted({topic for each in judged for topic in each.deleted})\n",
+        "    deleted = sorted({topic for each in judged[:1] for topic in each.deleted[:1]})\n",
+        masked=_READS_ONLY,
+        tests=_DELETIONS,
+    ),
     Mutant(
         "the-longest-log-is-the-groups",
         "audit/delivery/witness.py",
