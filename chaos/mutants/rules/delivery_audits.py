@@ -16,6 +16,14 @@ _POLLS = ("tests/audit/test_delivery_polls.py",)
 
 DELIVERY_AUDITS = (
     Mutant(
+        "what-has-expired-was-there-once",
+        "audit/delivery/judge.py",
+        "            if places:  # Beside the one that retention took away.\n",
+        "            if False:\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_delivery_expired.py",),
+    ),
+    Mutant(
         "deletions-behind-the-end-excuse-losses",
         "audit/delivery/history.py",
         '    if is_later and event.outcome is None and event.action == "delete":\n',
