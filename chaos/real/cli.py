@@ -228,6 +228,7 @@ def report(
             )
             anomalies, undecided = anomalies + delivered.anomalies, undecided + delivered.undecided
             facts["deliveries"] = delivered.facts
+            verdict.remarks.extend(delivered.remarks)
         facts |= anomaly_facts(anomalies)
         facts["remarks"] += [each for each in verdict.remarks if each not in facts["remarks"]]
         facts["undecided"] = undecided

@@ -9,6 +9,22 @@ _KILLS = ("tests/chaos/test_mutants.py::test_a_seed_that_fails_without_a_defect_
 
 VERDICTS = (
     Mutant(
+        "rules-without-evidence-are-not-told",
+        "chaos/real/deliveries.py",
+        "            found.remarks += [",
+        "            _ = [",
+        masked=_BELIEVED,
+        tests=("tests/chaos_real/test_no_evidence.py",),
+    ),
+    Mutant(
+        "commits-told-at-the-end-are-evidence",
+        "chaos/checkers/deliveries.py",
+        "    if not any(told.offset and told.at_us < last_us for told in group.told):\n",
+        "    if not group.told:\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos_real/test_no_evidence.py",),
+    ),
+    Mutant(
         "old-messages-go-unaudited-unless-asked-for",
         "chaos/real/audited.py",
         "    found = [] if retains_all else audits(directory, retains_all=False)\n",
