@@ -5,6 +5,7 @@
     ├── Unreachable         a node or broker group that is to be audited doesn't answer (retriable)
     ├── NodeRefused         a node that reads its log for us doesn't, or not to the end (retriable)
     ├── SegmentGone         the node has no such segment (any more)
+    ├── NotTheGroups        no log that can be read is shown to be the group's
     ├── NotProven           what another replica gives isn't shown to be what was there
     ├── BackupRefused       a backup can't be made of that, or there; the one that there was stays
     ├── TableTaken          somebody else wrote to the table that an export read (retriable)
@@ -70,6 +71,16 @@ class SegmentGone(AuditError, FileNotFoundError):
     """The node has no such segment."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+
+class NotTheGroups(AuditError):
+    """Logs there are, and what one of them holds says nothing of the group; `reasons` say why."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = tuple(reasons)
 
 
 class NotProven(AuditError):

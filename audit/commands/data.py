@@ -15,9 +15,10 @@ from audit.commands.outcome import check_target, errors_told, write_page
 from audit.contents.export import Exported, export_messages
 from audit.contents.stats import LogSum, counted_percentile, stats_as_json, sum_log
 from audit.engines.choice import EngineName, make_engine
-from audit.errors import UsageMistake
+from audit.errors import NotTheGroups, UsageMistake
 from audit.reading.live import replicas_of_directory
 from audit.reading.replica import Replica, parse_replica
+from audit.reading.service import not_the_groups
 from audit.showing.stats_page import render_stats
 from audit.showing.terminal import progress_shown
 from audit.tables.delta import DeltaMessages
@@ -32,7 +33,7 @@ ReplicaOption = Annotated[
         "--replica",
         metavar="NAME=PATH[@HOST]",
         help="The replica to read: they are all the same.",
-        show_default="the first node of the group in --dir",
+        show_default="the first of the group in --dir that runs, or the first",
     ),
 ]
 DirectoryOption = Annotated[Path, typer.Option("--dir", metavar="DIR", help="A local group.")]
@@ -188,11 +189,20 @@ def stats(
 
 
 def _replica(named: str | None, directory: Path) -> Replica:
-    """The named replica, or the first one of the group, as a copy: what its checkpoint says is
-    committed is enough for reading."""
+    """The named replica; or of the group in `directory` the first member whose node runs, else the
+    first copy: what its checkpoint says is committed is enough for reading.
+
+    Raises:
+        NotTheGroups: the log of each is another one than the group's.
+    """
     if named is not None:
         return parse_replica(named)
-    first = replicas_of_directory(directory)[0]
+    replicas = replicas_of_directory(directory)
+    wrong = {each.id: not_the_groups(each) for each in replicas}
+    sound = [each for each in replicas if not wrong[each.id]]
+    if not sound:
+        raise NotTheGroups(list(wrong.values()))
+    first = next((each for each in sound if each.position is not None), sound[0])
     return Replica(first.id, first.path, position=first.position)
 
 

@@ -40,7 +40,7 @@ def delivery(
         typer.Option(
             "--replica",
             metavar="NAME=PATH[@HOST]",
-            help="A data directory; of several, the one committed furthest is read.",
+            help="A data directory; of several that agree, the longest is read.",
         ),
     ] = None,
     directory: Annotated[

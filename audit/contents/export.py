@@ -45,7 +45,7 @@ from dledger.reading.decode import (
     Wanted,
     read_records,
 )
-from dledger.reading.lifetimes import readable
+from dledger.reading.lifetimes import followed
 from dledger.reading.places import Place, check_same_range, first_place, place_behind
 from dledger.reading.ranges import log_ranges
 from dledger.reading.survey import Survey
@@ -155,7 +155,8 @@ def export_messages(
     _require_pyarrow()
     engine = placed_here(engine, replica.id, replica.host)
     target = target.absolute()
-    log, left_out = readable(committed_log(replica), includes_deleted=includes_deleted)
+    lifetimes = followed(whole := committed_log(replica))
+    log, left_out = lifetimes.cut(whole), lifetimes.left_out(includes_deleted=includes_deleted)
     check_topics(log, topics)
     _state_of(target, log, topics)  # Nothing is made in a folder of something else.
     with _held(target):
@@ -170,6 +171,7 @@ def export_messages(
                 f"{replica.id} is committed to {log.settled}; {ends[0]} was begun before"
             )
         check_same_range(log, begin, state.pending_place)
+        lifetimes.check_from(begin.offset)
         written: list[Written] = []
         for end in ends:
             until = place_behind(log, at, end)

@@ -32,14 +32,14 @@ from audit.delivery.judged import (
 )
 from audit.delivery.starts import starts_of
 from audit.delivery.tail import open_tail
+from audit.delivery.witness import passed_over, witness_among
 from audit.engines.engine import Engine, Progress, no_progress
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
-from audit.reading.survey import committed_log
 from dledger.outcome import ExitCode
 from dledger.reading.decode import LogRange, Wanted, read_records
 from dledger.reading.errors import LogDamaged, ReadingError
-from dledger.reading.lifetimes import readable
+from dledger.reading.lifetimes import followed
 from dledger.reading.ranges import log_ranges
 from dledger.reading.survey import Survey
 from dledger.records.errors import FormatError, HistoryCorrupt
@@ -103,7 +103,7 @@ def audit_delivery(
     *,
     ends: Sequence[int] | None = None,
 ) -> DeliveryReport:
-    """What the histories and the log of the replica that is committed furthest disagree on.
+    """What the histories and the group's log disagree on (`audit.delivery.witness`).
 
     Args:
         histories: paths, readable wherever tasks run.
@@ -114,6 +114,8 @@ def audit_delivery(
     Raises:
         UsageMistake: a history can't be used, or no replica holds a log, or theirs lie on hosts of
             their own and tasks run anywhere.
+        NotTheGroups: no log that can be read is shown to be the group's.
+        NoAnswer: no log can be read.
         LogDamaged: the log lacks a segment, or can't be read to its end.
     """
     started = time.monotonic()
@@ -121,8 +123,9 @@ def audit_delivery(
         _check_read_anywhere(replicas)
     sizes = sizes_of(histories)
     size, ends = sum(sizes), tuple(sizes if ends is None else ends)
-    replica, log = _furthest(replicas)
-    log, left_out = readable(log, includes_deleted=True)
+    replica, log = witness_among(replicas)
+    lifetimes = followed(log)
+    log, left_out = lifetimes.cut(log), lifetimes.left_out(includes_deleted=True)
     starts = starts_of(log)
     tail = open_tail(replicas, log.settled)
     shares = max(engine.parallelism, -(-size // share_bytes))
@@ -137,6 +140,7 @@ def audit_delivery(
         replica.host,
         left_out,
         ends,
+        frozenset(topic for topic, *_ in lifetimes.ended),
     )
     judged = _judge(whole, shares, engine, progress)
     _check_judged(judged)
@@ -145,6 +149,7 @@ def audit_delivery(
         *_notes(judged, report.queues),
         *_notes_of_ends(report.queues, starts, tail),
         *_notes_of_growth(histories, ends),
+        *passed_over(replicas),
     )
     return replace(report, notes=notes, total_s=round(time.monotonic() - started, 4))
 
@@ -204,6 +209,7 @@ def judge_share(task: DeliveryTask) -> Judged:
         story = read_histories(task.histories, task.keeps, task.ends)
     except (HistoryCorrupt, OSError) as error:
         return Judged(mistake=str(error))
+    story.settle(task.ended)
     told = Judged()
     for key in story.queues:
         if key[0] not in story.deleted and (mistake := sent_twice(key, story.queues[key])):
@@ -265,29 +271,6 @@ def _check_read_anywhere(replicas: Sequence[Replica]) -> None:
         )
 
 
-def _furthest(replicas: Sequence[Replica]) -> tuple[Replica, Survey]:
-    """The replica whose log is known committed furthest.
-
-    Raises:
-        UsageMistake: none of them holds a log.
-        LogDamaged: none that can be read to its end.
-    """
-    found: list[tuple[Replica, Survey]] = []
-    reasons, damaged = [], None
-    for replica in replicas:
-        try:
-            found.append((replica, committed_log(replica)))
-        except UsageMistake as error:
-            reasons.append(str(error))
-        except LogDamaged as error:
-            damaged = error
-    if not found and damaged is not None:
-        raise damaged
-    if not found:
-        raise UsageMistake("; ".join(reasons) or "no replica is given")
-    return max(found, key=lambda each: (each[1].settled, each[0].position is not None))
-
-
 def _whole_log(log: Survey) -> tuple[LogRange, ...]:
     """The ranges of everything that is committed and retained.
 
@@ -313,9 +296,8 @@ def _place(anomaly: Anomaly) -> tuple[str, int, int, str]:
 
 
 def _notes(judged: Sequence[Judged], queues: Sequence[QueueCount]) -> list[str]:
-    notes = [
-        f"topic {topic} was deleted, or may have been: not judged" for topic in judged[0].deleted
-    ]
+    deleted = sorted({topic for each in judged for topic in each.deleted})
+    notes = [f"topic {topic} was deleted, or may have been: not judged" for topic in deleted]
     if not any(queue.compared for queue in queues):
         notes.append("no message that was acknowledged or delivered was held against the log")
     if filtered := sum(each.filtered for each in judged):

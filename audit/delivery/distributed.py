@@ -93,6 +93,7 @@ class Summary:
     operations: int = 0
     topics: set[str] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
+    deleted_later: set[str] = field(default_factory=set)
     mistake: tuple[int, int, str] | None = None
 
     def complain(self, file: int, at: int, reason: str) -> None:
@@ -131,8 +132,9 @@ def _judge(
     session: SparkSession, task: DeliveryTask, partitions: int, operations: DataFrame
 ) -> list[Judged]:
     summaries: list[Summary] = _unpickled(operations.where("key is null"))
+    later = set[str]().union(*(each.deleted_later for each in summaries)) & task.ended
     told = Judged(
-        deleted=tuple(sorted(set().union(*(each.deleted for each in summaries)))),
+        deleted=tuple(sorted(later.union(*(each.deleted for each in summaries)))),
         operations=sum(each.operations for each in summaries),
     )
     mistakes = [each.mistake for each in summaries if each.mistake is not None]
@@ -189,7 +191,9 @@ def _event_row(file: int, at: int, line: bytes, *, is_later: bool) -> Row:
     try:
         event = event_of(line)
         then = told_then(event, is_later=is_later)
-        if then != event and then.outcome is not None:
+        if then != event and then.outcome is None:
+            line = json.dumps(dict(then.fields)).encode() + b"\n"
+        elif then != event and then.outcome is not None:
             line = json.dumps({"event": then.outcome.value, "op": then.op}).encode() + b"\n"
         return Row(f"{file}/{event.op}", _STORY, file, at, line)
     except BadEvent as error:
@@ -245,6 +249,7 @@ class _Operation:
         summary.operations += self._story.operations
         summary.topics |= self._story.topics
         summary.deleted |= self._story.deleted
+        summary.deleted_later |= self._story.deleted_later
         for queue, said in self._story.queues.items():
             for what in (*said.sends, *said.polls):
                 yield Row(key_of(queue), _STORY, *self._place, pickle.dumps(what))

@@ -7,14 +7,15 @@ operation's events together. Two files may use the same operation numbers and pr
 
 A history may go on being written. The log is compared up to where it was committed at one moment,
 so what is told later that something happened is of unknown outcome; what is told later that was
-begun may have been done by then. `ends` are the sizes that the files had before that moment.
+begun may have been done by then. Whether a deletion was, the log itself says (`deleted_later`).
+`ends` are the sizes that the files had before that moment.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -22,6 +23,7 @@ from audit.errors import UsageMistake
 from dledger.history import Event, Outcome, read_events
 from dledger.records.errors import BadEvent
 
+LATER: Final = "begun_later"  # a field of an invocation, which no client writes
 WHOLE: Final = 1 << 63  # the end of a file that nobody writes to
 
 QueueKey = tuple[str, int]
@@ -63,12 +65,19 @@ class QueueStory:
 @dataclass(slots=True)
 class Story:
     """What was kept of the histories, and what all of them say: the topics that were sent to or
-    polled, those whose deletion was asked for and not refused."""
+    polled, those whose deletion was asked for and not refused; apart from them those of which that
+    began when the log's end may have been before it."""
 
     queues: dict[QueueKey, QueueStory] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
+    deleted_later: set[str] = field(default_factory=set)
     operations: int = 0
+
+    def settle(self, ended: Set[str]) -> None:
+        """Deletions that began later happened before the log's end if that is among the topics
+        that ended in the log, and else behind it."""
+        self.deleted |= self.deleted_later & ended
 
 
 def read_histories(
@@ -124,6 +133,8 @@ def told_then(event: Event, *, is_later: bool) -> Event:
     for good, whenever that is told."""
     if is_later and event.outcome is Outcome.OK:
         return replace(event, outcome=Outcome.UNKNOWN)
+    if is_later and event.outcome is None and event.action == "delete":
+        return replace(event, fields={**event.fields, LATER: True})
     return event
 
 
@@ -158,9 +169,10 @@ def _digest_of(path: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Deletion:
-    """A deletion under way."""
+    """A deletion under way. `is_later`: see `Story.deleted_later`."""
 
     topic: str
+    is_later: bool
 
 
 class Operations:
@@ -176,7 +188,7 @@ class Operations:
         """There are no more events: what is under way may have happened."""
         for pending in self._under_way.values():
             if isinstance(pending, _Deletion):
-                self._story.deleted.add(pending.topic)
+                self._deleted(pending)
 
     def take(self, event: Event) -> None:
         """The story goes on with this event.
@@ -197,7 +209,7 @@ class Operations:
     def _invoked(self, event: Event) -> Sent | Polled | _Deletion | None:
         action, topic = event.action, event.text("topic")
         if action == "delete":
-            return _Deletion(topic)
+            return _Deletion(topic, is_later=event.fields.get(LATER) is True)
         if action not in ("send", "poll"):
             return None
         self._story.topics.add(topic)
@@ -231,6 +243,10 @@ class Operations:
                     what.messages = event.messages
             case _Deletion():
                 if outcome is not Outcome.FAIL:
-                    self._story.deleted.add(what.topic)
+                    self._deleted(what)
             case None:
                 pass
+
+    def _deleted(self, what: _Deletion) -> None:
+        story = self._story
+        (story.deleted_later if what.is_later else story.deleted).add(what.topic)

@@ -184,13 +184,16 @@ def compared_messages(log: LoggedQueue, story: QueueStory) -> int:
 
 
 def _check_acknowledged(case: _Case, sent: Sent) -> Iterator[Anomaly]:
-    """lost, moved, undecided."""
+    """lost, moved, duplicated, undecided."""
     for at, value in enumerate(sent.values):
         offset = None if sent.offset is None else sent.offset + at
         places = case.log.places_of(value)
-        if offset is not None and offset < case.start:
-            continue
         if places and (offset is None or offset in places):
+            continue
+        if offset is not None and offset < case.start:
+            if places:  # Beside the one that retention took away.
+                detail = f"acknowledged at {offset}, which has expired, it lies at {places[0]} too"
+                yield case.anomaly(Kind.DUPLICATED, places[0], value, sent.process, detail)
             continue
         if places:
             detail = f"acknowledged at {offset}, it lies at {places[0]}"

@@ -43,7 +43,8 @@ class QueueStarts:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryTask:
-    """Judge the queues of share `share` of `shares`. `ends`: see `audit.delivery.history`."""
+    """Judge the queues of share `share` of `shares`. `ends`: see `audit.delivery.history`;
+    `ended`: topics that were deleted before the log's end, by the log."""
 
     histories: tuple[str, ...]
     parts: tuple[LogRange, ...]
@@ -55,6 +56,7 @@ class DeliveryTask:
     host: str | None = None
     left_out: LeftOut = NOTHING_LEFT_OUT
     ends: tuple[int, ...] = ()
+    ended: frozenset[str] = frozenset()
 
     def log_of(self, queue: QueueKey) -> LoggedQueue:
         """The queue's log, of which no message has been read."""

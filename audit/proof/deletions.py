@@ -18,10 +18,10 @@ from audit.proof.findings import Cause
 from audit.proof.plan import Plan
 from audit.proof.queue_files import is_deleted
 from dledger.reading.chunks import LogRange
+from dledger.reading.commands import command_frames
 from dledger.reading.compound import commands_in
 from dledger.reading.entry import EntryHeader
 from dledger.reading.files import names_in
-from dledger.reading.lifetimes import command_frames
 from dledger.reading.survey import Survey
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME, topic_folder

@@ -244,12 +244,17 @@ class _Course:
             found += unread_findings(plan, chains, found)
         self._beginnings = compare_beginnings(plan, self._comparison, self._scope, engine, replicas)
         self._plan = self._beginnings.plan
-        if not self._options.accept_retention:
-            start = scope_start(self._plan, self._beginnings, self._scope.start)
-            self._scope = replace(self._scope, start=start)
+        self._scope = replace(self._scope, start=self._start_by_now())
         self._found = [*found, *_of_beginnings(self._beginnings, self._options)]
         self._runs = read_runs(self._parts, chains)
         self._clock.finished("derived")
+
+    def _start_by_now(self) -> int:
+        """Where the scope begins, now that everything is read: fronts may have gone meanwhile."""
+        if not self._options.accept_retention:
+            return scope_start(self._plan, self._beginnings, self._scope.start)
+        now = scope_of(self._plan.surveys, self._files, accept_retention=True)
+        return min(now.start, self._scope.end)
 
     def judge_starts(self) -> None:
         """Whether a node would start on each. Nobody who was found anything wrong with is believed
@@ -285,15 +290,16 @@ class _Course:
 
     def _uncompared(self) -> list[Finding]:
         """Where nothing was found, who was compared with nobody: a node that knows nothing to be
-        committed yet, say, or all of them. A log that begins later may share nothing, if told."""
+        committed yet, say, or all of them. That retention is accepted makes nobody compared: one
+        whose log begins later may share nothing, and so may the one that it leaves behind."""
         if self._options.is_copy or len(self._replicas) == 1:
             return []
-        compared, lets_be = self._comparison.compared_bytes(), self._options.accept_retention
+        compared = self._comparison.compared_bytes()
         detail = "not a byte of it was compared with another's"
         return [
             Finding(Cause.ALONE, (each.replica,), 0, 0, detail=detail)
             for each in self._plan.surveys
-            if not compared[each.replica] and not (lets_be and each.end > each.retained_from)
+            if not compared[each.replica]
         ]
 
     def _report(self, findings: tuple[Finding, ...], notes: tuple[str, ...]) -> Report:

@@ -5,8 +5,9 @@ digest there. This only asks; it needs no leader and no quorum, so it works on a
 lost both. A node that doesn't answer is audited as a copy if its directory is known; if not, it is
 a silent replica, and the others are audited without it.
 
-This decides, too, who reads: this process, if the node's folder lies here and is that node's by
-its identity (every host may have a folder of that name), else the node itself, over gRPC.
+This decides, too, who reads: this process, if the node runs on this machine, and its folder is that
+node's disk by its identity (every host may have a folder of that name, and one that a node was
+moved from still has its own), else the node itself, over gRPC.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from audit.reading.membership import Answer, Membership
 from audit.reading.replica import Replica, Seat
 from dledger.credentials.tls import open_blocking_channel
 from dledger.reading.files import is_same_directory, opened, read_at
+from dledger.reading.here import is_this_machine
 from dledger.reading.survey import Position
 from dledger.terminal.tls import chosen_material
 from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
@@ -151,9 +153,12 @@ def replicas_of_group(
 def _answered(node: Answer, *, on_hosts: bool, over: Over) -> Replica:
     address, answer = node.address, node.status
     host = address.rpartition(":")[0].strip("[]") if on_hosts and over is not Over.GRPC else None
-    asks = over is Over.GRPC or (over is Over.AUTO and not on_hosts and not _lies_here(answer))
+    elsewhere = "" if on_hosts or over is Over.GRPC else _elsewhere(address, answer)
+    asks = over is Over.GRPC or (over is Over.AUTO and bool(elsewhere))
     asked_at = (answer.admin_address or address) if asks else None
     known = Replica(answer.node_id, answer.data_directory, is_member=node.is_member)
+    if over is Over.FILES and elsewhere:
+        return replace(known, silence=f"{elsewhere}; its files are read where they lie (--replica)")
     if asked_at is not None and asked_at != address and (silence := _silence(asked_at, answer)):
         return replace(known, silence=silence)
     return replace(
@@ -192,17 +197,24 @@ def _itself(answer: NodeStatus) -> tuple[str, str, bytes]:
     return answer.broker_group, answer.node_id, answer.health.disk_id
 
 
-def _lies_here(answer: NodeStatus) -> bool:
-    """Whether the node's folder can be read here and is that node's."""
-    folder = Path(answer.data_directory)
+def _elsewhere(address: str, answer: NodeStatus) -> str:
+    """Why the node's folder isn't what lies at its path here, in words; empty if it is."""
+    host, folder = address.rpartition(":")[0].strip("[]"), Path(answer.data_directory)
+    if not is_this_machine(host):
+        return f"{answer.node_id} runs on {host}, and this is another machine"
     try:
-        identity = json.loads(_content(folder / "identity.json"))
-        owner = (identity["group"], identity["node_id"])
-        return owner == (answer.broker_group, answer.node_id) and os.access(
-            folder / "commitlog", os.R_OK
-        )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return False
+        told = json.loads(_content(folder / "identity.json"))
+        owner, disk = (str(told["group"]), str(told["node_id"])), str(told.get("disk_id") or "")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return f"{folder}, where {answer.node_id} has its files, holds no node's here"
+    if owner != (answer.broker_group, answer.node_id):
+        return f"{folder} is that of {owner[1]} of broker group {owner[0]} here"
+    known = answer.health.disk_id.hex()
+    if disk and known and disk != known:
+        return f"{folder} is on disk {disk} here, and {answer.node_id} runs on disk {known}"
+    if not os.access(folder / "commitlog", os.R_OK):
+        return f"{folder / 'commitlog'} can't be read here"
+    return ""
 
 
 def ask(addresses: Sequence[str]) -> dict[str, NodeStatus]:

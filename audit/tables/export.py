@@ -18,7 +18,7 @@ from audit.reading.survey import check_reaches, check_topics, committed_log
 from audit.tables.mark import Choice, Mark, Queue
 from audit.tables.steps import Step, steps
 from dledger.reading.decode import COLUMNS, LeftOut, Wanted, read_records
-from dledger.reading.lifetimes import readable
+from dledger.reading.lifetimes import followed
 from dledger.reading.survey import Survey
 
 if TYPE_CHECKING:
@@ -91,11 +91,13 @@ def export_to_table(
         LogDamaged: the replica's log is; what was before that is in the table.
     """
     topics, includes_deleted = choice
-    log, left_out = readable(committed_log(replica), includes_deleted=includes_deleted)
+    lifetimes = followed(whole := committed_log(replica))
+    log, left_out = lifetimes.cut(whole), lifetimes.left_out(includes_deleted=includes_deleted)
     check_topics(log, topics)
     wanted = Choice(log.broker_group or "", topics, includes_deleted)
     mark = table.opened(wanted)
     start = _start(log, table.name, mark, accept_retention=accept_retention)
+    lifetimes.check_from(start)
     digest = mark.digest if mark is not None and mark.position == start else None
     if digest is None and log.start is not None:  # where the log begins: behind what is gone
         digest = log.start.digest

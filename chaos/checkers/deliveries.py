@@ -155,6 +155,23 @@ def find_delivery_anomalies(group: Group, stored: Mapping[str, Place]) -> list[A
     return found
 
 
+def without_evidence(group: Group) -> list[str]:
+    """Rules that had nothing to go by in a group whose members were at work, with the reason: that
+    they found nothing says nothing."""
+    last_us = max((each.begun_us for each in group.handlings), default=None)
+    if last_us is None:
+        return []
+    found = []
+    if not any(told.offset and told.at_us < last_us for told in group.told):
+        found.append("handled-after-commit: nobody was told of a commit while members were at work")
+    if group.style is Style.SINGLY:
+        if not any(each.settled_us is not None for each in group.handlings):
+            found.append("handled-after-ack: no acknowledgement was answered")
+        if not group.troubles.hidden_us:
+            found.append("given-while-hidden: clocks were changed")
+    return found
+
+
 def count(group: Group) -> Counts:
     """How often."""
     done: set[str] = set()

@@ -2,7 +2,9 @@
 told? They are the product's commands, on the directories of the stopped nodes.
 
 A delivery audit knows by itself where queues begin in a log that begins later: by the state that
-the log begins with, and not by what nodes have told their clients.
+the log begins with, and not by what nodes have told their clients. A run of whose messages old ones
+go can't do without: its last reading begins where nodes say that queues begin, so that a node which
+says too much would be excused all that it has lost there.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ GROUP_FOLDER: Final = "group"
 HISTORY_FILE: Final = "history.jsonl"
 AUDIT_TIMEOUT_S: Final = 3_600.0
 SHOWN_LINES: Final = 3
+DEFAULT_ENGINE: Final = "local"
 
 
 def audits(directory: Path, *, retains_all: bool) -> list[list[str]]:
@@ -32,6 +35,17 @@ def audits(directory: Path, *, retains_all: bool) -> list[list[str]]:
         ["audit", "replicas", *replicas, *accepted],
         ["audit", "delivery", "--history", history, *replicas],
     ]
+
+
+def chosen_audits(
+    directory: Path, engine: str | None, *, retains_all: bool
+) -> tuple[list[list[str]], str]:
+    """The audits of a run, and on what: all of them where an engine is asked for; else none, but of
+    deliveries where old messages go."""
+    if engine is not None:
+        return audits(directory, retains_all=retains_all), engine
+    found = [] if retains_all else audits(directory, retains_all=False)
+    return [words for words in found if words[:2] == ["audit", "delivery"]], DEFAULT_ENGINE
 
 
 def audited(commands: Sequence[Sequence[str]], engine: str) -> tuple[list[str], list[str]]:

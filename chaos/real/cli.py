@@ -27,7 +27,7 @@ from rich.console import Console
 from broker.local_group import LocalGroup, PortInUse
 from chaos.checkers.history import History, read_history
 from chaos.errors import OutputInTheWay, RunBroken
-from chaos.real.audited import GROUP_FOLDER, HISTORY_FILE, audited, audits
+from chaos.real.audited import GROUP_FOLDER, HISTORY_FILE, audited, audits, chosen_audits
 from chaos.real.crew import BOOKS_FOLDER, CREW_FILE, Deliveries, read_deliveries
 from chaos.real.deliveries import check_deliveries, faults_of
 from chaos.real.finished import Finished, RunOptions
@@ -110,7 +110,10 @@ def run(
     ] = Flush.SYNC,
     audit: Annotated[
         Engine | None,
-        typer.Option(help="Audit what the nodes leave on this engine.", show_default="no audit"),
+        typer.Option(
+            help="Audit what the nodes leave on this engine.",
+            show_default="none; where old messages go, deliveries on local",
+        ),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the nodes' data.")] = False,
     as_json: JsonOption = False,
@@ -132,10 +135,11 @@ def run(
         options = replace(options, base_port=base_port, flush=flush.value)
         say.print(_replay(options, scenario), markup=False, soft_wrap=True)
         finished = _perform(options, say)
-        if audit is not None:
-            say.print(f"auditing on {audit.value}", markup=False)
-            commands = audits(directory, retains_all=options.retained is Retained.ALL)
-            problems, remarks = audited(commands, audit.value)
+        retains_all = options.retained is Retained.ALL
+        commands, engine = chosen_audits(directory, audit, retains_all=retains_all)
+        if commands:
+            say.print(f"auditing on {engine}", markup=False)
+            problems, remarks = audited(commands, engine)
             finished.problems += problems
             finished.remarks += remarks
     facts = report_facts(finished)
@@ -224,6 +228,7 @@ def report(
             )
             anomalies, undecided = anomalies + delivered.anomalies, undecided + delivered.undecided
             facts["deliveries"] = delivered.facts
+            verdict.remarks.extend(delivered.remarks)
         facts |= anomaly_facts(anomalies)
         facts["remarks"] += [each for each in verdict.remarks if each not in facts["remarks"]]
         facts["undecided"] = undecided

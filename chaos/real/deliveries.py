@@ -19,6 +19,7 @@ from chaos.checkers.deliveries import (
     count,
     find_delivery_anomalies,
     takeover_us,
+    without_evidence,
 )
 from chaos.checkers.history import History, Poll
 from chaos.real.crew import Death, Deliveries
@@ -36,6 +37,7 @@ class Delivered:
 
     anomalies: list[Anomaly] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -76,6 +78,7 @@ def check_deliveries(
     else:
         for group in deliveries.groups:
             found.anomalies += find_delivery_anomalies(group, stored)
+            found.remarks += [f"not checked in {group.name}: {x}" for x in without_evidence(group)]
     found.facts = {
         "groups": [_facts(group, deliveries.deaths, stored) for group in deliveries.groups]
     }

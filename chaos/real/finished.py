@@ -128,6 +128,7 @@ def check(finished: Finished) -> None:
         delivered = check_deliveries(deliveries, history, queues, faults, may_lose=bool(cuts))
         finished.anomalies += delivered.anomalies
         finished.undecided += delivered.undecided
+        finished.remarks += delivered.remarks
         finished.deliveries = delivered.facts
     _check_tested(finished)
 

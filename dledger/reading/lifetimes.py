@@ -6,27 +6,27 @@ little later; nothing behind the first of which it hasn't is read yet (ADR 54). 
 headers of the whole log, once, and the commands in it; it goes on from where it was. Judged by the
 log alone and not by the folders of ConsumeQueues, which are derived and may be gone for other
 reasons. Only drivers need it: commands are protobuf, which executors may do without.
+
+Damage ends what can be followed, as a command may be in it. Who reads messages from there on, or
+from before, meets it; who begins behind it wouldn't, and is refused (`check_from`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from dledger.reading.chunks import LogRange
+from dledger.reading.commands import Known, followed_frames, follows
 from dledger.reading.compound import commands_in
 from dledger.reading.decode import Ended, LeftOut
-from dledger.reading.entry import HEADER_SIZE, EntryHeader, EntryKind, parse_header, verify_frame
-from dledger.reading.files import opened, read_at
+from dledger.reading.entry import EntryHeader
+from dledger.reading.errors import EntryDamaged
 from dledger.reading.ranges import log_ranges
 from dledger.reading.survey import Survey
 from dledger.records.errors import InvalidFrame
 from dledger.wire.commands_pb2 import Command, SettleUnitsCommand
-
-_WINDOW_BYTES: Final = 1 << 20
 
 
 class Lifetimes:
@@ -37,7 +37,8 @@ class Lifetimes:
     """
 
     def __init__(self, start: int) -> None:
-        self._at = start
+        self._known = Known(start)
+        self._damage: EntryDamaged | None = None  # behind which nothing is known
         self._is_whole = start == 0
         self._living: dict[str, int] = {}  # the index of the entry that created it
         self._ended: list[tuple[str, int, int]] = []
@@ -49,22 +50,34 @@ class Lifetimes:
         return tuple(self._ended)
 
     def follow(self, log: Survey) -> None:
-        """What is committed now is taken into account.
+        """What is committed now is taken into account, as far as no damage is in the way.
 
         Raises:
-            LogDamaged: a segment of it is missing. Damage within one is passed over here: whoever
-                reads its messages finds it.
+            LogDamaged: a segment of it is missing.
         """
-        for part in log_ranges(log, self._at, max(log.settled, self._at)):
-            for header, frame in command_frames(part):
-                if header.is_compound and header.record_count:
-                    self._unsettled.append((header.index, header.physical_offset))
-                try:
-                    for body in commands_in(header, frame):
-                        self._apply(header.index, body)
-                except InvalidFrame:  # Void on every node, with all that is in it.
-                    self._unsettled = [u for u in self._unsettled if u[0] != header.index]
-        self._at = max(log.settled, self._at)
+        if log.retained_from > self._known.at:
+            self._go_on_at(log.retained_from)
+        for part in log_ranges(log, self._known.at, max(log.settled, self._known.at)):
+            if self._damage is not None and part.start > self._known.at:
+                if not follows(part, self._known):
+                    return
+                self._known.at = part.start  # It was no entry that was damaged, but a filler.
+            self._damage = None
+            try:
+                self._follow_part(part)
+            except InvalidFrame as error:
+                place, wanted = self._known.at - part.base, f"{error.field} {error.expected}"
+                wanted = f"intact entries from there on, with {wanted}"
+                self._damage = EntryDamaged(part.path, place, wanted, error.found)
+
+    def check_from(self, start: int) -> None:
+        """All that tells which messages from the physical offset `start` on are none was read.
+
+        Raises:
+            LogDamaged: damage lies before that, in which it may be told.
+        """
+        if self._damage is not None and self._known.at < start:
+            raise self._damage
 
     def left_out(self, *, includes_deleted: bool = False) -> LeftOut:
         """What is no message, as far as the log was followed."""
@@ -72,10 +85,37 @@ class Lifetimes:
 
     def cut(self, log: Survey) -> Survey:
         """The log up to where it says of every unit whether it was refused (ADR 54): all of it but
-        for a moment."""
+        for a moment.
+
+        Raises:
+            LogDamaged: what would say so may be in what is damaged.
+        """
         if not self._unsettled:
             return log
+        if self._damage is not None:
+            raise self._damage
         return replace(log, settled=min(log.settled, self._unsettled[0][1]))
+
+    def _go_on_at(self, start: int) -> None:
+        """The log begins here by now, and what was before was never read."""
+        self._known, self._damage, self._is_whole = Known(start), None, False
+        self._unsettled = [each for each in self._unsettled if each[1] >= start]
+
+    def _follow_part(self, part: LogRange) -> None:
+        """Raises: InvalidFrame: it is damaged."""
+        for header, frame in followed_frames(part, self._known):
+            if header.is_compound and header.record_count:
+                self._unsettled.append((header.index, header.physical_offset))
+            self._apply_all(header, frame)
+
+    def _apply_all(self, header: EntryHeader, frame: bytes) -> None:
+        """The commands of an entry, which is void on every node, with all that is in it, if any of
+        it can't be read."""
+        try:
+            for body in commands_in(header, frame):
+                self._apply(header.index, body)
+        except InvalidFrame:
+            self._unsettled = [u for u in self._unsettled if u[0] != header.index]
 
     def _settle(self, said: SettleUnitsCommand) -> None:
         self._unsettled = [each for each in self._unsettled if each[0] > said.through]
@@ -105,34 +145,26 @@ class Lifetimes:
             self._ended.append((name, created, index))
 
 
-def readable(log: Survey, *, includes_deleted: bool = False) -> tuple[Survey, LeftOut]:
-    """The log as far as its messages can be told from what is none, and what is none in it.
-
-    Args:
-        includes_deleted: messages of topics that have been deleted by now are wanted, too.
+def followed(log: Survey) -> Lifetimes:
+    """The whole log, followed.
 
     Raises:
         LogDamaged: a segment is missing.
     """
     lifetimes = Lifetimes(log.retained_from)
     lifetimes.follow(log)
+    return lifetimes
+
+
+def readable(log: Survey, *, includes_deleted: bool = False) -> tuple[Survey, LeftOut]:
+    """The log as far as its messages can be told from what is none, and what is none in it; for
+    those that read all of it, and so meet whatever is damaged.
+
+    Args:
+        includes_deleted: messages of topics that have been deleted by now are wanted, too.
+
+    Raises:
+        LogDamaged: a segment is missing, or what would tell them apart is damaged.
+    """
+    lifetimes = followed(log)
     return lifetimes.cut(log), lifetimes.left_out(includes_deleted=includes_deleted)
-
-
-def command_frames(part: LogRange) -> Iterator[tuple[EntryHeader, bytes]]:
-    """The entries of a range that hold commands or units, intact ones."""
-    with opened(part.path) as descriptor:
-        at = part.start - part.base
-        window, window_at = b"", 0
-        while at + HEADER_SIZE <= part.end - part.base:
-            if not window_at <= at <= window_at + len(window) - HEADER_SIZE:
-                window, window_at = read_at(descriptor, _WINDOW_BYTES, at), at
-            try:
-                header = parse_header(window, at - window_at)
-                if header.kind == EntryKind.COMMAND or header.is_compound:
-                    frame = read_at(descriptor, header.total_size, at)
-                    verify_frame(frame, 0, None)
-                    yield header, frame
-            except InvalidFrame:  # A filler, or damage.
-                return
-            at += header.total_size

@@ -183,10 +183,12 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         whole, place = self._log(), Place.of(start)
         check_same_log(whole, place)
         self._check_reaches(whole, place.offset)
-        log = self._followed(whole).cut(whole)
+        lifetimes = self._followed(whole)
+        log = lifetimes.cut(whole)
         if self._target is not None:
             log = replace(log, settled=min(log.settled, self._target))
         at = self._next(log, place.offset)
+        lifetimes.check_from(at)
         match limit:
             case ReadMaxBytes(max_bytes):
                 end = entry_end_after(log, at, max_bytes)
@@ -230,7 +232,9 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = self._log()
         self._check_planned(log, begin, until)
         parts = log_ranges(log, self._next(log, begin.offset), until.offset)
-        left_out = self._followed(log).left_out(includes_deleted=not self._leaves_out_deleted)
+        lifetimes = self._followed(log)
+        lifetimes.check_from(max(begin.offset, log.retained_from))
+        left_out = lifetimes.left_out(includes_deleted=not self._leaves_out_deleted)
         return [InputPartition(([part], left_out)) for part in parts]
 
     def _check_planned(self, log: Survey, begin: Place, until: Place) -> None:

@@ -15,7 +15,7 @@ from audit.delivery.history import sizes_of
 from audit.engines.engine import Engine, LocalEngine
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
-from chaos.checkers.history import Delete, Send
+from chaos.checkers.history import Send
 from dledger.history import Outcome
 from tests.audit.test_delivery import log_of, told, written
 from tests.chaos.histories import Story
@@ -91,10 +91,8 @@ def test_a_line_that_was_begun_before_is_of_after(tmp_path: Path, at: int) -> No
     assert (report.verdict, told(report)) == ("delivered", [])
 
 
-def test_what_was_refused_or_deleted_afterwards_still_counts(
-    tmp_path: Path, engine: Engine
-) -> None:
-    """A refusal is for good, whenever it was told; a deletion may have happened in between."""
+def test_what_was_refused_afterwards_still_counts(tmp_path: Path, engine: Engine) -> None:
+    """A refusal is for good, whenever it was told."""
     story = Story()
     before(story)
     size = Path(written(tmp_path, story)).stat().st_size
@@ -102,11 +100,6 @@ def test_what_was_refused_or_deleted_afterwards_still_counts(
     path = written(tmp_path, story)
     report = audit_delivery([log_of(tmp_path, "a", "x")], [path], engine, ends=(size,))
     assert told(report) == [("phantom", 1, "x")]
-    story.do("p", Delete("t"))
-    path = written(tmp_path, story)
-    report = audit_delivery([log_of(tmp_path / "two", "a", "x")], [path], engine, ends=(size,))
-    assert told(report) == []
-    assert any("topic t was deleted" in note for note in report.notes)
 
 
 def test_command_looks_at_histories_before_it_asks_nodes(

@@ -14,7 +14,7 @@ from audit.contents.stats import sum_log
 from audit.delivery.check import audit_delivery
 from audit.engines import placed
 from audit.engines.engine import LocalEngine
-from audit.engines.placed import PlacedEngine, is_this_machine
+from audit.engines.placed import PlacedEngine
 from audit.engines.spark import names_of
 from audit.errors import NotBesideFiles, UsageMistake
 from audit.proof.findings import Cause, Verdict
@@ -22,7 +22,8 @@ from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Report
 from audit.reading.replica import Replica
 from dledger.outcome import ExitCode
-from dledger.reading import files
+from dledger.reading import files, here
+from dledger.reading.here import is_this_machine
 from tests.audit.replicas import BLOCK, ReplicaSet
 from tests.audit.test_scope import zero_units
 from tests.audit.test_table import expected_rows
@@ -239,8 +240,8 @@ def test_an_address_that_may_be_had_for_others_is_not_its_own(
     """Where `ip_nonlocal_bind` is set, as beside floating addresses, any one can be bound."""
     allowed = tmp_path / "ip_nonlocal_bind"
     allowed.write_text("1\n")
-    monkeypatch.setattr(placed, "NONLOCAL", dict.fromkeys(placed.NONLOCAL, str(allowed)))
-    monkeypatch.setattr(placed, "_can_be_bound", lambda family, address: True)
+    monkeypatch.setattr(here, "NONLOCAL", dict.fromkeys(here.NONLOCAL, str(allowed)))
+    monkeypatch.setattr(here, "_can_be_bound", lambda family, address: True)
     assert is_this_machine(host) is is_it
 
 

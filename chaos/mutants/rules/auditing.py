@@ -11,6 +11,30 @@ _PLACED = ("tests/audit/test_placed.py",)
 
 AUDITING = (
     Mutant(
+        "disks-left-behind-are-the-nodes",
+        "audit/reading/live.py",
+        "    if disk and known and disk != known:\n",
+        "    if False:\n",
+        masked="nothing audits while a group is simulated",
+        tests=("tests/audit/test_whose_directory.py",),
+    ),
+    Mutant(
+        "paths-of-other-machines-are-here",
+        "audit/reading/live.py",
+        "    if not is_this_machine(host):\n",
+        "    if False:\n",
+        masked="nothing audits while a group is simulated",
+        tests=("tests/audit/test_whose_directory.py",),
+    ),
+    Mutant(
+        "only-files-is-whatever-lies-there",
+        "audit/reading/live.py",
+        "    if over is Over.FILES and elsewhere:\n",
+        "    if False:\n",
+        masked="nothing audits while a group is simulated",
+        tests=("tests/audit/test_whose_directory.py",),
+    ),
+    Mutant(
         "task-reads-wherever-it-is",
         "audit/engines/placed.py",
         "    if not _is_wanted(placed, here):\n",
@@ -44,7 +68,7 @@ AUDITING = (
     ),
     Mutant(
         "address-that-can-be-bound-is-its-own",
-        "audit/engines/placed.py",
+        "dledger/reading/here.py",
         "    return not _any_can_be_bound(family) or _is_spoken_from(family, address)\n",
         "    return True\n",
         masked=_READS_ONLY,

@@ -6,10 +6,28 @@ from chaos.mutants.mutant import Mutant
 
 _READS_ONLY = "nothing audits while a group is simulated"
 _APART = ("tests/audit/test_beginnings.py",)
+_ACCEPTED = ("tests/audit/test_accepted_retention.py",)
 _DELETIONS = ("tests/audit/test_deletions.py",)
 _ANY = ("tests/audit/test_any_change.py",)
 
 BEGINNINGS = (
+    Mutant(
+        "accepted-retention-excuses-whom-nobody-was-compared-with",
+        "audit/proof/replicas.py",
+        "            if not compared[each.replica]\n",
+        "            if not compared[each.replica]\n"
+        "            and not (self._options.accept_retention and each.end > each.retained_from)\n",
+        masked=_READS_ONLY,
+        tests=_ACCEPTED,
+    ),
+    Mutant(
+        "accepted-retention-begins-where-it-was",
+        "audit/proof/replicas.py",
+        "        return min(now.start, self._scope.end)\n",
+        "        return self._scope.start\n",
+        masked=_READS_ONLY,
+        tests=_ACCEPTED,
+    ),
     Mutant(
         "log-begins-where-its-files-do",
         "dledger/reading/survey.py",

@@ -10,9 +10,92 @@ _CLAIMS = ("tests/audit/test_delivery_claims.py",)
 _TAIL = ("tests/audit/test_delivery_tail.py",)
 _BOOKS = ("tests/chaos_real/test_books.py",)
 _CHECKS_ONLY = "it is the checker that is broken"
+_WHOSE = ("tests/audit/test_whose_log.py",)
+_DELETIONS = ("tests/audit/test_delivery_deletions.py",)
 _POLLS = ("tests/audit/test_delivery_polls.py",)
 
 DELIVERY_AUDITS = (
+    Mutant(
+        "what-has-expired-was-there-once",
+        "audit/delivery/judge.py",
+        "            if places:  # Beside the one that retention took away.\n",
+        "            if False:\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_delivery_expired.py",),
+    ),
+    Mutant(
+        "deletions-behind-the-end-excuse-losses",
+        "audit/delivery/history.py",
+        '    if is_later and event.outcome is None and event.action == "delete":\n',
+        "    if False:\n",
+        masked=_READS_ONLY,
+        tests=_DELETIONS,
+    ),
+    Mutant(
+        "deletions-that-the-log-has-are-behind-it",
+        "audit/delivery/history.py",
+        "        self.deleted |= self.deleted_later & ended\n",
+        "        pass\n",
+        masked=_READS_ONLY,
+        tests=_DELETIONS,
+    ),
+    Mutant(
+        "topics-that-the-first-share-saw-deleted",
+        "audit/delivery/check.py",
+        "    deleted = sorted({topic for each in judged for topic in each.deleted})\n",
+        "    deleted = sorted({topic for each in judged[:1] for topic in each.deleted[:1]})\n",
+        masked=_READS_ONLY,
+        tests=_DELETIONS,
+    ),
+    Mutant(
+        "the-longest-log-is-the-groups",
+        "audit/delivery/witness.py",
+        "    if own := [each for each in found if each[0] is leader]:\n        return own[0]\n"
+        "    return _vouched(found, leader, leader.position)\n",
+        "    return max(found, key=_reach)\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
+        "who-is-out-of-service-is-a-witness",
+        "audit/delivery/witness.py",
+        "    wanted = [each for each in replicas if not not_the_groups(each)]\n",
+        "    wanted = list(replicas)\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
+        "logs-that-differ-are-not-compared",
+        "audit/delivery/witness.py",
+        "        if None not in (ours, theirs) and ours != theirs:\n",
+        "        if False:\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
+        "a-log-elsewhere-is-vouched-for-by-nobody",
+        "audit/delivery/witness.py",
+        "if digest_at(each[1], said.committed) == said.digest]:\n",
+        "if each[1].settled >= said.committed]:\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
+        "marks-in-directories-are-overlooked",
+        "audit/reading/service.py",
+        '    return "" if found is None else',
+        '    return "" if True else',
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
+        "exports-read-who-is-out-of-service",
+        "audit/commands/data.py",
+        "    sound = [each for each in replicas if not wrong[each.id]]\n",
+        "    sound = list(replicas)\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
     Mutant(
         "told-after-the-end-was-before-it",
         "audit/delivery/history.py",

@@ -8,9 +8,42 @@ from chaos.mutants.mutant import Mutant
 _READS_ONLY = "nothing is exported while a group is simulated"
 _TABLES = ("tests/audit/test_tables.py",)
 _STREAM = ("tests/audit/test_stream.py",)
+_BEFORE = ("tests/audit/test_damage_before.py",)
 _OBJECTS = ("tests/audit/test_objects.py",)
 
 TABLES = (
+    Mutant(
+        "commands-behind-damage-are-none",
+        "dledger/reading/lifetimes.py",
+        "        if self._damage is not None and self._known.at < start:\n",
+        "        if False and self._damage is not None:\n",
+        masked=_READS_ONLY,
+        tests=_BEFORE,
+    ),
+    Mutant(
+        "kinds-are-believed-unread",
+        "dledger/reading/commands.py",
+        "            if not window.is_batch(at, header):\n",
+        "            if header.kind == EntryKind.COMMAND or header.is_compound:\n",
+        masked=_READS_ONLY,
+        tests=_BEFORE,
+    ),
+    Mutant(
+        "units-before-damage-end-the-log",
+        "dledger/reading/lifetimes.py",
+        "        if self._damage is not None:\n            raise self._damage\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_BEFORE,
+    ),
+    Mutant(
+        "exports-begin-behind-damage",
+        "audit/contents/export.py",
+        "        lifetimes.check_from(begin.offset)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_BEFORE,
+    ),
     Mutant(
         "iceberg-append-that-lost-is-repeated",
         "audit/tables/iceberg.py",

@@ -9,6 +9,30 @@ _KILLS = ("tests/chaos/test_mutants.py::test_a_seed_that_fails_without_a_defect_
 
 VERDICTS = (
     Mutant(
+        "rules-without-evidence-are-not-told",
+        "chaos/real/deliveries.py",
+        "            found.remarks += [",
+        "            _ = [",
+        masked=_BELIEVED,
+        tests=("tests/chaos_real/test_no_evidence.py",),
+    ),
+    Mutant(
+        "commits-told-at-the-end-are-evidence",
+        "chaos/checkers/deliveries.py",
+        "    if not any(told.offset and told.at_us < last_us for told in group.told):\n",
+        "    if not group.told:\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos_real/test_no_evidence.py",),
+    ),
+    Mutant(
+        "old-messages-go-unaudited-unless-asked-for",
+        "chaos/real/audited.py",
+        "    found = [] if retains_all else audits(directory, retains_all=False)\n",
+        "    found: list[list[str]] = []\n",
+        masked="real runs end with audits, and simulated ones with checks of their own",
+        tests=("tests/chaos_real/test_chosen_audits.py",),
+    ),
+    Mutant(
         "years-end-without-a-delivery-audit",
         "chaos/real/audited.py",
         '    accepted = [] if retains_all else ["--accept-retention"]\n',

@@ -1,0 +1,140 @@
+"""Whose log histories are held against: one that is shown to be the group's.
+
+The log that is committed furthest needn't be. A member that was given up, or parted from the
+others, may have the longest of all; what it acknowledged, and the group has lost, is in it. So
+where a leader is known, its log is read, or one that has the leader's running digest where the
+leader is committed: every entry carries the digest of all before it. Where none is known, logs that
+differ are nobody's word.
+
+    out of service, or no member        ─▶ never read
+    a leader is known                   ─▶ its log; else one that agrees with it; else one of a
+                                           member that answers and is behind it: the tail is open
+    none is                             ─▶ the one committed furthest, if all agree with it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from audit.delivery.tail import leader_among
+from audit.errors import NotTheGroups, UsageMistake
+from audit.reading.replica import Replica
+from audit.reading.service import not_the_groups
+from audit.reading.survey import committed_log
+from dledger.reading.errors import LogDamaged, NoAnswer
+from dledger.reading.places import first_place, place_behind
+from dledger.reading.survey import Position, Survey
+
+Witness = tuple[Replica, Survey]
+
+
+def witness_among(replicas: Sequence[Replica]) -> Witness:
+    """The replica whose log is the group's, and that log.
+
+    Raises:
+        UsageMistake: none of them holds a log.
+        NoAnswer: none of them can be read.
+        LogDamaged: none that can be read to its end.
+        NotTheGroups: of those that can be read, none is shown to be the group's.
+    """
+    wanted = [each for each in replicas if not not_the_groups(each)]
+    if replicas and not wanted:
+        raise NotTheGroups(passed_over(replicas))
+    found, leader = _readable(wanted), leader_among(replicas)
+    if leader is None or leader.position is None:
+        return _undisputed(found)
+    if own := [each for each in found if each[0] is leader]:
+        return own[0]
+    return _vouched(found, leader, leader.position)
+
+
+def passed_over(replicas: Sequence[Replica]) -> list[str]:
+    """Why some logs aren't read though they may be longer, in words."""
+    reasons = ((each, not_the_groups(each)) for each in replicas)
+    return [f"the log of {each.id} was not read: {why}" for each, why in reasons if why]
+
+
+def _readable(replicas: Sequence[Replica]) -> list[Witness]:
+    """Those of which the committed log can be read; at least one."""
+    found: list[Witness] = []
+    reasons: list[str] = []
+    worst: NoAnswer | LogDamaged | None = None
+    for replica in replicas:
+        try:
+            found.append((replica, committed_log(replica)))
+        except UsageMistake as error:
+            reasons.append(str(error))
+        except NoAnswer as error:
+            worst = worst or error
+        except LogDamaged as error:
+            worst = error
+    if not found and worst is not None:
+        raise worst
+    if not found:
+        raise UsageMistake("; ".join(reasons) or "no replica is given")
+    return found
+
+
+def _undisputed(found: Sequence[Witness]) -> Witness:
+    """The one committed furthest, where the others have nothing else.
+
+    Raises:
+        NotTheGroups: one has.
+    """
+    furthest = max(found, key=_reach)
+    for replica, log in found:
+        place = log.settled
+        ours, theirs = digest_at(furthest[1], place), digest_at(log, place)
+        if None not in (ours, theirs) and ours != theirs:
+            raise NotTheGroups(
+                [
+                    f"{furthest[0].id} and {replica.id} hold different logs up to byte {place}, "
+                    "and no leader was asked which is the group's: ask again when there is one, "
+                    "or name one of them (--replica)"
+                ]
+            )
+    return furthest
+
+
+def _vouched(found: Sequence[Witness], leader: Replica, said: Position) -> Witness:
+    """One that has the leader's log as far as that is committed; or is behind, and its member.
+
+    Raises:
+        NotTheGroups: there is none.
+    """
+    if agreeing := [each for each in found if digest_at(each[1], said.committed) == said.digest]:
+        return max(agreeing, key=_reach)
+    behind = [
+        (replica, log)
+        for replica, log in found
+        if replica.position is not None and log.settled < said.committed
+    ]
+    if behind:
+        return max(behind, key=_reach)
+    raise NotTheGroups(
+        [
+            f"{replica.id} holds another log than {leader.id}, which leads and can't be read here, "
+            f"or nothing shows that it doesn't: up to byte {said.committed} its digest is "
+            f"{_shown(digest_at(log, said.committed))}, that of {leader.id} {said.digest:016x}"
+            for replica, log in found
+        ]
+    )
+
+
+def digest_at(log: Survey, place: int) -> int | None:
+    """The running digest of all that lies before the physical offset `place`; None where the log
+    doesn't reach there, begins behind it, or is damaged."""
+    if not log.retained_from <= place <= log.settled:
+        return None
+    try:
+        return place_behind(log, first_place(log), place).digest
+    except OSError:
+        return None
+
+
+def _reach(each: Witness) -> tuple[int, bool]:
+    return each[1].settled, each[0].position is not None
+
+
+def _shown(digest: int | None) -> str:
+    return "unknown" if digest is None else f"{digest:016x}"
