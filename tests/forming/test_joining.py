@@ -151,8 +151,8 @@ def test_what_was_undone_as_the_leader_answered_is_told_too() -> None:
 @pytest.mark.parametrize(("now", "told"), [("n2", "n2 is preferred"), ("", "nobody is preferred")])
 def test_who_is_preferred_may_be_another_ones_wish_by_now(now: str, told: str) -> None:
     def known(_address: str, count: int) -> cpb.Members:
-        heard = members(9 if count > 1 else 8, n3="voter")
-        heard.preferred = now if count > 1 else "n1"
+        heard = members(9 if count > 1 else 8, n3="voter", committed=count > 1)
+        heard.preferred = now if count > 1 else "n3"
         return heard
 
     taken = members(8, n3="voter", committed=False)
