@@ -56,12 +56,17 @@ def flip(disk: SimulatedDisk, index: int, bit: int) -> None:
     disk.bytes_of(OLD)[(index - 1) * FRAME + bit // 8] ^= 0x80 >> bit % 8
 
 
+def check_found(log: CommitLog, index: int) -> None:
+    """That entry is found, by its number and by its place."""
+    place = (index - 1) * FRAME
+    assert log.position_of(index) == place
+    assert log.index_at(place) == log.index_at(place + FRAME - 1) == index
+
+
 def check_all(log: CommitLog) -> None:
-    """Every entry is found, by its number and by its place."""
+    """Every entry is found, and can be read."""
     for index in range(1, IN_OLD + 1):
-        place = (index - 1) * FRAME
-        assert log.position_of(index) == place
-        assert log.index_at(place) == log.index_at(place + FRAME - 1) == index
+        check_found(log, index)
         assert len(log.read(index, index)) == FRAME
 
 
@@ -82,6 +87,7 @@ def test_wrong_size_leads_nobody_astray(index: int, bit: int, looked_at: list[in
     try:
         for each in looked_at:
             try:
+                check_found(log, each)
                 assert log.read(each, each)[HEADER_SIZE:] == body_of(each)
             except CorruptionFound as error:
                 damage = log.damages.locate(error.file, error.offset)
@@ -93,23 +99,47 @@ def test_wrong_size_leads_nobody_astray(index: int, bit: int, looked_at: list[in
     check_all(log)
 
 
-def test_what_a_body_says_of_entries_is_forgotten_once_the_place_is_sound() -> None:
-    """Whoever chooses a body can write into it what looks like the next entry, at its place and
-    with its number. A size that has rotted may lead there, and whoever has been there must not go
-    there again once it is put right."""
-    liar, inside = 20, 512
-    rest = bytes(FRAME - inside - HEADER_SIZE + FRAME)
-    place = (liar - 1) * FRAME + inside
-    head, _ = build_frame(EntryKind.COMMAND, liar + 1, 1, place, 0, 0, rest, 0)
-    body = bytes(inside - HEADER_SIZE) + head
-    made = old_log(body + bytes(FRAME - HEADER_SIZE - len(body)), liar)
-    log, whole = made.log, bytes(made.disk.bytes_of(OLD))
-    made.disk.bytes_of(OLD)[place - inside : place - inside + 4] = inside.to_bytes(4, "big")
+LIAR, INSIDE = 20, 512  # the entry whose body looks like another one, and from which byte on
+
+
+def misled_log(claimed_index: int) -> tuple[LogUnderTest, bytes]:
+    """A log in which a size has rotted and leads into its entry's own body, to what looks like an
+    entry of that index, at that very place, with the right one behind it; and the file as it
+    was."""
+    place = (LIAR - 1) * FRAME + INSIDE
+    rest = bytes(2 * FRAME - INSIDE - HEADER_SIZE)
+    head, _ = build_frame(EntryKind.COMMAND, claimed_index, 1, place, 0, 0, rest, 0)
+    body = bytes(INSIDE - HEADER_SIZE) + head
+    made = old_log(body + bytes(FRAME - HEADER_SIZE - len(body)), LIAR)
+    content = made.disk.bytes_of(OLD)
+    whole = bytes(content)
+    content[place - INSIDE : place - INSIDE + 4] = INSIDE.to_bytes(4, "big")
+    return made, whole
+
+
+@pytest.mark.parametrize("claimed_index", [LIAR, LIAR + 2])
+def test_what_looks_like_another_entry_is_none(claimed_index: int) -> None:
+    """Also where the walk goes on from it as if nothing had been."""
+    made, whole = misled_log(claimed_index)
     with pytest.raises(CorruptionFound) as found:
-        log.read(liar + 1, liar + 1)
+        made.log.position_of(LIAR + 1)
+    damage = made.log.damages.locate(found.value.file, found.value.offset)
+    assert damage is not None
+    assert damage.first_index == LIAR
+    made.disk.bytes_of(OLD)[:] = whole
+    check_all(made.log)
+
+
+def test_what_a_body_says_of_entries_is_forgotten_once_the_place_is_sound() -> None:
+    """Whoever chooses a body can write into it what looks like the next entry, with its number, and
+    nothing tells it from that without its CRC. Whoever has been there must not go there again."""
+    made, whole = misled_log(LIAR + 1)
+    log = made.log
+    with pytest.raises(CorruptionFound) as found:
+        log.read(LIAR + 1, LIAR + 1)
     damage = log.damages.locate(found.value.file, found.value.offset)
     assert damage is not None
-    assert damage.first_index == liar
+    assert damage.first_index == LIAR
     made.disk.bytes_of(OLD)[:] = whole
     assert log.damages.locate(found.value.file, found.value.offset) is None
     check_all(log)
