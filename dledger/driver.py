@@ -449,12 +449,14 @@ class RaftDriver(Generic[H]):
         skip = held_of(self._core, headers)
         new = headers[skip:]
         blob = memoryview(frames)[sum(header.total_size for header in headers[:skip]) :]
-        if not self._room.takes_frames(new, blob):
-            # Not acknowledged, so the leader sends it again: space may have come back by then.
-            self._refused_for_space += 1
-            return
+        # What isn't to be appended needs no room: its answer tells the leader where the logs part,
+        # or that its time is over, and no disk is so full that nobody should hear that.
         if new and is_to_be_appended(self._core, message, new):
             try:
+                if not self._room.takes_frames(new, blob):
+                    # Nothing is cut either. Space may have come back when it is sent again.
+                    self._refused_for_space += 1
+                    return
                 check_continuity(self._ports.log, message, new, blob)
             except Exception as error:
                 if self._ports.is_mended(error):

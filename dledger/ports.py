@@ -68,6 +68,11 @@ class ReplicatedLog(Protocol[Header]):
         """Whether that many bytes can be appended without waiting for space."""
         ...
 
+    def has_room_behind(self, index: int, frame_bytes: int) -> bool:
+        """The same, once everything behind the entry `index` is dropped: it is held, and whatever
+        comes after it makes room."""
+        ...
+
     @property
     def unwritten_bytes(self) -> int:
         """Bytes that were appended and are not written yet: they lie in memory."""

@@ -12,6 +12,7 @@ sent it, as the part is all that such entries get.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Generic
 
 from dledger.core.types import EntryKind
@@ -60,22 +61,23 @@ class Room(Generic[H]):
         return False
 
     def takes_frames(self, new: Sequence[H], blob: memoryview) -> bool:
-        """Whether frames of a leader may be appended; what is refused is remembered. None need
-        none, so that a repeated append is acknowledged on a full disk.
+        """Whether frames of a leader may be appended; what is refused is remembered. The entry
+        before them is held. What comes after it now is going to be dropped: a tail that nobody
+        else has must never keep what replaces it from a full disk.
 
         Args:
+            new: one at least.
             blob: theirs, back to back.
         """
-        if not new:
-            return True
+        has_room = partial(self._log.has_room_behind, new[0].index - 1)
         size = sum(each.total_size for each in new)
         if all(each.kind == EntryKind.NOOP for each in new):
             needed = size
         else:
             needed = size + self._head_room
-        if self._log.has_room(needed):
+        if has_room(needed):
             return True
-        if self._all_make_room(new, blob) and self._log.has_room(size + self._for_noops):
+        if self._all_make_room(new, blob) and has_room(size + self._for_noops):
             return True
         self._refuse(needed)
         return False

@@ -86,12 +86,33 @@ class LogEnd:
 
     def segments_for(self, frame_bytes: int) -> int:
         """How many more segments frames of `frame_bytes` in all can need at most."""
+        return self._segments_behind(self._table.last.used, frame_bytes)
+
+    def segments_for_behind(self, index: int, frame_bytes: int) -> int:
+        """The same, once everything behind the entry `index` is cut off; the segments that are
+        emptied by that are there already, and aren't counted."""
+        if index == self._history.last_index:
+            return self.segments_for(frame_bytes)
+        segment, _, used = self._end_behind(index)
+        emptied = self._table.segments[self._table.position_of_segment(segment) + 1 :]
+        return max(0, self._segments_behind(used, frame_bytes) - len(emptied))
+
+    def _segments_behind(self, used: int, frame_bytes: int) -> int:
+        """How many segments can be needed at most behind one that is used up to `used`."""
         size = self._segment_size
-        if self._table.last.used + frame_bytes + FILLER_HEADER_SIZE <= size:
+        if used + frame_bytes + FILLER_HEADER_SIZE <= size:
             return 0
         # Two neighbouring segments together hold more than one segment's worth of frames, or
         # the second one's first frame would have gone into the first.
         return 1 if frame_bytes + FILLER_HEADER_SIZE <= size else 2 * frame_bytes // size + 1
+
+    def _end_behind(self, index: int) -> tuple[Segment, int, int]:
+        """Where the log ends without what is behind the entry `index`, or behind its start: the
+        segment, how many entries it keeps, and where the last of them ends in it."""
+        if index < self._history.first_index:
+            return self._table.locate(index + 1)[0], 0, 0
+        segment, slot = self._table.locate(index)
+        return segment, slot + 1, segment.end_of(slot)
 
     def take_operations(self) -> list[Write | Cut]:
         """What is to be done since the last call, in order. They are the caller's now."""
@@ -186,9 +207,7 @@ class LogEnd:
     def truncate_from(self, index: int, last: EntryHeader | None) -> None:
         """See `CommitLog.truncate_from`; `last` is the header of the entry before `index`, None
         if there is none."""
-        segment, slot = self._table.locate(index if last is None else index - 1)
-        kept = 0 if last is None else slot + 1
-        used = 0 if last is None else segment.end_of(slot)
+        segment, kept, used = self._end_behind(index - 1)
         ranges = [ZeroRange(segment.handle, used, segment.written_end)]
         removed = self._table.remove_after(self._table.position_of_segment(segment))
         for each in removed:

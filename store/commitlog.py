@@ -308,10 +308,22 @@ class CommitLog:
 
         False while a segment that they may need isn't ready: a moment's matter, as it is being
         made from now on, or a full disk."""
-        needed = self._end.segments_for(frame_bytes)
-        if needed <= self._preallocator.ready:
+        return self._are_ready(self._end.segments_for(frame_bytes))
+
+    def has_room_behind(self, index: int, frame_bytes: int) -> bool:
+        """Whether frames of `frame_bytes` in all can be appended at once after a truncation that
+        leaves `index` as the last entry. It is held, or the last one before the log's start.
+
+        Raises:
+            CorruptionFound: where it ends can't be told from the file any more.
+        """
+        return self._are_ready(self._end.segments_for_behind(index, frame_bytes))
+
+    def _are_ready(self, segments: int) -> bool:
+        """Whether there are so many spare segments; if not, they are made from now on."""
+        if segments <= self._preallocator.ready:
             return True
-        if self._preallocator.want(needed):
+        if self._preallocator.want(segments):
             self._allocator.wake()
         return False
 

@@ -154,6 +154,7 @@ class Damages:
                 extents, behind = self._extents(segment, run, at)
                 return Damage(extents, first_index, behind - 1, digest)
             if (segment.base, run.start) == (last.base, last_run.start):
+                self._table.look_again()
                 return None
             segment, run = self._behind(segment, run)
 

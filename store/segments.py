@@ -20,7 +20,7 @@ from dledger.records.errors import InvalidFrame
 from store.errors import CorruptionFound, OutOfRange
 from store.files import FileSystem, Handle, read_exactly
 from store.intact import IntactRun
-from store.starts import SPARSE_BYTES, Starts
+from store.starts import SPARSE_BYTES, Run, Starts
 
 DENSE_SEGMENTS: Final = 8
 CACHED_BLOCKS: Final = 64
@@ -93,16 +93,30 @@ class BlockCache:
         self._blocks.clear()
 
 
-def walk_starts(files: FileSystem, segment: Segment, start: int, count: int) -> array[int]:
-    """Where `count` entries begin, the first of them at `start`, by their headers' sizes."""
+def walk_starts(files: FileSystem, segment: Segment, run: Run) -> array[int]:
+    """Where the entries of a run begin, by their headers' sizes: each leads to the next entry, as
+    its header says, or nowhere.
+
+    Raises:
+        CorruptionFound: one leads elsewhere. It speaks of a byte of the run, in which the damage
+            is, however far a wrong size leads.
+    """
     starts = array("I")
-    chunk, chunk_at, at = b"", start, start
-    for _ in range(count):
+    end = segment.used if run.next_start is None else run.next_start
+    first, behind = segment.first_index + run.slot, segment.first_index + run.next_slot
+    chunk, chunk_at, at = b"", run.start, run.start
+    for index in range(first, behind):
+        if at + HEADER_SIZE > end:
+            last = starts[-1] if starts else run.start
+            expected = f"entry {index} behind, before byte {end}"
+            raise CorruptionFound(str(segment.path), last, expected, f"a size of {at - last}")
         if at + HEADER_SIZE > chunk_at + len(chunk):
-            size = min(SPARSE_BYTES, segment.used - at)
+            size = min(SPARSE_BYTES, end - at)
             chunk = read_exactly(files, segment.handle, size, at, str(segment.path))
             chunk_at = at
         header = _parse(segment, chunk, chunk_at, at)
+        if header.index != index:
+            raise CorruptionFound(str(segment.path), at, f"index {index}", f"index {header.index}")
         starts.append(at)
         at += header.total_size
     return starts
@@ -175,13 +189,18 @@ class SegmentTable:
         segment.count += count
         segment.used = run.size
 
-    def _walked(self, segment: Segment, start: int, count: int) -> array[int]:
-        key = (segment.base, start, count)
+    def _walked(self, segment: Segment, run: Run) -> array[int]:
+        key = (segment.base, run.start, run.next_slot - run.slot)
         starts = self._cache.get(key)
         if starts is None:
-            starts = walk_starts(self._files, segment, start, count)
+            starts = walk_starts(self._files, segment, run)
             self._cache.put(key, starts)
         return starts
+
+    def look_again(self) -> None:
+        """What was walked is walked again. Somebody stumbled where all is sound now, so what was
+        read on the way there may have been something else."""
+        self._cache.clear()
 
     def remove_after(self, position: int) -> list[Segment]:
         """The segments behind the one at `position` in the list, taken out."""

@@ -18,9 +18,6 @@ from store.intact import Marks
 
 SPARSE_BYTES: Final = 64 << 10
 
-# The start and the number of a run of entries to where each of them begins.
-Walk = Callable[[int, int], "array[int]"]
-
 
 class Run(NamedTuple):
     """Entries `[slot, next_slot)`, of which the first begins at `start` and the one behind the last
@@ -30,6 +27,10 @@ class Run(NamedTuple):
     start: int
     next_slot: int
     next_start: int | None
+
+
+# A run of entries to where each of them begins.
+Walk = Callable[[Run], "array[int]"]
 
 
 class Starts:
@@ -123,16 +124,17 @@ class Starts:
         block = bisect_right(self._marks, offset) - 1
         if self._mark_slots[block] >= self._dense_from:
             block -= 1
-        slot, start = self._mark_slots[block], self._marks[block]
+        return self._run(block)
+
+    def _run(self, block: int) -> Run:
+        """A block's entries that are not in memory."""
+        dense, slot, start = self._dense, self._mark_slots[block], self._marks[block]
         if block + 1 < len(self._marks) and self._mark_slots[block + 1] <= self._dense_from:
             return Run(slot, start, self._mark_slots[block + 1], self._marks[block + 1])
         return Run(slot, start, self._dense_from, dense[0] if dense else None)
 
     def _block(self, block: int) -> array[int]:
         """The starts of a block's entries that are not in memory."""
-        first, end = self._mark_slots[block], self._dense_from
-        if block + 1 < len(self._mark_slots):
-            end = min(end, self._mark_slots[block + 1])
         if self._walk is None:
             raise AssertionError("nothing was forgotten before `forget`")
-        return self._walk(self._marks[block], end - first)
+        return self._walk(self._run(block))

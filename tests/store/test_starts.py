@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.files import Buffer
-from store.starts import SPARSE_BYTES, Starts
+from store.starts import SPARSE_BYTES, Run, Starts
 from store.tail import TailCache
 
 ADDED = st.tuples(st.just("add"), st.lists(st.sampled_from((60, 4_000, 70_000)), max_size=60))
@@ -24,8 +24,10 @@ def test_starts_are_found_after_any_forgetting_and_cutting(steps: list[tuple[str
     model: list[int] = []
     walks: list[int] = []
 
-    def walk(start: int, count: int) -> array[int]:
-        first = model.index(start)
+    def walk(run: Run) -> array[int]:
+        first, start, count = run.slot, run.start, run.next_slot - run.slot
+        assert model[first] == start
+        assert [*model, None][run.next_slot] == run.next_start
         walks.append(count)
         assert model[first + count - 1] < start + SPARSE_BYTES or count == 1
         return array("I", model[first : first + count])
@@ -74,8 +76,9 @@ def test_what_is_passed_over_is_found_by_its_marks(
         whole.add(start)
     looked_at = 1 + int(share * (len(model) - 2))
 
-    def walk(start: int, count: int) -> array[int]:
-        first = model.index(start)
+    def walk(run: Run) -> array[int]:
+        first, start, count = run.slot, run.start, run.next_slot - run.slot
+        assert model[first] == start
         assert model[first + count - 1] < start + SPARSE_BYTES or count == 1
         return array("I", model[first : first + count])
 

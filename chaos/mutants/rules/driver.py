@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from chaos.mutants.mutant import Mutant
 
+_TAILS = ("tests/node/test_tails_on_full_disks.py",)
+
 DRIVER = (
     Mutant(
         "apply-before-commit",
@@ -104,6 +106,40 @@ DRIVER = (
         "self._head_room = 0",
         under="disk-full",
         tests=("tests/node/test_driver.py",),
+    ),
+    Mutant(
+        "tail-that-is-to-go-takes-the-room-of-what-replaces-it",
+        "dledger/room.py",
+        "self._log.has_room_behind, new[0].index - 1)",
+        "self._log.has_room_behind, self._log.last_index)",
+        masked="what is full has space again before the end",
+        tests=_TAILS,
+    ),
+    Mutant(
+        "segments-that-a-cut-empties-are-no-room",
+        "store/appending.py",
+        "self._segments_behind(used, frame_bytes) - len(emptied))",
+        "self._segments_behind(used, frame_bytes))",
+        masked="what is full has space again before the end",
+        tests=("tests/store/test_room.py",),
+    ),
+    Mutant(
+        "room-behind-a-cut-counts-what-it-keeps",
+        "store/appending.py",
+        "max(0, self._segments_behind(used, frame_bytes)",
+        "max(0, self._segments_behind(0, frame_bytes)",
+        masked="a tail seldom begins at the end of the last segment of a full disk",
+        tests=("tests/store/test_room.py",),
+    ),
+    Mutant(
+        "refusal-waits-for-room",
+        "dledger/driver.py",
+        "        if new and is_to_be_appended(self._core, message, new):\n",
+        "        if new and not self._ports.log.has_room(len(blob) + 256 * 56):\n"
+        "            return\n"
+        "        if new and is_to_be_appended(self._core, message, new):\n",
+        masked="what is full has space again before the end",
+        tests=_TAILS,
     ),
     Mutant(
         "answers-on-the-newest-stream-only",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from chaos.mutants.mutant import Mutant
 
+_SIZES = ("tests/store/test_rotten_sizes.py",)
+
 STORE = (
     Mutant(
         "no-fdatasync",
@@ -320,6 +322,38 @@ STORE = (
         "        if self._spare_bytes:\n            self._files.rename(self._path, self._spare)\n",
         "        if False:\n            self._files.rename(self._path, self._spare)\n",
         tests=("tests/store/test_directory.py",),
+    ),
+    Mutant(
+        "walk-follows-any-size",
+        "store/segments.py",
+        "        if header.index != index:\n",
+        "        if header.index < index:\n",
+        masked="segments of the simulator are shorter than a block",
+        tests=_SIZES,
+    ),
+    Mutant(
+        "walk-is-led-out-of-its-block",
+        "store/segments.py",
+        "    end = segment.used if run.next_start is None else run.next_start\n",
+        "    end = segment.used\n",
+        masked="segments of the simulator are shorter than a block",
+        tests=_SIZES,
+    ),
+    Mutant(
+        "walk-is-led-out-of-its-segment",
+        "store/segments.py",
+        "        if at + HEADER_SIZE > end:\n",
+        "        if False:\n",
+        masked="segments of the simulator are shorter than a block",
+        tests=_SIZES,
+    ),
+    Mutant(
+        "what-rot-has-told-of-starts-is-kept",
+        "store/damage.py",
+        "                self._table.look_again()\n",
+        "",
+        masked="it takes a body that looks like an entry, and a size that leads to it",
+        tests=_SIZES,
     ),
     Mutant(
         "starts-of-a-cut-segment-kept",
