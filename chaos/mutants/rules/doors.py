@@ -10,6 +10,8 @@ from chaos.mutants.mutant import Mutant
 NO_PROCESS = "the simulator has no process: no descriptors, ports or threads"
 DESCRIPTORS = ("tests/hostile/test_descriptors.py", "tests/store/test_descriptors.py")
 NOISE = ("tests/hostile/test_noise.py",)
+_NOT_OFFERED = ("tests/client/test_not_offered.py",)
+_QUIET = ("tests/broker/test_quiet_doors.py",)
 _WATCHES = ("tests/broker/test_watches.py",)
 
 DOORS = (
@@ -188,5 +190,45 @@ DOORS = (
         "                self._undecided = loop.call_later(3_600, self._tell)\n",
         masked="the simulator's clients are refused, and go elsewhere",
         tests=_WATCHES,
+    ),
+    Mutant(
+        "quiet-node-lacks-what-it-refuses",
+        "broker/doors/grpc/standby.py",
+        "            for each in offered_at(entrance.offers & ~For.PEERS)  # peers",
+        "            for each in offered_at(entrance.offers & ~For.PEERS)[-3:]  # peers",
+        masked="the simulator's nodes are members, or not there",
+        tests=_QUIET,
+    ),
+    Mutant(
+        "service-that-no-door-offers",
+        "broker/doors/grpc/offered.py",
+        '    _offered(consumers_pb2, "Consumers", For.CLIENTS),\n',
+        "",
+        masked="the simulator's nodes have no door",
+        tests=_QUIET,
+    ),
+    Mutant(
+        "what-a-guessed-node-lacks-nobody-has",
+        "dledger/client/broker_group.py",
+        "        if isinstance(error, NotOffered) and self._board",
+        "        if isinstance(error, str) and self._board",
+        masked="the simulator's nodes have all services",
+        tests=_NOT_OFFERED,
+    ),
+    Mutant(
+        "members-end-at-a-leader-of-an-older-program",
+        "dledger/client/members/attendance.py",
+        "not (error.retriable or self._was_joined)",
+        "not error.retriable",
+        masked="the simulator's nodes have all services",
+        tests=_NOT_OFFERED,
+    ),
+    Mutant(
+        "members-wait-for-a-leader-of-another-program",
+        "dledger/client/members/attendance.py",
+        "not (error.retriable or self._was_joined)",
+        "error.retriable",
+        masked="the simulator's nodes have all services",
+        tests=_NOT_OFFERED,
     ),
 )
