@@ -32,6 +32,7 @@ from broker.state.topics import TopicRef
 from dledger.ports import Turns
 
 MAX_QUEUES: Final = 1_024
+MAX_TAGS_IN_ALL: Final = 16_384  # named by the queues of a pull; to look one up is 1 or 2 µs
 LOOKED_AT_ONCE: Final = 64  # queues, between two chances to let others have the event loop
 
 
@@ -95,6 +96,9 @@ class QueuePulls:
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         if any(wish.epoch and wish.tags is not None for wish in request.queues):
             text = "a queue that is read by a lease is read by its group's tags, and by no others"
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        if sum(len(wish.tags.tags) for wish in request.queues if wish.tags) > MAX_TAGS_IN_ALL:
+            text = f"the queues of a pull name {MAX_TAGS_IN_ALL:,} tags at most in all"
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         request = self._meant(request)
         now = asyncio.get_running_loop().time

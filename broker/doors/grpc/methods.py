@@ -1,16 +1,18 @@
 """Methods from descriptors: what every handler of the door is wrapped in.
 
 Every method of a service in proto/ is registered with a handler of the same name in snake case;
-a missing one fails at start, not at the first call. Bytes that are no request become
-INVALID_ARGUMENT (gRPC's default would be INTERNAL with a traceback in the log). A BrokerError
-becomes a status (`broker/doors/grpc/errors.py`); anything else is our fault: logged, and told as
-INTERNAL without details.
+a missing one fails at start, not at the first call. Bytes that are no request, or one that is
+longer or holds more than it may (`broker/doors/grpc/sizes.py`), become INVALID_ARGUMENT (gRPC's
+default would be INTERNAL with a traceback in the log). A BrokerError becomes a status
+(`broker/doors/grpc/errors.py`); anything else is our fault: logged, and told as INTERNAL without
+details.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -20,6 +22,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from broker.doors.grpc.errors import Context, abort, malformed_request
+from broker.doors.grpc.sizes import MAX_LENGTH, not_worth_parsing, too_many
 from broker.errors import BrokerError, ErrorCode
 from dledger.sparing import Sparing
 
@@ -32,11 +35,15 @@ RefusalOf = Callable[[Context], str | None]
 Heed = Callable[[Context], None]
 
 
+@dataclass(frozen=True, slots=True)
 class Malformed:
-    """Stands for a request whose bytes could not be parsed."""
+    """Stands for a request that nobody is shown, and says why: its bytes can't be parsed, or aren't
+    worth it."""
+
+    why: str
 
 
-MALFORMED: Final = Malformed()
+MALFORMED: Final = Malformed("the request's bytes can't be parsed")
 
 
 def service_handler(
@@ -72,7 +79,7 @@ def _snake_case(name: str) -> str:
 
 
 def _method_handler(method: MethodDescriptor, handler: Handler) -> grpc.RpcMethodHandler[Any, Any]:
-    deserialize = _deserializer(GetMessageClass(method.input_type))
+    deserialize = _deserializer(method)
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(
             handler, request_deserializer=deserialize, response_serializer=_serialize
@@ -86,12 +93,23 @@ def _method_handler(method: MethodDescriptor, handler: Handler) -> grpc.RpcMetho
     )
 
 
-def _deserializer(kind: type[Message]) -> Callable[[bytes], object]:
+def _deserializer(method: MethodDescriptor) -> Callable[[bytes], object]:
+    """What a request is of such bytes; of a stream's who reads it counts, as others are on it."""
+    parsed = GetMessageClass(method.input_type).FromString
+    unparsed = not_worth_parsing(method)
+    excess = too_many(method)
+    is_stream = method.client_streaming
+
     def deserialize(data: bytes) -> object:
+        if len(data) > MAX_LENGTH and (why := unparsed(data)):
+            return Malformed(why)
         try:
-            return kind.FromString(data)
+            request = parsed(data)
         except DecodeError:
             return MALFORMED
+        if not is_stream and (why := excess(request)):
+            return Malformed(why)
+        return request
 
     return deserialize
 
@@ -111,8 +129,8 @@ def _guard(handler: Handler, refusal_of: RefusalOf | None, heed: Heed | None) ->
         try:
             if heed is not None:
                 heed(context)
-            if request is MALFORMED:
-                raise malformed_request()
+            if isinstance(request, Malformed):
+                raise malformed_request(request.why)
             return await handler(request, context)
         except BrokerError as error:
             refusal = error

@@ -12,6 +12,7 @@ DESCRIPTORS = ("tests/hostile/test_descriptors.py", "tests/store/test_descriptor
 NOISE = ("tests/hostile/test_noise.py",)
 _NOT_OFFERED = ("tests/client/test_not_offered.py",)
 _QUIET = ("tests/broker/test_quiet_doors.py",)
+_SIZES = ("tests/broker/test_request_sizes.py",)
 _WATCHES = ("tests/broker/test_watches.py",)
 
 DOORS = (
@@ -90,8 +91,8 @@ DOORS = (
     Mutant(
         "malformed-stream-is-our-fault",
         "broker/doors/grpc/health.py",
-        "        if request is MALFORMED:\n            raise malformed_request()\n",
-        "        if request is MALFORMED:\n            raise TypeError(request)\n",
+        "            raise malformed_request(request.why)\n",
+        "            raise TypeError(request)\n",
         masked=NO_PROCESS,
         tests=NOISE,
     ),
@@ -230,5 +231,53 @@ DOORS = (
         "error.retriable",
         masked="the simulator's nodes have all services",
         tests=_NOT_OFFERED,
+    ),
+    Mutant(
+        "requests-of-any-length-parsed",
+        "broker/doors/grpc/methods.py",
+        "        if len(data) > MAX_LENGTH and (why := unparsed(data)):\n",
+        "        if not data and (why := unparsed(data)):\n",
+        masked="the simulator's clients call services, and send no bytes",
+        tests=_SIZES,
+    ),
+    Mutant(
+        "fields-of-a-long-send-uncounted",
+        "broker/doors/grpc/sizes.py",
+        "            if count > most:\n",
+        "            if count < 0:\n",
+        masked="the simulator's clients call services, and send no bytes",
+        tests=_SIZES,
+    ),
+    Mutant(
+        "lists-of-any-length-converted",
+        "broker/doors/grpc/methods.py",
+        "        if not is_stream and (why := excess(request)):\n",
+        "        if is_stream and (why := excess(request)):\n",
+        masked="the simulator's clients call services, and send no bytes",
+        tests=_SIZES,
+    ),
+    Mutant(
+        "lists-counted-holder-by-holder",
+        "broker/doors/grpc/sizes.py",
+        "    return sum(len(getattr(each, names[-1])) for each in holders)\n",
+        "    return max((len(getattr(each, names[-1])) for each in holders), default=0)\n",
+        masked="the simulator's clients call services, and send no bytes",
+        tests=_SIZES,
+    ),
+    Mutant(
+        "join-that-says-too-much-is-taken",
+        "broker/doors/grpc/groups.py",
+        "                if why := TOO_MANY(request):",
+        "                if why := TOO_MANY(pb.AttendRequest()):",
+        masked="the simulator's clients call services, and send no bytes",
+        tests=_SIZES,
+    ),
+    Mutant(
+        "tags-of-a-call-unweighed",
+        "dledger/client/members/pulling.py",
+        "        return max(1, min(MAX_QUEUES_A_CALL, MAX_TAGS_WEIGHT // max(1, heaviest)))\n",
+        "        return MAX_QUEUES_A_CALL + 0 * heaviest\n",
+        masked="all members of a simulated group want few tags",
+        tests=("tests/client/members/test_tags.py",),
     ),
 )
