@@ -332,7 +332,7 @@ def entrances(config: NodeConfig, tls: TlsSource | None) -> list[Entrance]:
             offers,
             None if tls is None else tls.server_credentials(asks_for_certificate=asks(offers)),
             admin_address="" if offers & For.ADMINISTRATION else elsewhere,
-            refusal_of=None if tls is None or not asks(offers) else RevokedCallers(tls),
+            callers=None if tls is None or not asks(offers) else RevokedCallers(tls),
         )
         for address, offers in found
     ]

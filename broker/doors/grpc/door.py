@@ -33,7 +33,7 @@ from broker.doors.grpc.epochs import heed_epoch
 from broker.doors.grpc.formation import FormationDoor
 from broker.doors.grpc.groups import GroupsDoor
 from broker.doors.grpc.health import HealthDoor, ReflectionDoor
-from broker.doors.grpc.methods import Heed, RefusalOf, service_handler
+from broker.doors.grpc.methods import Callers, Heed, service_handler
 from broker.doors.grpc.offered import OFFERED, For, offered_at
 from broker.forming.member import Member
 from broker.services.services import Services
@@ -58,14 +58,14 @@ class Entrance:
         offers: for whom.
         credentials: None for a server without TLS.
         admin_address: where administration is, if not here; callers are told.
-        refusal_of: is asked about each caller but peers, whose streams look for themselves.
+        callers: whom it serves, but for peers, whose streams look for themselves; None: everybody.
     """
 
     address: str
     offers: For
     credentials: grpc.ServerCredentials | None = None
     admin_address: str = ""
-    refusal_of: RefusalOf | None = None
+    callers: Callers | None = None
 
 
 class _PeerDoor:
@@ -164,8 +164,8 @@ class GrpcDoor:
         await asyncio.gather(*(server.stop(SERVER_GRACE_S) for server in self._servers))
 
 
-def _asked(handlers: object, entrance: Entrance) -> RefusalOf | None:
-    return None if isinstance(handlers, _PeerDoor) else entrance.refusal_of
+def _asked(handlers: object, entrance: Entrance) -> Callers | None:
+    return None if isinstance(handlers, _PeerDoor) else entrance.callers
 
 
 def bind(server: grpc.aio.Server, entrance: Entrance) -> None:

@@ -10,10 +10,11 @@ details.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import grpc
 import structlog
@@ -29,10 +30,24 @@ from dledger.sparing import Sparing
 log = structlog.get_logger(__name__)
 
 Handler = Callable[[Any, Context], Awaitable[Any]]
-# Why a caller isn't served; None if it is.
-RefusalOf = Callable[[Context], str | None]
 # What a caller says of the group's epoch with its metadata. Raises BrokerError: it isn't served.
 Heed = Callable[[Context], None]
+
+
+class Callers(Protocol):
+    """Whom an address serves; see `broker.doors.grpc.callers`."""
+
+    def refusal_of(self, context: Context, /) -> str | None:
+        """Why the caller isn't served; None if it is."""
+        ...
+
+    def lasts(self, context: Context, end: Callable[[str], None], /) -> None:
+        """The call goes on and on: `end` is told why once its caller isn't served any more."""
+        ...
+
+    def is_over(self, context: Context, /) -> None:
+        """It doesn't go on."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +65,14 @@ def service_handler(
     service: ServiceDescriptor,
     handlers: object,
     left_out: frozenset[str] = frozenset(),
-    refusal_of: RefusalOf | None = None,
+    callers: Callers | None = None,
     heed: Heed | None = None,
 ) -> grpc.GenericRpcHandler[Any, Any]:
     """Registers `handlers.<method_in_snake_case>` for each method of `service` not left out.
 
     Args:
-        refusal_of: is asked as each call begins; None: everybody is served.
+        callers: is asked as each call begins, and while a stream goes on; None: everybody is
+            served.
         heed: is shown each call before it is answered.
 
     Raises:
@@ -67,7 +83,10 @@ def service_handler(
         if method.name in left_out:
             continue
         handler: Handler = getattr(handlers, _snake_case(method.name))
-        methods[method.name] = _method_handler(method, _guard(handler, refusal_of, heed))
+        guarded = _guard(handler, callers, heed)
+        if callers is not None and (method.client_streaming or method.server_streaming):
+            guarded = _while_served(guarded, callers)
+        methods[method.name] = _method_handler(method, guarded)
     generic: grpc.GenericRpcHandler[Any, Any] = grpc.method_handlers_generic_handler(
         service.full_name, methods
     )
@@ -118,11 +137,11 @@ def _serialize(message: Message) -> bytes:
     return message.SerializeToString()
 
 
-def _guard(handler: Handler, refusal_of: RefusalOf | None, heed: Heed | None) -> Handler:
+def _guard(handler: Handler, callers: Callers | None, heed: Heed | None) -> Handler:
     sparing = Sparing()
 
     async def guarded(request: Any, context: Context) -> Any:
-        if refusal_of is not None and (reason := refusal_of(context)) is not None:
+        if callers is not None and (reason := callers.refusal_of(context)) is not None:
             if (unreported := sparing.due("refused")) is not None:
                 log.warning("caller_refused", reason=reason, unreported=unreported)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
@@ -145,3 +164,29 @@ def _guard(handler: Handler, refusal_of: RefusalOf | None, heed: Heed | None) ->
         return await abort(context, refusal)
 
     return guarded
+
+
+def _while_served(guarded: Handler, callers: Callers) -> Handler:
+    """A stream that ends once its caller isn't served any more: it may have no other end."""
+
+    async def lasting(request: Any, context: Context) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        reasons: list[str] = []
+
+        def end(reason: str) -> None:
+            reasons.append(reason)
+            task.cancel()
+
+        callers.lasts(context, end)
+        try:
+            return await guarded(request, context)
+        except asyncio.CancelledError:
+            if not reasons or task.uncancel():
+                raise
+        finally:
+            callers.is_over(context)
+        log.warning("caller_refused", reason=reasons[0], unreported=0)
+        return await context.abort(grpc.StatusCode.UNAUTHENTICATED, reasons[0])
+
+    return lasting

@@ -68,7 +68,7 @@ class QuietDoor:
         services.append((health_pb2.DESCRIPTOR.services_by_name["Health"], self._health))
         server.add_generic_rpc_handlers(
             tuple(
-                service_handler(service, each, refusal_of=entrance.refusal_of)
+                service_handler(service, each, callers=entrance.callers)
                 for service, each in services
             )
         )
