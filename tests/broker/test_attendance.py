@@ -293,6 +293,18 @@ def test_a_pull_is_of_some_queues(count: int) -> None:
     assert refused.value.code is ErrorCode.INVALID_ARGUMENT
 
 
+def test_a_pull_names_each_queue_once() -> None:
+    """By whichever name; what is there of it would come as often, and be no part of any bound."""
+    room, member = joined()
+    incarnation = room.leader.replica.machine.topics["t"].incarnation
+    again = QueueWish(TopicRef("t", incarnation), 1, 7)
+    with pytest.raises(BrokerError, match="queue 1 of topic 't' is named twice") as refused:
+        pull(room, member, wish(member, 0), wish(member, 1), again)
+    assert refused.value.code is ErrorCode.INVALID_ARGUMENT
+    gone = QueueWish(TopicRef("t", incarnation + 1), 1, 0)
+    assert len(pull(room, member, again, gone)) == 2, "they are two topics' of a name"
+
+
 def test_messages_are_bounded_over_all_queues() -> None:
     """Those that are named first come first."""
     room, member = joined()

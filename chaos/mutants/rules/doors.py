@@ -13,6 +13,7 @@ NOISE = ("tests/hostile/test_noise.py",)
 _NOT_OFFERED = ("tests/client/test_not_offered.py",)
 _QUIET = ("tests/broker/test_quiet_doors.py",)
 _SIZES = ("tests/broker/test_request_sizes.py",)
+_TURNS = ("tests/broker/test_turns.py",)
 _WATCHES = ("tests/broker/test_watches.py",)
 
 DOORS = (
@@ -279,5 +280,47 @@ DOORS = (
         "        return MAX_QUEUES_A_CALL + 0 * heaviest\n",
         masked="all members of a simulated group want few tags",
         tests=("tests/client/members/test_tags.py",),
+    ),
+    Mutant(
+        "queue-of-a-pull-named-twice",
+        "broker/services/queue_pulls.py",
+        "        _check_each_is_named_once(request)\n",
+        "",
+        masked="simulated members name what they hold, each once",
+        tests=("tests/broker/test_attendance.py",),
+    ),
+    Mutant(
+        "found-bytes-kept-after-an-error",
+        "broker/services/queue_pulls.py",
+        "            self._pulls.budget.give_back(sum(_size(got) for _, got in found))\n",
+        "",
+        masked="no simulated answer is near a bound",
+        tests=_TURNS,
+    ),
+    Mutant(
+        "found-bytes-counted-in-the-end",
+        "broker/services/queue_pulls.py",
+        "                budget.take(len(got.records))\n",
+        "",
+        masked="no simulated answer is near a bound",
+        tests=_TURNS,
+    ),
+    Mutant(
+        "no-room-for-all-is-none-for-some",
+        "broker/services/queue_pulls.py",
+        "                if taken and len(got.records) > budget.left_bytes:\n",
+        "                if taken < 0:\n",
+        masked="no simulated answer is near a bound",
+        tests=_TURNS,
+    ),
+    Mutant(
+        "a-share-for-each-queue-of-a-pull",
+        "broker/services/queue_pulls.py",
+        "                    end=self._end(request.group, wish),\n                ),\n"
+        "                piece,\n",
+        "                    end=self._end(request.group, wish),\n                ),\n"
+        "                Piece(self._turns),\n",
+        masked="it costs others time, and no truth",
+        tests=_TURNS,
     ),
 )
