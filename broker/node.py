@@ -36,7 +36,8 @@ from broker.config import NodeConfig
 from broker.descriptors import RESERVED, raised
 from broker.doors.grpc.bounds import ConnectionBounds
 from broker.doors.grpc.callers import RevokedCallers
-from broker.doors.grpc.door import Entrance, For, GrpcDoor
+from broker.doors.grpc.door import Entrance, GrpcDoor
+from broker.doors.grpc.offered import For
 from broker.ending import disk_failure_in, ending_of
 from broker.holed import HoledNode
 from broker.last_words import ROT_ADVICE
@@ -331,7 +332,7 @@ def entrances(config: NodeConfig, tls: TlsSource | None) -> list[Entrance]:
             offers,
             None if tls is None else tls.server_credentials(asks_for_certificate=asks(offers)),
             admin_address="" if offers & For.ADMINISTRATION else elsewhere,
-            refusal_of=None if tls is None or not asks(offers) else RevokedCallers(tls),
+            callers=None if tls is None or not asks(offers) else RevokedCallers(tls),
         )
         for address, offers in found
     ]

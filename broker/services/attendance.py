@@ -147,17 +147,29 @@ class Attendance:
         Raises:
             BrokerError: INVALID_ARGUMENT, which ends the stream.
         """
+        self._take(slot, _Slot(takes_retries=takes_retries, attempt=attempt))
+        await self._room.acquire()
+        task = asyncio.get_running_loop().create_task(self._join(slot, wish, session))
+        self._joining.add(task)
+        task.add_done_callback(self._on_join_over)
+
+    def refuse(self, slot: int, why: str) -> None:
+        """The member can't join by what it says; the others' stream goes on.
+
+        Raises:
+            BrokerError: see `join`.
+        """
+        self._take(slot, _Slot())
+        self._tell(Ended(slot, Failure(ErrorCode.INVALID_ARGUMENT, why)))
+
+    def _take(self, slot: int, mine: _Slot) -> None:
         if slot in self._slots:
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, f"slot {slot} is taken")
         if len(self._slots) >= MAX_MEMBERS:
             text = f"{MAX_MEMBERS} members are on this stream, the limit"
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         self._hear()
-        self._slots[slot] = _Slot(takes_retries=takes_retries, attempt=attempt)
-        await self._room.acquire()
-        task = asyncio.get_running_loop().create_task(self._join(slot, wish, session))
-        self._joining.add(task)
-        task.add_done_callback(self._on_join_over)
+        self._slots[slot] = mine
 
     def _on_join_over(self, task: asyncio.Task[None]) -> None:
         self._joining.discard(task)

@@ -206,6 +206,20 @@ class Call(Protocol):
         ...
 
 
+class Piece:
+    """A share of the event loop that several reads take together: each by itself, a thousand short
+    ones would be one turn."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self.is_over = turns.share()
+
+    async def pause(self) -> None:
+        """Another one begins, in a later turn."""
+        await self._turns.pause()
+        self.is_over = self._turns.share()
+
+
 class Pulls:
     """Gives messages to consumers."""
 
@@ -268,15 +282,22 @@ class Pulls:
         """The answer's bytes count until the call is over: a client may be slow to read."""
         if size:
             self.budget.take(size)
-            call.on_end(lambda: self.budget.give_back(size))
+            self.give_back_at_end(size, call)
+
+    def give_back_at_end(self, size: int, call: Call) -> None:
+        """As `account`, of bytes that were taken from the budget as they were read."""
+        call.on_end(lambda: self.budget.give_back(size))
 
     def account_handed_out(self, size: int, call: Call) -> None:
         """As `account`, of what can't be refused any more: the log says who has it."""
         self.budget.add(size)
         call.on_end(lambda: self.budget.give_back(size))
 
-    async def read(self, request: PullRequest) -> Found:
+    async def read(self, request: PullRequest, piece: Piece | None = None) -> Found:
         """The messages there are, now.
+
+        Args:
+            piece: of the event loop, which others of the same pull have part of; None: its own.
 
         Raises:
             BrokerError: see `pull`.
@@ -290,7 +311,7 @@ class Pulls:
         else:
             tags = request.tags
             steps = self._reader.pull_by_tags_in_steps(place, wanted, max_bytes, tags, end)
-        return await self._in_turns(steps, max_bytes)
+        return await self._in_turns(steps, max_bytes, piece or Piece(self._turns))
 
     def _check(self, request: PullRequest) -> None:
         """The topic may be read, and the queue has that offset.
@@ -301,10 +322,11 @@ class Pulls:
         self._reader.check_readable(request.topic)
         self._reader.check_offset(request.topic, request.queue_id, request.offset)
 
-    async def _in_turns(self, steps: Generator[None, None, Found], max_bytes: int) -> Found:
+    async def _in_turns(
+        self, steps: Generator[None, None, Found], max_bytes: int, piece: Piece
+    ) -> Found:
         """What `steps` give in the end; the event loop is everybody's between some of them. From
         the first pause on the answer's bytes are taken from the budget, as others may want them."""
-        is_enough = self._turns.share()
         taken = 0
         try:
             while True:
@@ -313,12 +335,11 @@ class Pulls:
                 except StopIteration as found:
                     answer: Found = found.value
                     return answer
-                if is_enough():
+                if piece.is_over():
                     if not taken:
                         self.budget.take(max_bytes)
                         taken = max_bytes
-                    await self._turns.pause()
-                    is_enough = self._turns.share()
+                    await piece.pause()
         finally:
             self.budget.give_back(taken)
 

@@ -21,7 +21,7 @@ from broker.reading.held_back import HeldBack
 from broker.reading.queues import DEFAULT_BYTES, DEFAULT_MESSAGES, MAX_BYTES, Found, QueueReader
 from broker.reading.tags import UNITS_AT_ONCE, WantedTags, wanted_tags
 from broker.services.gate import ABSENCES, Gate
-from broker.services.messages import Call, PullRequest, Pulls
+from broker.services.messages import Call, Piece, PullRequest, Pulls
 from broker.services.refused import queue_refused
 from broker.state.filters import tags_for
 from broker.state.leases import Place
@@ -32,6 +32,7 @@ from broker.state.topics import TopicRef
 from dledger.ports import Turns
 
 MAX_QUEUES: Final = 1_024
+MAX_TAGS_IN_ALL: Final = 16_384  # named by the queues of a pull; to look one up is 1 or 2 µs
 LOOKED_AT_ONCE: Final = 64  # queues, between two chances to let others have the event loop
 
 
@@ -96,7 +97,11 @@ class QueuePulls:
         if any(wish.epoch and wish.tags is not None for wish in request.queues):
             text = "a queue that is read by a lease is read by its group's tags, and by no others"
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        if sum(len(wish.tags.tags) for wish in request.queues if wish.tags) > MAX_TAGS_IN_ALL:
+            text = f"the queues of a pull name {MAX_TAGS_IN_ALL:,} tags at most in all"
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         request = self._meant(request)
+        _check_each_is_named_once(request)
         now = asyncio.get_running_loop().time
         deadline = now() + self._pulls.hold_s(request.hold_ms)
         positions: Sequence[int] = range(len(request.queues))
@@ -109,8 +114,9 @@ class QueuePulls:
             found, request = _noted(passed, read, request)
             left = deadline - now()
             if found or left <= 0 or _is_much(passed):
-                size = sum(len(each.records) for _, each in found if isinstance(each, Found))
-                self._pulls.account(size, call)
+                size = sum(_size(each) for _, each in found)
+                if size:
+                    self._pulls.give_back_at_end(size, call)
                 return found + [(at, each) for at, each in passed.items() if _is_apart(at, found)]
             if read:  # there may be more behind what was passed over
                 await self._turns.pause()
@@ -156,26 +162,44 @@ class QueuePulls:
         return found
 
     async def _read(self, request: QueuesRequest, positions: Sequence[int]) -> list[Pulled]:
+        """What there is of these, its bytes taken from the budget."""
+        found: list[Pulled] = []
+        try:
+            await self._read_into(found, request, positions)
+        except BaseException:
+            self._pulls.budget.give_back(sum(_size(got) for _, got in found))
+            raise
+        return found
+
+    async def _read_into(
+        self, found: list[Pulled], request: QueuesRequest, positions: Sequence[int]
+    ) -> None:
+        """Bytes are taken from the budget as they are found, as there are pauses before all are.
+        Where no more may be taken, what there is so far is the answer."""
         messages = request.max_messages or DEFAULT_MESSAGES
         size = min(request.max_bytes or DEFAULT_BYTES, MAX_BYTES)
-        found: list[Pulled] = []
         looks = UNITS_AT_ONCE  # over all queues: a look has no pause within it
         closed: dict[TopicRef, Failure] = {}  # topics that may not be read: asked once for all
+        piece, budget, taken = Piece(self._turns), self._pulls.budget, 0
         for count, position in enumerate(positions):
             if messages <= 0 or size <= 0 or looks <= 0:
                 break
             if count % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
-                await self._turns.pause()
+                await piece.pause()
                 self._gate.check_serving()
-            got = await self._one(request, request.queues[position], (messages, size), closed)
+            most = messages, size
+            got = await self._one(request, request.queues[position], most, closed, piece)
             if isinstance(got, Failure):
                 found.append((position, got))
             elif got.count or got.passed_over:
+                if taken and len(got.records) > budget.left_bytes:
+                    break
+                budget.take(len(got.records))
+                taken += len(got.records)
                 found.append((position, got))
                 messages -= got.count
                 looks -= got.filtered_count
                 size -= len(got.records)
-        return found
 
     async def _one(
         self,
@@ -183,6 +207,7 @@ class QueuePulls:
         wish: QueueWish,
         most: tuple[int, int],
         closed: dict[TopicRef, Failure],
+        piece: Piece,
     ) -> Found | Failure:
         """What there is of one queue, `most` messages and bytes; nothing, or why it can't be told.
         Who may not read is told where there is something: he would take it for the queue's end."""
@@ -203,7 +228,8 @@ class QueuePulls:
                     size,
                     tags=tags,
                     end=self._end(request.group, wish),
-                )
+                ),
+                piece,
             )
         except BrokerError as error:
             if error.code not in ABSENCES:
@@ -264,6 +290,20 @@ class QueuePulls:
             self._reader.check_offset(wish.topic, wish.queue_id, wish.offset)
         end = self._end(group, wish)
         return wish.offset < (high if end is None else min(high, end))
+
+
+def _check_each_is_named_once(request: QueuesRequest) -> None:
+    """What is there of a queue comes once: named again it would cost as much as another queue."""
+    named: set[tuple[TopicRef, int]] = set()
+    for wish in request.queues:
+        if (queue := (wish.topic, wish.queue_id)) in named:
+            text = f"queue {wish.queue_id} of topic {wish.topic.name!r} is named twice"
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+        named.add(queue)
+
+
+def _size(got: Found | Failure) -> int:
+    return 0 if isinstance(got, Failure) else len(got.records)
 
 
 def _noted(

@@ -37,6 +37,7 @@ from dledger.client.errors import (
     ClientError,
     DeadlineExceeded,
     InvalidArgument,
+    NotOffered,
     NotReady,
     Unavailable,
     WrongBrokerGroup,
@@ -150,9 +151,12 @@ class BrokerGroup:
         self._listeners.pop(listener, None)
 
     def on_refused(self, link: NodeLink, error: ClientError) -> None:
-        """A call at `link` failed: follows the hint in the error, withdraws a presumption."""
+        """A call at `link` failed: follows the hint in the error, withdraws a presumption. What a
+        node that doesn't say that it leads hasn't got, as in an upgrade, who leads may have."""
         if self._closed:
             return
+        if isinstance(error, NotOffered) and self._board.serving_address() != link.address:
+            error.retriable = True
         guessed = self._guess == link.address
         if guessed:
             self._guess = ""

@@ -36,6 +36,7 @@ have been refused *may have happened*.
     ├── DeadlineExceeded     the time given by the caller is over
     ├── BrokerGroupUnreachable  no member was reached in that time
     ├── ServerError          a node failed in a way that only its log explains
+    │   └── NotOffered       that node's program, or that address of it, doesn't have the call
     ├── ClientFault          this library failed; `__cause__` says how
     ├── BufferFull           the producer's bound is reached: wait for `room()` (retriable)
     ├── ProducerClosed       the producer was closed
@@ -368,6 +369,10 @@ class ServerError(ClientError):
     code = "INTERNAL"
 
 
+class NotOffered(ServerError):
+    """That node's program, or that address of it, doesn't have what was asked for."""
+
+
 class ClientFault(ClientError):
     """A defect of this library. The event loop's exception handler has been told of it."""
 
@@ -600,7 +605,9 @@ def _from_status(status: grpc.StatusCode, details: str, text: str) -> ClientErro
             return Busy(text, outcome=unknown)
         case grpc.StatusCode.CANCELLED | grpc.StatusCode.ABORTED:
             return Unavailable(text, outcome=unknown)
-        case grpc.StatusCode.UNIMPLEMENTED | grpc.StatusCode.UNAUTHENTICATED:
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return NotOffered(text, outcome=Outcome.DID_NOT_HAPPEN)
+        case grpc.StatusCode.UNAUTHENTICATED:
             return ServerError(text, outcome=Outcome.DID_NOT_HAPPEN)
         case _:
             return ServerError(text, outcome=unknown)

@@ -115,6 +115,15 @@ class Seat:
         self._room.world.settle()
         return member
 
+    def refuse(self, why: str) -> Member:
+        """A member that says too much is joining."""
+        slot = len(self.members)
+        member = self.members[slot] = Member()
+        with self.node.running():
+            self.attendance.refuse(slot, why)
+        self._room.world.settle()
+        return member
+
     def beat(self) -> None:
         with self.node.running():
             self.attendance.heartbeat(self.answered + 1)

@@ -48,6 +48,22 @@ def test_much_is_told_in_parts_and_whole_comes_last() -> None:
     assert len(sizes) >= 3
 
 
+def test_who_says_too_much_is_refused_alone() -> None:
+    """All members of a client are on one stream; the slot is free again, as after any end."""
+    room = Room()
+    seat = room.seat()
+    member = seat.join()
+    refused = seat.refuse("too many queues")
+    assert refused.code is ErrorCode.INVALID_ARGUMENT
+    with seat.node.running(), pytest.raises(BrokerError, match="slot 0 is taken"):
+        seat.attendance.refuse(0, "too many queues")
+    with seat.node.running():
+        seat.attendance.refuse(1, "too many queues")
+    room.pass_ms(SOON_MS, seat)
+    assert member.held
+    assert not seat.is_over
+
+
 def test_a_slow_reader_is_told_the_last_of_several_changes() -> None:
     """Nothing is kept for it meanwhile: a queue that came and went isn't mentioned."""
     room = Room()
@@ -275,6 +291,18 @@ def test_a_pull_is_of_some_queues(count: int) -> None:
     with pytest.raises(BrokerError) as refused:
         pull(room, member, *[QueueWish(TopicRef("t"), 0, 0)] * count)
     assert refused.value.code is ErrorCode.INVALID_ARGUMENT
+
+
+def test_a_pull_names_each_queue_once() -> None:
+    """By whichever name; what is there of it would come as often, and be no part of any bound."""
+    room, member = joined()
+    incarnation = room.leader.replica.machine.topics["t"].incarnation
+    again = QueueWish(TopicRef("t", incarnation), 1, 7)
+    with pytest.raises(BrokerError, match="queue 1 of topic 't' is named twice") as refused:
+        pull(room, member, wish(member, 0), wish(member, 1), again)
+    assert refused.value.code is ErrorCode.INVALID_ARGUMENT
+    gone = QueueWish(TopicRef("t", incarnation + 1), 1, 0)
+    assert len(pull(room, member, again, gone)) == 2, "they are two topics' of a name"
 
 
 def test_messages_are_bounded_over_all_queues() -> None:

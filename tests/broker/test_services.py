@@ -141,7 +141,14 @@ ELSEWHERE = {
 NOT_ASKED = {
     "cluster.heard_epoch",
     *("cluster.notify", "cluster.close", "groups.statistics", "deliveries.is_waited_for"),
-    *("topics.found", "pulls.read", "pulls.account", "pulls.account_handed_out", "pulls.hold_s"),
+    *(
+        "topics.found",
+        "pulls.read",
+        "pulls.account",
+        "pulls.account_handed_out",
+        "pulls.give_back_at_end",
+        "pulls.hold_s",
+    ),
 }
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Final
 
 import pytest
 
-from broker.errors import ErrorCode, Failure
+from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.batches import PART_WEIGHT, STEP_RECORDS, Batch, BatchAnswer, Placed
 from broker.reading.held import RECHECK_S
 from broker.reading.queues import Found
 from broker.services.messages import PullRequest
 from broker.services.queue_pulls import LOOKED_AT_ONCE, QueuesRequest, QueueWish
+from broker.services.services import Services
 from broker.services.topics import MAX_QUEUES, PAGE_GROUPS, PAGE_OFFSETS, PAGE_TOPICS
 from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
@@ -106,6 +108,98 @@ def test_a_member_with_many_queues_is_given_what_comes_while_they_are_looked_at(
         assert isinstance(found, Found)
         assert (position, found.count) == (0, 1)
         assert asyncio.get_running_loop().time() - began < RECHECK_S
+
+    play(asked, test)
+
+
+async def filled(services: Services, queues: int) -> QueuesRequest:
+    """A message in each of so many queues, and a pull of all."""
+    await services.topics.create("t", queues, if_not_exists=False)
+    for queue_id in range(queues):
+        await services.sends.send(PRODUCER, [batch(0, b"body", queue_id=queue_id)])
+    wishes = tuple(QueueWish(TopicRef("t"), queue_id, 0) for queue_id in range(queues))
+    return QueuesRequest(wishes, max_messages=queues, max_bytes=1 << 20)
+
+
+def test_what_a_pull_of_many_queues_has_found_is_in_the_budget_while_it_pauses() -> None:
+    """Others would fill the node's memory with what each of them has found so far."""
+    turns = Interrupted()
+    asked = Asked(turns=turns)
+    services, used = asked.services, []
+    budget = services.pulls.budget
+
+    async def between() -> None:
+        used.append(budget.used_bytes)
+
+    async def refuse() -> None:
+        if turns.pauses > 20:  # some were found by then
+            raise BrokerError(ErrorCode.NOT_LEADER, "no more")
+
+    async def test() -> None:
+        request = await filled(services, LOOKED_AT_ONCE + 8)
+        turns.between = between
+        found = await services.queue_pulls.pull(request, EndlessCall())
+        sizes = [len(each.records) for _, each in found if isinstance(each, Found)]
+        assert len(sizes) == LOOKED_AT_ONCE + 8
+        so_far = sum(sizes[: LOOKED_AT_ONCE - 1])
+        assert so_far in used, "in the pause between two looks"
+        assert budget.used_bytes == sum(sizes)
+        budget.give_back(sum(sizes))
+        turns.pauses, turns.between = 0, refuse
+        with pytest.raises(BrokerError, match="no more"):
+            await services.queue_pulls.pull(request, EndlessCall())
+        assert budget.used_bytes == 0
+
+    play(asked, test)
+
+
+def test_a_pull_of_many_queues_is_what_there_is_room_for() -> None:
+    """Its beginning, rather than nothing; where there is none at all it is refused."""
+    asked = Asked(turns=Interrupted())
+    services = asked.services
+    budget = services.pulls.budget
+
+    async def test() -> None:
+        request = await filled(services, 8)
+        await services.queue_pulls.pull(request, EndlessCall())
+        size = budget.used_bytes // 8
+        budget.take(budget.left_bytes - 2 * size - 1)
+        found = await services.queue_pulls.pull(request, EndlessCall())
+        assert [position for position, _ in found] == [0, 1]
+        budget.take(budget.left_bytes)
+        with pytest.raises(BrokerError) as refused:
+            await services.queue_pulls.pull(request, EndlessCall())
+        assert refused.value.code is ErrorCode.BUSY
+
+    play(asked, test)
+
+
+class Counted(Interrupted):
+    """`Turns` of so many steps each."""
+
+    STEPS: Final = 10
+
+    def share(self) -> Callable[[], bool]:
+        left = self.STEPS
+
+        def is_enough() -> bool:
+            nonlocal left
+            left -= 1
+            return left < 0
+
+        return is_enough
+
+
+def test_a_pull_of_many_queues_has_one_share_of_a_turn_over_all_of_them() -> None:
+    """A thousand of one step each were one turn else."""
+    turns = Counted()
+    asked = Asked(turns=turns)
+
+    async def test() -> None:
+        request = await filled(asked.services, 2 * LOOKED_AT_ONCE)
+        turns.pauses = 0
+        await asked.services.queue_pulls.pull(request, EndlessCall())
+        assert turns.pauses >= 2 * LOOKED_AT_ONCE // (Counted.STEPS + 1)
 
     play(asked, test)
 

@@ -102,7 +102,7 @@ def test_outcome_that_is_not_said_is_open() -> None:
         (
             grpc.StatusCode.UNIMPLEMENTED,
             "",
-            errors.ServerError,
+            errors.NotOffered,
             False,
             Outcome.DID_NOT_HAPPEN,
         ),

@@ -181,6 +181,39 @@ def test_client_whose_certificate_is_revoked_is_served_no_more(tmp_path: Path) -
     asyncio.run(run())
 
 
+def test_streams_of_a_client_that_is_revoked_later_end(tmp_path: Path) -> None:
+    """A member that goes on to be heard keeps its queues, and is given nothing of them."""
+
+    async def run() -> None:
+        authority = Authority(tmp_path / "certs")
+        revoked = tmp_path / "revoked"
+        revoked.write_text("")
+        (plain,) = make_configs(tmp_path, 1)
+        keys = {"client_certificates": "required", "revoked": str(revoked)}
+        (config,) = with_tls([plain], authority, **keys)
+        mine, others = authority.client(), authority.client("other")
+        async with running([config]):
+            assert await talk([config], mine) == 10
+            opened: Any = open_channel(config.listen, (), read_material(mine))
+            kept: Any = open_channel(config.listen, (), read_material(others))
+            attend = opened.stream_stream("/dledger.v1.Groups/Attend")()
+            watches = [
+                channel.unary_stream("/dledger.v1.Cluster/WatchLeader")(b"")
+                for channel in (opened, kept)
+            ]
+            for each in watches:
+                assert await each.read()
+            revoked.write_text(certs("fingerprint", str(mine.certificate)))
+            for call in (attend, watches[0]):
+                async with asyncio.timeout(30):
+                    assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert not watches[1].done()
+            await opened.close()
+            await kept.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("kind", ["revoked", "for all nodes"])
 def test_who_is_dialed_is_looked_up_as_well(tmp_path: Path, kind: str) -> None:
     """A stolen key that answers in a node's place: TLS believes it, the dialer doesn't."""

@@ -304,8 +304,11 @@ BEGINS = frozenset(
 )
 TOLD: Final = "who waits is told INTERNAL, the log says why, and the next call begins anew"
 AGAIN: Final = "a proposal that fails is told; a later tick makes another"
+LOOKED_AGAIN: Final = "told, and looked at again: tests/broker/test_callers.py"
 PLACES: Final = {
     "broker/doors/grpc/broker.py: on_end": ONE_CALL,
+    "broker/doors/grpc/callers.py: _set_timer": LOOKED_AGAIN,
+    "broker/doors/grpc/callers.py: _check_some": LOOKED_AGAIN,
     "broker/doors/grpc/groups.py: attend": ONE_CALL,
     "broker/holed.py: _filled": "it is raised where it is awaited, in the same breath",
     "broker/housekeeping.py: _begin_round": ENDS,

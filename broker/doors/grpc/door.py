@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import Flag, auto
 from functools import partial
 from typing import Any, Final
 
@@ -34,42 +33,16 @@ from broker.doors.grpc.epochs import heed_epoch
 from broker.doors.grpc.formation import FormationDoor
 from broker.doors.grpc.groups import GroupsDoor
 from broker.doors.grpc.health import HealthDoor, ReflectionDoor
-from broker.doors.grpc.methods import Heed, RefusalOf, service_handler
+from broker.doors.grpc.methods import Callers, Heed, service_handler
+from broker.doors.grpc.offered import OFFERED, For, offered_at
 from broker.forming.member import Member
 from broker.services.services import Services
 from dledger.listening import why_not_listening
-from dledger.wire import (
-    audit_pb2,
-    broker_pb2,
-    cluster_pb2,
-    consumers_pb2,
-    deliveries_pb2,
-    formation_pb2,
-    groups_pb2,
-    raft_pb2,
-)
 
-SERVICES: Final = (
-    "dledger.v1.Audit",
-    "dledger.v1.Broker",
-    "dledger.v1.Cluster",
-    "dledger.v1.Consumers",
-    "dledger.v1.Deliveries",
-    "dledger.v1.Formation",
-    "dledger.v1.Groups",
-    "dledger.v1.RaftPeer",
-)
+SERVICES: Final = tuple(each.service.full_name for each in OFFERED)
 
 # A peer's stream is not a call on a service: its handler reads and writes the context itself.
 Replicate = Callable[[Any, Any], Awaitable[None]]
-
-
-class For(Flag):
-    """Whom an address is for."""
-
-    CLIENTS = auto()
-    PEERS = auto()
-    ADMINISTRATION = auto()
 
 
 # What reads the raw log, or changes what the broker group is or who leads it.
@@ -85,14 +58,14 @@ class Entrance:
         offers: for whom.
         credentials: None for a server without TLS.
         admin_address: where administration is, if not here; callers are told.
-        refusal_of: is asked about each caller but peers, whose streams look for themselves.
+        callers: whom it serves, but for peers, whose streams look for themselves; None: everybody.
     """
 
     address: str
     offers: For
     credentials: grpc.ServerCredentials | None = None
     admin_address: str = ""
-    refusal_of: RefusalOf | None = None
+    callers: Callers | None = None
 
 
 class _PeerDoor:
@@ -142,29 +115,14 @@ class GrpcDoor:
     async def _open(self, entrance: Entrance, options: Options) -> None:
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._max_calls)
         offers = entrance.offers
-        broker = broker_pb2.DESCRIPTOR, "Broker", BrokerDoor(self._services)
-        groups = groups_pb2.DESCRIPTOR, "Groups", GroupsDoor(self._services)
-        consumers = consumers_pb2.DESCRIPTOR, "Consumers", ConsumersDoor(self._services)
-        deliveries = deliveries_pb2.DESCRIPTOR, "Deliveries", DeliveriesDoor(self._services)
-        cluster = cluster_pb2.DESCRIPTOR, "Cluster", self._cluster(entrance)
-        audit = audit_pb2.DESCRIPTOR, "Audit", AuditDoor(self._services.audit)
-        formation = formation_pb2.DESCRIPTOR, "Formation", FormationDoor(self._member)
-        peers = raft_pb2.DESCRIPTOR, "RaftPeer", _PeerDoor(self._replicate)
-        offered: list[tuple[Any, str, object]] = []
-        if offers & For.CLIENTS:
-            offered += [broker, groups, consumers, deliveries]
-        if offers & (For.CLIENTS | For.ADMINISTRATION):
-            offered.append(cluster)
-        if offers & For.ADMINISTRATION:
-            offered += [audit, formation]
-        if offers & For.PEERS:
-            offered.append(peers)
+        doors = self._doors(entrance)
+        services = [(each, doors[each.name]) for each in offered_at(offers)]
         left_out = frozenset[str]() if offers & For.ADMINISTRATION else ADMINISTRATIVE
-        names = [file.services_by_name[name].full_name for file, name, _ in offered]
+        names = [service.full_name for service, _ in services]
         reflected = ReflectionDoor((*names, health.SERVICE_NAME, reflection.SERVICE_NAME))
-        offered.append((health_pb2.DESCRIPTOR, "Health", self._health))
-        offered.append((reflection_pb2.DESCRIPTOR, "ServerReflection", reflected))
-        services = [(file.services_by_name[name], handlers) for file, name, handlers in offered]
+        services.append((health_pb2.DESCRIPTOR.services_by_name["Health"], self._health))
+        described = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
+        services.append((described, reflected))
         server.add_generic_rpc_handlers(
             tuple(
                 service_handler(service, each, left_out, _asked(each, entrance), self._heed(each))
@@ -183,8 +141,18 @@ class GrpcDoor:
             return None
         return partial(heed_epoch, self._services.cluster)
 
-    def _cluster(self, entrance: Entrance) -> ClusterDoor:
-        return ClusterDoor(self._services.cluster, entrance.admin_address)
+    def _doors(self, entrance: Entrance) -> dict[str, object]:
+        services = self._services
+        return {
+            "Audit": AuditDoor(services.audit),
+            "Broker": BrokerDoor(services),
+            "Cluster": ClusterDoor(services.cluster, entrance.admin_address),
+            "Consumers": ConsumersDoor(services),
+            "Deliveries": DeliveriesDoor(services),
+            "Formation": FormationDoor(self._member),
+            "Groups": GroupsDoor(services),
+            "RaftPeer": _PeerDoor(self._replicate),
+        }
 
     def say_serving(self) -> None:
         """The standard health service says that this node and each of its services is up."""
@@ -196,8 +164,8 @@ class GrpcDoor:
         await asyncio.gather(*(server.stop(SERVER_GRACE_S) for server in self._servers))
 
 
-def _asked(handlers: object, entrance: Entrance) -> RefusalOf | None:
-    return None if isinstance(handlers, _PeerDoor) else entrance.refusal_of
+def _asked(handlers: object, entrance: Entrance) -> Callers | None:
+    return None if isinstance(handlers, _PeerDoor) else entrance.callers
 
 
 def bind(server: grpc.aio.Server, entrance: Entrance) -> None:

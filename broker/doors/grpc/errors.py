@@ -112,6 +112,6 @@ def in_metadata(error: epb.Error) -> tuple[tuple[str, bytes]]:
     return ((ERROR_METADATA_KEY, error.SerializeToString()),)
 
 
-def malformed_request() -> BrokerError:
+def malformed_request(why: str) -> BrokerError:
     """What a caller learns whose bytes are no request."""
-    return BrokerError(ErrorCode.INVALID_ARGUMENT, "the request's bytes can't be parsed")
+    return BrokerError(ErrorCode.INVALID_ARGUMENT, why)

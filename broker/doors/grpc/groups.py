@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from itertools import groupby
-from typing import Protocol, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 from broker.doors.grpc.broker import Context, EndOfCall
 from broker.doors.grpc.errors import malformed_request, wire_error
 from broker.doors.grpc.methods import Malformed
+from broker.doors.grpc.sizes import too_many
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.commands import QueueDone, TopicDone
+from broker.reading.tags import WantedTags
 from broker.services.attendance import Attendance
 from broker.services.groups import LeaseCommit
 from broker.services.messages import tags_of_pull
@@ -36,6 +38,9 @@ from dledger.wire import commands_pb2 as cpb
 from dledger.wire import groups_pb2 as pb
 
 Requests = AsyncIterator[pb.AttendRequest | Malformed]
+
+ATTEND: Final[Any] = pb.DESCRIPTOR.services_by_name["Groups"].methods_by_name["Attend"]
+TOO_MANY: Final = too_many(ATTEND)
 
 
 class Stream(Context, Protocol):
@@ -88,17 +93,7 @@ class GroupsDoor:
         self, request: pb.PullQueuesRequest, context: Context
     ) -> pb.PullQueuesResponse:
         wanted = QueuesRequest(
-            queues=tuple(
-                QueueWish(
-                    TopicRef(each.topic, each.topic_incarnation),
-                    each.queue_id,
-                    each.offset,
-                    each.epoch,
-                    each.max_messages,
-                    tags_of_pull(each.tags),
-                )
-                for each in request.queues
-            ),
+            queues=_queue_wishes(request.queues),
             group=request.group,
             is_by_filter=request.by_filter,
             max_messages=request.max_messages,
@@ -172,10 +167,13 @@ class GroupsDoor:
 async def _listen(requests: Requests, attendance: Attendance) -> None:
     async for request in requests:
         if isinstance(request, Malformed):
-            raise malformed_request()
+            raise malformed_request(request.why)
         match request.WhichOneof("body"):
             case "join":
                 join = request.join
+                if why := TOO_MANY(request):  # of this member: others are on the stream
+                    attendance.refuse(join.slot, why)
+                    continue
                 await attendance.join(
                     join.slot,
                     _wish(join),
@@ -320,6 +318,19 @@ def _topic_done(wire: cpb.TopicProgress) -> TopicDone:
             for each in wire.queues
         ),
     )
+
+
+def _queue_wishes(wire: Iterable[pb.QueuePull]) -> tuple[QueueWish, ...]:
+    known: dict[tuple[str, ...], WantedTags | None] = {(): None}  # queues of a topic name the same
+    wishes: list[QueueWish] = []
+    for each in wire:
+        tags = tuple(each.tags)
+        if tags not in known:
+            known[tags] = tags_of_pull(tags)
+        topic = TopicRef(each.topic, each.topic_incarnation)
+        place = topic, each.queue_id, each.offset, each.epoch, each.max_messages
+        wishes.append(QueueWish(*place, known[tags]))
+    return tuple(wishes)
 
 
 def _pulled_queue(pulled: Pulled) -> pb.PulledQueue:

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection
 
 from broker.doors.grpc.errors import Context, malformed_request
-from broker.doors.grpc.methods import MALFORMED
+from broker.doors.grpc.methods import Malformed
 from broker.errors import BrokerError, ErrorCode
 
 MAX_WATCHES: Final = 256  # of health; a load balancer has one a service
@@ -97,6 +97,6 @@ class ReflectionDoor:
 
 async def _parsed(requests: AsyncIterator[object]) -> AsyncIterator[object]:
     async for request in requests:
-        if request is MALFORMED:
-            raise malformed_request()
+        if isinstance(request, Malformed):
+            raise malformed_request(request.why)
         yield request

@@ -1,17 +1,20 @@
 """Methods from descriptors: what every handler of the door is wrapped in.
 
 Every method of a service in proto/ is registered with a handler of the same name in snake case;
-a missing one fails at start, not at the first call. Bytes that are no request become
-INVALID_ARGUMENT (gRPC's default would be INTERNAL with a traceback in the log). A BrokerError
-becomes a status (`broker/doors/grpc/errors.py`); anything else is our fault: logged, and told as
-INTERNAL without details.
+a missing one fails at start, not at the first call. Bytes that are no request, or one that is
+longer or holds more than it may (`broker/doors/grpc/sizes.py`), become INVALID_ARGUMENT (gRPC's
+default would be INTERNAL with a traceback in the log). A BrokerError becomes a status
+(`broker/doors/grpc/errors.py`); anything else is our fault: logged, and told as INTERNAL without
+details.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 import grpc
 import structlog
@@ -20,36 +23,56 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from broker.doors.grpc.errors import Context, abort, malformed_request
+from broker.doors.grpc.sizes import MAX_LENGTH, not_worth_parsing, too_many
 from broker.errors import BrokerError, ErrorCode
 from dledger.sparing import Sparing
 
 log = structlog.get_logger(__name__)
 
 Handler = Callable[[Any, Context], Awaitable[Any]]
-# Why a caller isn't served; None if it is.
-RefusalOf = Callable[[Context], str | None]
 # What a caller says of the group's epoch with its metadata. Raises BrokerError: it isn't served.
 Heed = Callable[[Context], None]
 
 
+class Callers(Protocol):
+    """Whom an address serves; see `broker.doors.grpc.callers`."""
+
+    def refusal_of(self, context: Context, /) -> str | None:
+        """Why the caller isn't served; None if it is."""
+        ...
+
+    def lasts(self, context: Context, end: Callable[[str], None], /) -> None:
+        """The call goes on and on: `end` is told why once its caller isn't served any more."""
+        ...
+
+    def is_over(self, context: Context, /) -> None:
+        """It doesn't go on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Malformed:
-    """Stands for a request whose bytes could not be parsed."""
+    """Stands for a request that nobody is shown, and says why: its bytes can't be parsed, or aren't
+    worth it."""
+
+    why: str
 
 
-MALFORMED: Final = Malformed()
+MALFORMED: Final = Malformed("the request's bytes can't be parsed")
 
 
 def service_handler(
     service: ServiceDescriptor,
     handlers: object,
     left_out: frozenset[str] = frozenset(),
-    refusal_of: RefusalOf | None = None,
+    callers: Callers | None = None,
     heed: Heed | None = None,
 ) -> grpc.GenericRpcHandler[Any, Any]:
     """Registers `handlers.<method_in_snake_case>` for each method of `service` not left out.
 
     Args:
-        refusal_of: is asked as each call begins; None: everybody is served.
+        callers: is asked as each call begins, and while a stream goes on; None: everybody is
+            served.
         heed: is shown each call before it is answered.
 
     Raises:
@@ -60,7 +83,10 @@ def service_handler(
         if method.name in left_out:
             continue
         handler: Handler = getattr(handlers, _snake_case(method.name))
-        methods[method.name] = _method_handler(method, _guard(handler, refusal_of, heed))
+        guarded = _guard(handler, callers, heed)
+        if callers is not None and (method.client_streaming or method.server_streaming):
+            guarded = _while_served(guarded, callers)
+        methods[method.name] = _method_handler(method, guarded)
     generic: grpc.GenericRpcHandler[Any, Any] = grpc.method_handlers_generic_handler(
         service.full_name, methods
     )
@@ -72,7 +98,7 @@ def _snake_case(name: str) -> str:
 
 
 def _method_handler(method: MethodDescriptor, handler: Handler) -> grpc.RpcMethodHandler[Any, Any]:
-    deserialize = _deserializer(GetMessageClass(method.input_type))
+    deserialize = _deserializer(method)
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(
             handler, request_deserializer=deserialize, response_serializer=_serialize
@@ -86,12 +112,23 @@ def _method_handler(method: MethodDescriptor, handler: Handler) -> grpc.RpcMetho
     )
 
 
-def _deserializer(kind: type[Message]) -> Callable[[bytes], object]:
+def _deserializer(method: MethodDescriptor) -> Callable[[bytes], object]:
+    """What a request is of such bytes; of a stream's who reads it counts, as others are on it."""
+    parsed = GetMessageClass(method.input_type).FromString
+    unparsed = not_worth_parsing(method)
+    excess = too_many(method)
+    is_stream = method.client_streaming
+
     def deserialize(data: bytes) -> object:
+        if len(data) > MAX_LENGTH and (why := unparsed(data)):
+            return Malformed(why)
         try:
-            return kind.FromString(data)
+            request = parsed(data)
         except DecodeError:
             return MALFORMED
+        if not is_stream and (why := excess(request)):
+            return Malformed(why)
+        return request
 
     return deserialize
 
@@ -100,19 +137,19 @@ def _serialize(message: Message) -> bytes:
     return message.SerializeToString()
 
 
-def _guard(handler: Handler, refusal_of: RefusalOf | None, heed: Heed | None) -> Handler:
+def _guard(handler: Handler, callers: Callers | None, heed: Heed | None) -> Handler:
     sparing = Sparing()
 
     async def guarded(request: Any, context: Context) -> Any:
-        if refusal_of is not None and (reason := refusal_of(context)) is not None:
+        if callers is not None and (reason := callers.refusal_of(context)) is not None:
             if (unreported := sparing.due("refused")) is not None:
                 log.warning("caller_refused", reason=reason, unreported=unreported)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
         try:
             if heed is not None:
                 heed(context)
-            if request is MALFORMED:
-                raise malformed_request()
+            if isinstance(request, Malformed):
+                raise malformed_request(request.why)
             return await handler(request, context)
         except BrokerError as error:
             refusal = error
@@ -127,3 +164,29 @@ def _guard(handler: Handler, refusal_of: RefusalOf | None, heed: Heed | None) ->
         return await abort(context, refusal)
 
     return guarded
+
+
+def _while_served(guarded: Handler, callers: Callers) -> Handler:
+    """A stream that ends once its caller isn't served any more: it may have no other end."""
+
+    async def lasting(request: Any, context: Context) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        reasons: list[str] = []
+
+        def end(reason: str) -> None:
+            reasons.append(reason)
+            task.cancel()
+
+        callers.lasts(context, end)
+        try:
+            return await guarded(request, context)
+        except asyncio.CancelledError:
+            if not reasons or task.uncancel():
+                raise
+        finally:
+            callers.is_over(context)
+        log.warning("caller_refused", reason=reasons[0], unreported=0)
+        return await context.abort(grpc.StatusCode.UNAUTHENTICATED, reasons[0])
+
+    return lasting

@@ -8,37 +8,41 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import grpc
 from grpc_health.v1 import health_pb2
 
 from broker.doors.grpc.audit import AuditDoor
 from broker.doors.grpc.bounds import SERVER_GRACE_S, ConnectionBounds, server_options
-from broker.doors.grpc.door import Entrance, For, bind
+from broker.doors.grpc.door import Entrance, bind
 from broker.doors.grpc.formation import FormationDoor
 from broker.doors.grpc.health import HealthDoor
 from broker.doors.grpc.methods import service_handler
+from broker.doors.grpc.offered import For, offered_at
 from broker.errors import BrokerError, ErrorCode
 from broker.forming.member import Member
 from broker.services.audit import Audit
-from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, formation_pb2
+from dledger.wire import cluster_pb2
 
 MAX_CALLS: Final = 64
 CONNECTIONS: Final = ConnectionBounds(count=32, idle_ms=10_000)  # whoever forms, and who looks on
 
 
-Handlers = list[tuple[Any, str, object]]  # file descriptor, service, who handles it
+# Who answers at an address, by the service's name; all others of it are refused.
+Handlers = dict[str, object]
 
 
 class QuietDoor:
     """`open`, then `close`.
 
     Args:
-        handlers: what is answered at an address, by what that is for.
+        why: what whoever asks for what isn't answered is told.
+        handlers: what is answered at an address.
     """
 
-    def __init__(self, handlers: Callable[[Entrance], Handlers]) -> None:
+    def __init__(self, why: str, handlers: Callable[[Entrance], Handlers]) -> None:
+        self._nobody = _NotReady(why)
         self._handlers = handlers
         self._servers: list[grpc.aio.Server] = []
         self._health = HealthDoor(())  # not serving, until it is another server's matter
@@ -56,12 +60,16 @@ class QuietDoor:
         server = grpc.aio.server(
             options=server_options(CONNECTIONS), maximum_concurrent_rpcs=MAX_CALLS
         )
-        handlers: Handlers = [(health_pb2.DESCRIPTOR, "Health", self._health)]
-        handlers += self._handlers(entrance)
+        handlers = self._handlers(entrance)
+        services = [
+            (each, handlers.get(each.name, self._nobody))
+            for each in offered_at(entrance.offers & ~For.PEERS)  # peers have streams, and dial on
+        ]
+        services.append((health_pb2.DESCRIPTOR.services_by_name["Health"], self._health))
         server.add_generic_rpc_handlers(
             tuple(
-                service_handler(file.services_by_name[name], each, refusal_of=entrance.refusal_of)
-                for file, name, each in handlers
+                service_handler(service, each, callers=entrance.callers)
+                for service, each in services
             )
         )
         bind(server, entrance)
@@ -87,18 +95,14 @@ def standby_door(
         changed: told when it may have become a member's.
         failed: told that its disk can't be relied on any more.
     """
-    nobody = _NotReady(f"this node is {member.state}, and no member of a group yet")
+    why = f"this node is {member.state}, and no member of a group yet"
 
     def handlers(entrance: Entrance) -> Handlers:
         # Each address is for what it will be: a wrong one is noticed before there is a group.
-        found = _common(entrance, nobody, status)
-        if entrance.offers & For.ADMINISTRATION:
-            door = FormationDoor(member, changed, failed)
-            found.append((audit_pb2.DESCRIPTOR, "Audit", nobody))
-            found.append((formation_pb2.DESCRIPTOR, "Formation", door))
-        return found
+        door = FormationDoor(member, changed, failed)
+        return {"Formation": door, "Cluster": _Status(why, status, entrance)}
 
-    return QuietDoor(handlers)
+    return QuietDoor(why, handlers)
 
 
 def aside_door(why: str, status: Callable[[], cluster_pb2.NodeStatus], audit: Audit) -> QuietDoor:
@@ -107,16 +111,11 @@ def aside_door(why: str, status: Callable[[], cluster_pb2.NodeStatus], audit: Au
     Args:
         why: what whoever asks for anything else is told.
     """
-    nobody = _NotReady(why)
 
     def handlers(entrance: Entrance) -> Handlers:
-        found = _common(entrance, nobody, status)
-        if entrance.offers & For.ADMINISTRATION:
-            found.append((audit_pb2.DESCRIPTOR, "Audit", AuditDoor(audit)))
-            found.append((formation_pb2.DESCRIPTOR, "Formation", nobody))
-        return found
+        return {"Audit": AuditDoor(audit), "Cluster": _Status(why, status, entrance)}
 
-    return QuietDoor(handlers)
+    return QuietDoor(why, handlers)
 
 
 def refilling_door(why: str, status: Callable[[], cluster_pb2.NodeStatus]) -> QuietDoor:
@@ -125,32 +124,7 @@ def refilling_door(why: str, status: Callable[[], cluster_pb2.NodeStatus]) -> Qu
     Args:
         why: what whoever asks for anything else is told.
     """
-    nobody = _NotReady(why)
-
-    def handlers(entrance: Entrance) -> Handlers:
-        found = _common(entrance, nobody, status)
-        if entrance.offers & For.ADMINISTRATION:
-            found.append((audit_pb2.DESCRIPTOR, "Audit", nobody))
-            found.append((formation_pb2.DESCRIPTOR, "Formation", nobody))
-        return found
-
-    return QuietDoor(handlers)
-
-
-def _common(
-    entrance: Entrance, nobody: _NotReady, status: Callable[[], cluster_pb2.NodeStatus]
-) -> Handlers:
-    def told() -> cluster_pb2.NodeStatus:
-        found = status()
-        found.admin_address = entrance.admin_address
-        return found
-
-    handlers: Handlers = []
-    if entrance.offers & For.CLIENTS:
-        handlers.append((broker_pb2.DESCRIPTOR, "Broker", nobody))
-    if entrance.offers & (For.CLIENTS | For.ADMINISTRATION):
-        handlers.append((cluster_pb2.DESCRIPTOR, "Cluster", _Status(nobody.why, told)))
-    return handlers
+    return QuietDoor(why, lambda entrance: {"Cluster": _Status(why, status, entrance)})
 
 
 class _NotReady:
@@ -169,11 +143,16 @@ class _NotReady:
 class _Status(_NotReady):
     """`dledger.v1.Cluster`: how the node is, and nothing else."""
 
-    def __init__(self, why: str, status: Callable[[], cluster_pb2.NodeStatus]) -> None:
+    def __init__(
+        self, why: str, status: Callable[[], cluster_pb2.NodeStatus], entrance: Entrance
+    ) -> None:
         super().__init__(why)
         self._status = status
+        self._admin_address = entrance.admin_address
 
     async def get_status(
         self, request: cluster_pb2.GetStatusRequest, context: object
     ) -> cluster_pb2.NodeStatus:
-        return self._status()
+        found = self._status()
+        found.admin_address = self._admin_address
+        return found

@@ -10,6 +10,10 @@ from chaos.mutants.mutant import Mutant
 NO_PROCESS = "the simulator has no process: no descriptors, ports or threads"
 DESCRIPTORS = ("tests/hostile/test_descriptors.py", "tests/store/test_descriptors.py")
 NOISE = ("tests/hostile/test_noise.py",)
+_NOT_OFFERED = ("tests/client/test_not_offered.py",)
+_QUIET = ("tests/broker/test_quiet_doors.py",)
+_SIZES = ("tests/broker/test_request_sizes.py",)
+_TURNS = ("tests/broker/test_turns.py",)
 _WATCHES = ("tests/broker/test_watches.py",)
 
 DOORS = (
@@ -88,8 +92,8 @@ DOORS = (
     Mutant(
         "malformed-stream-is-our-fault",
         "broker/doors/grpc/health.py",
-        "        if request is MALFORMED:\n            raise malformed_request()\n",
-        "        if request is MALFORMED:\n            raise TypeError(request)\n",
+        "            raise malformed_request(request.why)\n",
+        "            raise TypeError(request)\n",
         masked=NO_PROCESS,
         tests=NOISE,
     ),
@@ -188,5 +192,135 @@ DOORS = (
         "                self._undecided = loop.call_later(3_600, self._tell)\n",
         masked="the simulator's clients are refused, and go elsewhere",
         tests=_WATCHES,
+    ),
+    Mutant(
+        "quiet-node-lacks-what-it-refuses",
+        "broker/doors/grpc/standby.py",
+        "            for each in offered_at(entrance.offers & ~For.PEERS)  # peers",
+        "            for each in offered_at(entrance.offers & ~For.PEERS)[-3:]  # peers",
+        masked="the simulator's nodes are members, or not there",
+        tests=_QUIET,
+    ),
+    Mutant(
+        "service-that-no-door-offers",
+        "broker/doors/grpc/offered.py",
+        '    _offered(consumers_pb2, "Consumers", For.CLIENTS),\n',
+        "",
+        masked="the simulator's nodes have no door",
+        tests=_QUIET,
+    ),
+    Mutant(
+        "what-a-guessed-node-lacks-nobody-has",
+        "dledger/client/broker_group.py",
+        "        if isinstance(error, NotOffered) and self._board",
+        "        if isinstance(error, str) and self._board",
+        masked="the simulator's nodes have all services",
+        tests=_NOT_OFFERED,
+    ),
+    Mutant(
+        "members-end-at-a-leader-of-an-older-program",
+        "dledger/client/members/attendance.py",
+        "not (error.retriable or self._was_joined)",
+        "not error.retriable",
+        masked="the simulator's nodes have all services",
+        tests=_NOT_OFFERED,
+    ),
+    Mutant(
+        "members-wait-for-a-leader-of-another-program",
+        "dledger/client/members/attendance.py",
+        "not (error.retriable or self._was_joined)",
+        "error.retriable",
+        masked="the simulator's nodes have all services",
+        tests=_NOT_OFFERED,
+    ),
+    Mutant(
+        "requests-of-any-length-parsed",
+        "broker/doors/grpc/methods.py",
+        "        if len(data) > MAX_LENGTH and (why := unparsed(data)):\n",
+        "        if not data and (why := unparsed(data)):\n",
+        masked="the simulator's clients call services, and send no bytes",
+        tests=_SIZES,
+    ),
+    Mutant(
+        "fields-of-a-long-send-uncounted",
+        "broker/doors/grpc/sizes.py",
+        "            if count > most:\n",
+        "            if count < 0:\n",
+        masked="the simulator's clients call services, and send no bytes",
+        tests=_SIZES,
+    ),
+    Mutant(
+        "lists-of-any-length-converted",
+        "broker/doors/grpc/methods.py",
+        "        if not is_stream and (why := excess(request)):\n",
+        "        if is_stream and (why := excess(request)):\n",
+        masked="the simulator's clients call services, and send no bytes",
+        tests=_SIZES,
+    ),
+    Mutant(
+        "lists-counted-holder-by-holder",
+        "broker/doors/grpc/sizes.py",
+        "    return sum(len(getattr(each, names[-1])) for each in holders)\n",
+        "    return max((len(getattr(each, names[-1])) for each in holders), default=0)\n",
+        masked="the simulator's clients call services, and send no bytes",
+        tests=_SIZES,
+    ),
+    Mutant(
+        "join-that-says-too-much-is-taken",
+        "broker/doors/grpc/groups.py",
+        "                if why := TOO_MANY(request):",
+        "                if why := TOO_MANY(pb.AttendRequest()):",
+        masked="the simulator's clients call services, and send no bytes",
+        tests=_SIZES,
+    ),
+    Mutant(
+        "tags-of-a-call-unweighed",
+        "dledger/client/members/pulling.py",
+        "        return max(1, min(MAX_QUEUES_A_CALL, MAX_TAGS_WEIGHT // max(1, heaviest)))\n",
+        "        return MAX_QUEUES_A_CALL + 0 * heaviest\n",
+        masked="all members of a simulated group want few tags",
+        tests=("tests/client/members/test_tags.py",),
+    ),
+    Mutant(
+        "queue-of-a-pull-named-twice",
+        "broker/services/queue_pulls.py",
+        "        _check_each_is_named_once(request)\n",
+        "",
+        masked="simulated members name what they hold, each once",
+        tests=("tests/broker/test_attendance.py",),
+    ),
+    Mutant(
+        "found-bytes-kept-after-an-error",
+        "broker/services/queue_pulls.py",
+        "            self._pulls.budget.give_back(sum(_size(got) for _, got in found))\n",
+        "",
+        masked="no simulated answer is near a bound",
+        tests=_TURNS,
+    ),
+    Mutant(
+        "found-bytes-counted-in-the-end",
+        "broker/services/queue_pulls.py",
+        "                budget.take(len(got.records))\n",
+        "",
+        masked="no simulated answer is near a bound",
+        tests=_TURNS,
+    ),
+    Mutant(
+        "no-room-for-all-is-none-for-some",
+        "broker/services/queue_pulls.py",
+        "                if taken and len(got.records) > budget.left_bytes:\n",
+        "                if taken < 0:\n",
+        masked="no simulated answer is near a bound",
+        tests=_TURNS,
+    ),
+    Mutant(
+        "a-share-for-each-queue-of-a-pull",
+        "broker/services/queue_pulls.py",
+        "                    end=self._end(request.group, wish),\n                ),\n"
+        "                piece,\n",
+        "                    end=self._end(request.group, wish),\n                ),\n"
+        "                Piece(self._turns),\n",
+        masked="it costs others time, and no truth",
+        tests=_TURNS,
     ),
 )

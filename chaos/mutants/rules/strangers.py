@@ -8,6 +8,7 @@ _NO_SOCKETS = "the simulator has no sockets, so no strangers"
 _PROOF = ("tests/node/test_secret.py",)
 _SILENTLY = ("tests/node/test_nothing_ends_silently.py",)
 _SHOWN = ("tests/node/test_certificate_proof.py",)
+_CALLERS = ("tests/broker/test_callers.py",)
 _WIRE = (
     "tests/integration/test_strangers_on_the_wire.py",
     "tests/integration/test_certificates_on_the_wire.py",
@@ -122,6 +123,30 @@ STRANGERS = (
         "if found is None:",
         masked=_NO_SOCKETS,
         tests=_WIRE,
+    ),
+    Mutant(
+        "revoked-client-keeps-its-streams",
+        "broker/doors/grpc/methods.py",
+        "            guarded = _while_served(guarded, callers)\n",
+        "            pass\n",
+        masked=_NO_SOCKETS,
+        tests=_WIRE,
+    ),
+    Mutant(
+        "streams-checked-once",
+        "broker/doors/grpc/callers.py",
+        "            self._timer = None\n            self._set_timer()\n",
+        "            self._set_timer()\n",
+        masked=_NO_SOCKETS,
+        tests=_CALLERS,
+    ),
+    Mutant(
+        "stream-that-cannot-be-checked-is-left",
+        "broker/doors/grpc/callers.py",
+        "                self._checked = None\n",
+        "                pass\n",
+        masked=_NO_SOCKETS,
+        tests=_CALLERS,
     ),
     Mutant(
         "host-that-is-a-nodes-name",

@@ -33,6 +33,7 @@ from dledger.client.errors import (
     InvalidArgument,
     LeadershipLost,
     NotLeader,
+    NotOffered,
     SessionEnded,
     Unavailable,
     WrongBrokerGroup,
@@ -178,7 +179,7 @@ class Attendance:
                     await asyncio.sleep(random.random() * self._return_within_s)
                 await self._attend(link)
             except ClientError as error:
-                if is_final(error):
+                if is_final(error) or self._is_never_offered(error):
                     self._end_all(error)
                     return
                 _log.warning("consumer groups: not attending: %s", error.message)
@@ -196,6 +197,11 @@ class Attendance:
             self._end_all(ClientClosed("attending was cancelled"))
         elif self._attendees:  # who came in the turn in which all others were ended
             self._begin()
+
+    def _is_never_offered(self, error: ClientError) -> bool:
+        """Whether who leads has no consumer groups; but once members were joined it is the leader
+        of a moment, as while members of the broker group are of two releases."""
+        return isinstance(error, NotOffered) and not (error.retriable or self._was_joined)
 
     def _end_all(self, error: ClientError) -> None:
         attendees, self._attendees = self._attendees, {}
@@ -410,7 +416,10 @@ def _is_cancelled() -> bool:
 
 
 def is_final(error: ClientError) -> bool:
-    """Whether the same can't succeed later: what nobody refused for good may."""
+    """Whether the same can't succeed later: what nobody refused for good may, and so may what one
+    program hasn't got, at a leader of another."""
     if isinstance(error, ClientClosed | WrongBrokerGroup):
         return True
+    if isinstance(error, NotOffered):
+        return False
     return not error.retriable and error.outcome is Outcome.DID_NOT_HAPPEN

@@ -44,6 +44,8 @@ INTERRUPT_S: Final = 0.005  # for a pull to bring something before one with more
 LOOK_S: Final = 0.25  # between looks at what no event tells
 ROUND_MS: Final = 1_000  # in which each of more queues than one call takes is asked for
 MAX_PULL_MESSAGES: Final = 32_768
+MAX_TAGS_WEIGHT: Final = 512 << 10  # of a call: bytes, and `TAG_WEIGHT` a tag: brokers take 16,384
+TAG_WEIGHT: Final = 32
 
 GONE: Final = (LeaseLost, TopicNotFound, TopicReplaced, QueueNotFound)  # nobody's, or another's
 _log = logging.getLogger("dledger.client")
@@ -120,7 +122,7 @@ class Pulling:
     def _interrupt(self) -> None:
         self._interruption = None
         wanted = self._member.to_pull(clock())
-        if len(wanted) > MAX_QUEUES_A_CALL:
+        if len(wanted) > self._most:
             return  # it is a short one, and the next asks for others
         if self._pulling is not None and any(not queue.is_pulled for queue in wanted):
             self._pulling.cancel()
@@ -142,7 +144,7 @@ class Pulling:
             queues = self._member.to_pull(clock())
             if queues:
                 # Of more queues than one call takes another one tells (`Emptiness`).
-                is_one_call = len(queues) <= MAX_QUEUES_A_CALL
+                is_one_call = len(queues) <= self._most
                 self._note_empty(all_of=is_one_call and len(queues) == len(self._member.queues))
                 await self._pull(queues)
             else:
@@ -164,7 +166,7 @@ class Pulling:
     def empty_s(self) -> float | None:
         """For how long everything that is held was seen to be empty; None: it wasn't."""
         queues = self._member.queues
-        if len(queues) > MAX_QUEUES_A_CALL:
+        if len(queues) > self._most:
             if any(queue.waiting_messages for queue in queues.values()):
                 return None
             return self._emptiness.seconds([_hold(queue) for queue in queues.values()])
@@ -172,6 +174,18 @@ class Pulling:
         if since is None or self._empty_until < since:
             return None
         return self._empty_until - since
+
+    @property
+    def _most(self) -> int:
+        """Queues of one call. In a broadcast group each names its topic's tags, and brokers take
+        so many of them in all."""
+        rules = self._member.rules
+        if not (rules.broadcast and rules.tags):
+            return MAX_QUEUES_A_CALL
+        heaviest = max(
+            sum(TAG_WEIGHT + len(tag.encode()) for tag in tags) for tags in rules.tags.values()
+        )
+        return max(1, min(MAX_QUEUES_A_CALL, MAX_TAGS_WEIGHT // max(1, heaviest)))
 
     async def _pull(self, queues: list[ProcessQueue]) -> None:
         chosen, hold_ms = self._chosen(queues)
@@ -182,11 +196,12 @@ class Pulling:
         that were asked for longest ago: each has its turn within `ROUND_MS`, whatever others
         bring."""
         hold_ms = self._pace.hold_ms
-        calls = -(-len(queues) // MAX_QUEUES_A_CALL)
+        most = self._most
+        calls = -(-len(queues) // most)
         if calls > 1:
             hold_ms = min(hold_ms, ROUND_MS // calls)
             queues = sorted(queues, key=lambda queue: self._asked.get(queue.place, 0))
-            queues = queues[:MAX_QUEUES_A_CALL]
+            queues = queues[:most]
             self._asks += 1
             # Who has gone isn't remembered for ever.
             if len(self._asked) > 2 * len(self._member.queues):

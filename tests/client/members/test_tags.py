@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from broker.doors.grpc.sizes import MAX_LENGTHS
+from broker.services.queue_pulls import MAX_TAGS_IN_ALL
 from dledger.client import (
     Client,
     ConsumerOptions,
@@ -19,6 +22,9 @@ from dledger.client import (
     PushOptions,
 )
 from dledger.client.arguments import MAX_TAG_BYTES
+from dledger.client.members import pulling
+from dledger.client.members.member import MAX_QUEUES_A_CALL
+from dledger.client.members.pulling import MAX_TAGS_WEIGHT, TAG_WEIGHT
 from dledger.testing.fake_nodes import FakeGroup
 from tests.client.loops import async_test
 from tests.client.members.test_push import PUSH, QUICK, running, until
@@ -137,3 +143,51 @@ async def test_one_long_tag_joins_no_group() -> None:
         service.on("t", tags=["x" * (MAX_TAG_BYTES + 1)])(print)
         with pytest.raises(InvalidArgument, match="4,096 at most"):
             await service.run()
+
+
+def test_queues_of_a_broadcast_group_name_no_more_tags_than_a_call_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each queue names its topic's: with many tags a call asks for fewer queues, and all have their
+    turn."""
+    share = TAG_WEIGHT + len("tag0")
+    monkeypatch.setattr(pulling, "MAX_TAGS_WEIGHT", 2 * 3 * share)
+
+    @async_test
+    async def check() -> None:
+        async with (
+            FakeGroup() as group,
+            Client.connect(group.bootstrap, options=QUICK) as client,
+        ):
+            group.model.create("t", 5)
+            named: list[int] = []
+
+            async def note(method: str, node: object, request: Any) -> None:
+                if method == "PullQueues":
+                    named.append(sum(len(each.tags) for each in request.queues))
+
+            group.before.append(note)
+            options = replace(PUSH, broadcast=True, offsets_file=tmp_path / "offsets")
+            service = client.push_consumer("g", options)
+            seen: list[int] = []
+
+            @service.on("t", tags=["tag0", "tag1", "tag2"])
+            async def handle(message: Message) -> None:
+                seen.append(message.queue_id)
+
+            async with running(service):
+                await until(lambda: service.statistics().queues == 5)
+                async with client.producer() as producer:
+                    for queue_id in range(5):
+                        await producer.send("t", b"", queue_id=queue_id, tag="tag1")
+                await until(lambda: sorted(seen) == [0, 1, 2, 3, 4])
+            assert max(named) == 6
+
+    check()
+
+
+def test_brokers_take_what_the_heaviest_tags_weigh() -> None:
+    """However many queues name them, in number as in bytes."""
+    assert MAX_TAGS_WEIGHT // TAG_WEIGHT <= MAX_TAGS_IN_ALL
+    named = MAX_QUEUES_A_CALL * 256  # a topic's name and the numbers of each
+    assert MAX_TAGS_WEIGHT + named <= MAX_LENGTHS["Groups.PullQueues"]

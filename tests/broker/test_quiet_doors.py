@@ -1,0 +1,102 @@
+"""What a node that takes no part answers: each service of `proto/` is there, and refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import pkgutil
+from types import SimpleNamespace
+from typing import Any, cast
+
+import grpc
+import pytest
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+
+import dledger.wire
+from broker.doors.grpc.door import Entrance
+from broker.doors.grpc.offered import OFFERED, For, offered_at
+from broker.doors.grpc.standby import QuietDoor, aside_door, refilling_door, standby_door
+from broker.forming.member import Member
+from broker.services.audit import Audit
+from dledger.wire import cluster_pb2
+from dledger.wire import errors_pb2 as epb
+from tests.integration.group import error_of, free_ports
+
+
+def described() -> list[ServiceDescriptor]:
+    """All services of all files on the wire."""
+    found = []
+    for module in pkgutil.iter_modules(dledger.wire.__path__):
+        if module.name.endswith("_pb2"):
+            file: Any = importlib.import_module(f"dledger.wire.{module.name}").DESCRIPTOR
+            found += file.services_by_name.values()
+    return found
+
+
+def test_each_service_is_offered_to_somebody() -> None:
+    """The doors' list is of the descriptors: nothing that there is, or will be, is missing."""
+    ours = {service.full_name for service in described()}
+    assert ours == {each.service.full_name for each in OFFERED}
+    assert all(each.offers for each in OFFERED)
+    every = For.CLIENTS | For.PEERS | For.ADMINISTRATION
+    assert {each.full_name for each in offered_at(every)} == ours
+
+
+def status() -> cluster_pb2.NodeStatus:
+    return cluster_pb2.NodeStatus(node_id="n1")
+
+
+def doors() -> dict[str, QuietDoor]:
+    member = cast(Member, SimpleNamespace(state="empty"))
+    return {
+        "standby": standby_door(member, status, lambda: None, lambda _: None),
+        "aside": aside_door("out of service", status, cast(Audit, None)),
+        "refilling": refilling_door("it refills", status),
+    }
+
+
+# What each of them does answer.
+ANSWERED = {"standby": {"Formation"}, "aside": {"Audit"}, "refilling": set[str]()}
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_quiet_node_refuses_each_call_as_not_ready(name: str) -> None:
+    """Of a service that isn't there gRPC says *unimplemented*, which callers take for the last
+    word: members of groups would end for good."""
+    told = asyncio.run(_told(doors()[name], For.CLIENTS | For.ADMINISTRATION, ANSWERED[name]))
+    assert told["Cluster/GetStatus"] is None
+    del told["Cluster/GetStatus"]
+    assert {"Groups/Attend", "Groups/PullQueues", "Deliveries/Receive"} < told.keys()
+    assert {"Consumers/ListGroups", "Broker/Send", "Cluster/WatchLeader"} < told.keys()
+    assert set(told.values()) == {epb.NOT_READY}
+
+
+async def _told(door: QuietDoor, offers: For, but: set[str]) -> dict[str, int | None]:
+    """The code of each call's refusal; None: it was answered."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    await door.open([Entrance(address, offers)])
+    told: dict[str, int | None] = {}
+    async with grpc.aio.insecure_channel(address) as channel:
+        for service in offered_at(offers):
+            for method in service.methods if service.name not in but else ():
+                path = f"/{service.full_name}/{method.name}"
+                failed = await _failure(channel, path, method)
+                code = None if failed is None else error_of(failed).code
+                told[f"{service.name}/{method.name}"] = code
+    await door.close()
+    return told
+
+
+async def _failure(
+    channel: Any, path: str, method: MethodDescriptor
+) -> grpc.aio.AioRpcError | None:
+    try:
+        if method.client_streaming:
+            await channel.stream_stream(path)(iter([b""])).read()
+        elif method.server_streaming:
+            await channel.unary_stream(path)(b"").read()
+        else:
+            await channel.unary_unary(path)(b"")
+    except grpc.aio.AioRpcError as error:
+        return error
+    return None
