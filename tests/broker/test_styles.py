@@ -7,12 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.commands import Commands
 from broker.services import styles
 from broker.state.groups import Settings
 from broker.state.topics import TopicRef
 from dledger.records.reserved import LEVELS, SCHEDULE_TOPIC
-from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, CommittedOffset
+from dledger.wire.commands_pb2 import (
+    Command,
+    CommitOffsetsCommand,
+    CommittedOffset,
+    EndSessionsCommand,
+)
 from tests.broker.attended import Room
 from tests.broker.test_delay_pump import WAIT_MS, Levels
 
@@ -79,7 +83,8 @@ def test_a_member_that_is_about_to_end_keeps_the_style_too() -> None:
     room.pass_ms(SOON_MS, old)
     room.fail(("g", b"1"))
     with room.leader.running():
-        Commands(room.leader.replica.appender).end_sessions((first.session,))
+        end = EndSessionsCommand(sessions=(first.session,))
+        room.leader.replica.appender.submit(Command(end_sessions=end))
     second = new.join("b", settings=IN_ORDER)
     room.pass_ms(SOON_MS, new)
     assert room.machine.groups.members("g") == {}
