@@ -187,6 +187,8 @@ class QueuePulls:
             if count % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
                 await piece.pause()
                 self._gate.check_serving()
+            if taken and not budget.left_bytes:
+                break  # a pause of this one's would be told that there is no room
             most = messages, size
             got = await self._one(request, request.queues[position], most, closed, piece)
             if isinstance(got, Failure):

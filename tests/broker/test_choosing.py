@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from broker.errors import BrokerError, ErrorCode, out_of_range
+from broker.leader.deliveries import choosing
 from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Wanted
 from broker.leader.deliveries.choosing import MAX_GIVEN, Choice, at_provisional, runs
 from broker.reading.queues import Found
@@ -138,8 +139,11 @@ async def one_life(chance: Random) -> None:
         shop.bury(await shop.serve(receivers, settled))
 
 
-def test_what_is_chosen_takes_effect() -> None:
-    """A leader proposes nothing that the state refuses: it would be everybody's error."""
+@pytest.mark.parametrize("most_over", [choosing.MAX_OVER, 1])
+def test_what_is_chosen_takes_effect(monkeypatch: pytest.MonkeyPatch, most_over: int) -> None:
+    """A leader proposes nothing that the state refuses: it would be everybody's error. However few
+    of those whose attempts are over one look takes."""
+    monkeypatch.setattr(choosing, "MAX_OVER", most_over)
 
     async def scenario() -> None:
         for seed in range(LIVES):
@@ -168,6 +172,51 @@ def test_what_is_over_in_order_is_buried_before_what_lies_behind_it() -> None:
         shop.bury(choice)
         draft = Draft(shop.owners.record(queue_id))
         assert [each.base for each in draft] == [1]
+
+    asyncio.run(scenario())
+
+
+def test_in_order_nobody_passes_what_is_over_though_a_look_takes_few_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The heads of both queues are over, and only one is noted: the next receiver meets the other
+    one as the first did."""
+    monkeypatch.setattr(choosing, "MAX_OVER", 1)
+
+    async def scenario() -> None:
+        shop = Shop(is_fifo=True, max_attempts=2)
+        for _ in range(QUEUES):
+            await shop.serve([2], [])
+        back = [
+            settlement(queue_id, each, offset, SETTLING_RETURNED, 0)
+            for queue_id, each in shop.in_hand()
+            for offset in each.offsets()
+        ]
+        await shop.serve([], back)
+        for _ in range(QUEUES):
+            await shop.serve([1], [])  # the head's second attempt; one behind it has had one
+        shop.owners.now_ms = max(each.hidden_until_ms for _, each in shop.in_hand())
+        choice = await shop.serve([1, 1, 1], [])
+        assert (len(choice.over), list(choice.command.given)) == (1, [])
+
+    asyncio.run(scenario())
+
+
+def test_what_is_due_behind_what_is_over_is_given_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without order, and though more are over than one look takes."""
+    monkeypatch.setattr(choosing, "MAX_OVER", 1)
+
+    async def scenario() -> None:
+        shop = Shop(is_fifo=False, max_attempts=2, end=3)
+        for again in range(2):  # four, one by one, and once more; then what is left
+            for _ in range(4 + 2 * again):
+                await shop.serve([1], [])
+            shop.owners.now_ms = 1 + max(each.hidden_until_ms for _, each in shop.in_hand())
+        choice = await shop.serve([6], [])
+        assert len(choice.over) == 1
+        assert sum(each.mask.bit_count() for each in choice.command.given) == 2
 
     asyncio.run(scenario())
 

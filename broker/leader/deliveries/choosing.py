@@ -231,11 +231,13 @@ class Choice:
                 return
             await self._breathe()
             if 0 < self.max_attempts <= handout.attempt:
-                if len(self.over) >= MAX_OVER:
+                is_noted = len(self.over) < MAX_OVER
+                if is_noted:
+                    self.over.append((queue_id, handout))
+                if self.planning.is_fifo:  # those behind it wait for that
+                    if not is_noted:
+                        self._kept[queue_id] = handout  # whoever comes next meets it, too
                     return
-                self.over.append((queue_id, handout))
-                if self.planning.is_fifo:
-                    return  # those behind it wait for that
                 continue
             left = await self._give_again(receiver, queue_id, handout, taken)
             if left is not None:

@@ -23,6 +23,22 @@ DELIVERIES = (
         tests=("tests/broker/test_desk.py",),
     ),
     Mutant(
+        "head-that-is-over-and-not-noted-is-passed",
+        "broker/leader/deliveries/choosing.py",
+        "                    if not is_noted:\n",
+        "                    if False:\n",
+        masked="few messages are over at once in a simulated shop",
+        tests=("tests/broker/test_choosing.py",),
+    ),
+    Mutant(
+        "what-is-over-and-not-noted-holds-up-what-is-due",
+        "broker/leader/deliveries/choosing.py",
+        "                if self.planning.is_fifo:  # those",
+        "                if self.planning.is_fifo or not is_noted:  # those",
+        masked="few messages are over at once in a simulated shop",
+        tests=("tests/broker/test_choosing.py",),
+    ),
+    Mutant(
         "burials-go-on-behind-their-turn",
         "broker/leader/deliveries/desk.py",
         "            if left <= 0:\n                break\n",
