@@ -17,7 +17,7 @@ from chaos.sim.keyed import is_through
 from chaos.sim.members import Crew
 from chaos.sim.world import World
 from dledger.level import DELIVERY_LEVEL, GROUPS_LEVEL
-from dledger.records.reserved import retry_topic
+from dledger.records.reserved import DEAD_LETTER_PREFIX, SCHEDULE_TOPIC, retry_topic
 
 
 class Draining:
@@ -27,6 +27,20 @@ class Draining:
         self._world = world
         self._shared = shared
         self.others: list[asyncio.Task[None]] = []  # of those that aren't members of groups
+
+    def sent_back(self) -> int:
+        """How many copies of messages that failed there are, dead letters among them, as far as
+        anybody has applied the log: as long as there are more, those who fail aren't done."""
+        machines = [n.life.replica.machine for n in self._world.nodes.values() if n.life]
+        topics = [topic for each in machines for topic in each.topics.values()]
+        copies = [
+            each for each in topics if each.name.startswith((SCHEDULE_TOPIC, DEAD_LETTER_PREFIX))
+        ]
+        most: dict[int, int] = {}
+        for each in copies:
+            count = sum(each.next_offsets)
+            most[each.incarnation] = max(count, most.get(each.incarnation, 0))
+        return sum(most.values())
 
     def is_drained(self, crew: Crew) -> bool:
         """The crew's group is, which is one of the level that the crew needs."""
