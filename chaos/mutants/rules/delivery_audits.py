@@ -16,6 +16,14 @@ _POLLS = ("tests/audit/test_delivery_polls.py",)
 
 DELIVERY_AUDITS = (
     Mutant(
+        "nowhere-is-a-place",
+        "dledger/history.py",
+        "        return None if offset < 0 else offset\n",
+        "        return offset\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_delivery_expired.py",),
+    ),
+    Mutant(
         "what-has-expired-was-there-once",
         "audit/delivery/judge.py",
         "            if places:  # Beside the one that retention took away.\n",
