@@ -100,6 +100,7 @@ class Lifetimes:
         """The log begins here by now, and what was before was never read."""
         self._known, self._damage, self._is_whole = Known(start), None, False
         self._unsettled = [each for each in self._unsettled if each[1] >= start]
+        self._living.clear()  # They may have ended there, and others may have their names.
 
     def _follow_part(self, part: LogRange) -> None:
         """Raises: InvalidFrame: it is damaged."""
