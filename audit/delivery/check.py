@@ -123,7 +123,7 @@ def audit_delivery(
         _check_read_anywhere(replicas)
     sizes = sizes_of(histories)
     size, ends = sum(sizes), tuple(sizes if ends is None else ends)
-    replica, log = witness_among(replicas)
+    replica, log, uncompared = witness_among(replicas)
     lifetimes = followed(log)
     log, left_out = lifetimes.cut(log), lifetimes.left_out(includes_deleted=True)
     starts = starts_of(log)
@@ -149,6 +149,7 @@ def audit_delivery(
         *_notes(judged, report.queues),
         *_notes_of_ends(report.queues, starts, tail),
         *_notes_of_growth(histories, ends),
+        *uncompared,
         *passed_over(replicas),
     )
     return replace(report, notes=notes, total_s=round(time.monotonic() - started, 4))

@@ -58,7 +58,7 @@ DELIVERY_AUDITS = (
     Mutant(
         "the-longest-log-is-the-groups",
         "audit/delivery/witness.py",
-        "    if own := [each for each in found if each[0] is leader]:\n        return own[0]\n"
+        "    if own := [each for each in found if each.replica is leader]:\n        return own[0]\n"
         "    return _vouched(found, leader, leader.position)\n",
         "    return max(found, key=_reach)\n",
         masked=_READS_ONLY,
@@ -75,16 +75,32 @@ DELIVERY_AUDITS = (
     Mutant(
         "logs-that-differ-are-not-compared",
         "audit/delivery/witness.py",
-        "        if None not in (ours, theirs) and ours != theirs:\n",
-        "        if False:\n",
+        "        elif ours != theirs:\n",
+        "        elif False:\n",
         masked=_READS_ONLY,
         tests=_WHOSE,
     ),
     Mutant(
         "a-log-elsewhere-is-vouched-for-by-nobody",
         "audit/delivery/witness.py",
-        "if digest_at(each[1], said.committed) == said.digest]:\n",
-        "if each[1].settled >= said.committed]:\n",
+        "if digest_at(each.log, said.committed) == said.digest]:\n",
+        "if each.log.settled >= said.committed]:\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
+        "logs-that-cannot-be-compared-agree",
+        "audit/delivery/witness.py",
+        "    return furthest._replace(notes=tuple(uncompared))\n",
+        "    return furthest\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
+        "digests-that-have-rotted-are-believed",
+        "dledger/reading/places.py",
+        "return verify_frame(read_at(descriptor, last.total_size, at), 0, None).digest\n",
+        "return last.digest\n",
         masked=_READS_ONLY,
         tests=_WHOSE,
     ),
