@@ -31,7 +31,7 @@ from audit.delivery.judged import (
     value_of,
 )
 from audit.delivery.starts import starts_of
-from audit.delivery.tail import open_tail
+from audit.delivery.tail import known_committed, open_tail
 from audit.delivery.witness import passed_over, witness_among
 from audit.engines.engine import Engine, Progress, no_progress
 from audit.errors import UsageMistake
@@ -102,6 +102,7 @@ def audit_delivery(
     share_bytes: int = SHARE_BYTES,
     *,
     ends: Sequence[int] | None = None,
+    earlier: Sequence[Replica] = (),
 ) -> DeliveryReport:
     """What the histories and the group's log disagree on (`audit.delivery.witness`).
 
@@ -110,6 +111,8 @@ def audit_delivery(
         share_bytes: of the histories, how much a task should hold.
         ends: how large the histories were before the replicas were asked for their positions, if
             they may go on being written: `sizes_of`; as they are now if nobody says.
+        earlier: the replicas, as they had answered before `ends` was taken. What was begun behind
+            `ends` is behind what was committed then; none: nobody knows.
 
     Raises:
         UsageMistake: a history can't be used, or no replica holds a log, or theirs lie on hosts of
@@ -140,7 +143,7 @@ def audit_delivery(
         replica.host,
         left_out,
         ends,
-        frozenset(topic for topic, *_ in lifetimes.ended),
+        lifetimes.ended_since(known_committed(earlier)),
     )
     judged = _judge(whole, shares, engine, progress)
     _check_judged(judged)

@@ -76,7 +76,7 @@ class Story:
 
     def settle(self, ended: Set[str]) -> None:
         """Deletions that began later happened before the log's end if that is among the topics
-        that ended in the log, and else behind it."""
+        that may have ended in the log since, and else behind it."""
         self.deleted |= self.deleted_later & ended
 
 

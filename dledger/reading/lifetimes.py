@@ -49,6 +49,13 @@ class Lifetimes:
     def ended(self) -> Ended:
         return tuple(self._ended)
 
+    def ended_since(self, index: int) -> frozenset[str]:
+        """The topics that may have been deleted behind that entry: those that were, and those of
+        which none lives at the end of what was followed."""
+        return frozenset(
+            name for name, _, at in self._ended if at > index or name not in self._living
+        )
+
     def follow(self, log: Survey) -> None:
         """What is committed now is taken into account, as far as no damage is in the way.
 

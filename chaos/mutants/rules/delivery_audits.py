@@ -48,6 +48,23 @@ DELIVERY_AUDITS = (
         tests=_DELETIONS,
     ),
     Mutant(
+        "whatever-ended-once-has-ended-since",
+        "dledger/reading/lifetimes.py",
+        "if at > index or name not in self._living\n",
+        "if at > 0\n",
+        masked=_READS_ONLY,
+        tests=_DELETIONS,
+    ),
+    Mutant(
+        "nodes-are-asked-once",
+        "audit/commands/delivery.py",
+        "        earlier, ends = wanted_replicas(*named), sizes_of(paths)\n"
+        "        replicas = wanted_replicas(*named)\n",
+        "        ends = sizes_of(paths)\n        earlier = replicas = wanted_replicas(*named)\n",
+        masked=_READS_ONLY,
+        tests=_GROWING,
+    ),
+    Mutant(
         "topics-that-the-first-share-saw-deleted",
         "audit/delivery/check.py",
         "    deleted = sorted({topic for each in judged for topic in each.deleted})\n",
@@ -147,8 +164,8 @@ DELIVERY_AUDITS = (
     Mutant(
         "histories-as-they-are-once-nodes-have-answered",
         "audit/commands/delivery.py",
-        "report = audit_delivery(replicas, paths, runner, shown, ends=ends)",
-        "report = audit_delivery(replicas, paths, runner, shown)",
+        "(replicas, paths, runner, shown, ends=ends, earlier=earlier)",
+        "(replicas, paths, runner, shown, earlier=earlier)",
         masked=_READS_ONLY,
         tests=_GROWING,
     ),
