@@ -9,7 +9,8 @@ unknown. Operation numbers and processes belong to their file.
     {"time_us": 3400, "event": "ok", "op": 7, "result": 12}
 
     action    fields beside topic                  result of an ok
-    send      queue_id, sequence, values           queue offset of the first value
+    send      queue_id, sequence, values           queue offset of the first value, null if
+                                                   nobody knows it (or -1, as clients say)
     poll      queue_id, offset, seek, final,       [[offset, value], ...]
               filtered
     commit    group, queue_id, offset              the committed offset as it stands
@@ -91,6 +92,15 @@ class Event:
         except (TypeError, ValueError) as error:
             raise BadEvent(f"a poll's result is a list of [offset, value]: {error}") from error
         raise BadEvent("a poll's result is a list of [offset, value]")
+
+    @property
+    def place(self) -> int | None:
+        """The queue offset of a send's first value; None: nobody knows it, as of one that was
+        stored so long ago that its place is not remembered."""
+        if self.fields.get("result") is None:
+            return None
+        offset = self.whole("result")
+        return None if offset < 0 else offset
 
     def text(self, name: str) -> str:
         """The field as text."""

@@ -259,8 +259,8 @@ def transfer(
 ) -> None:
     """Hand leadership over to a node, or to the one whose log is longest.
 
-    Ends when that node takes messages; when it leads and doesn't within 10 s, with 0 and a line
-    that says so.
+    Ends when that node takes messages; when it doesn't within 10 s, or another one leads by then,
+    with 0 and a line that says so.
 
     \b
     Examples:
@@ -270,13 +270,13 @@ def transfer(
     with errors_told():
         check_node(target)
         addresses = bootstrap_addresses(bootstrap, directory)
-    leader, serves = run(transferred(addresses, target))
+    done = run(transferred(addresses, target))
     if as_json:
-        print_json({"leader": leader})
+        print_json({"leader": done.leader})
     else:
-        typer.echo(f"{leader} leads")
-    if not serves:
-        complain(f"{leader} leads, and doesn't take messages yet: ask dledger group status")
+        typer.echo(f"{done.leader or 'nobody'} leads")
+    if done.complaint:
+        complain(done.complaint)
 
 
 @app.command()

@@ -69,13 +69,16 @@ def delivery(
     """
     with errors_told():
         paths = [str(path.absolute()) for path in history]
-        ends = sizes_of(paths)  # First: what is told later may be of what came later.
-        replicas = wanted_replicas(replica, directory, bootstrap, engine, Over.FILES)
+        named = (replica, directory, bootstrap, engine, Over.FILES)
+        # In this order: what a history says behind its size was begun after the nodes have answered
+        # for the first time, and may have happened after they do for the second.
+        earlier, ends = wanted_replicas(*named), sizes_of(paths)
+        replicas = wanted_replicas(*named)
         runner = make_engine(engine, master, processes)
         try:
             with progress_shown() as started:
                 shown = started("delivery", 0)
-                report = audit_delivery(replicas, paths, runner, shown, ends=ends)
+                report = audit_delivery(replicas, paths, runner, shown, ends=ends, earlier=earlier)
         finally:
             runner.close()
         if as_json:

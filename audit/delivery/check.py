@@ -31,7 +31,7 @@ from audit.delivery.judged import (
     value_of,
 )
 from audit.delivery.starts import starts_of
-from audit.delivery.tail import open_tail
+from audit.delivery.tail import known_committed, open_tail
 from audit.delivery.witness import passed_over, witness_among
 from audit.engines.engine import Engine, Progress, no_progress
 from audit.errors import UsageMistake
@@ -102,6 +102,7 @@ def audit_delivery(
     share_bytes: int = SHARE_BYTES,
     *,
     ends: Sequence[int] | None = None,
+    earlier: Sequence[Replica] = (),
 ) -> DeliveryReport:
     """What the histories and the group's log disagree on (`audit.delivery.witness`).
 
@@ -110,6 +111,8 @@ def audit_delivery(
         share_bytes: of the histories, how much a task should hold.
         ends: how large the histories were before the replicas were asked for their positions, if
             they may go on being written: `sizes_of`; as they are now if nobody says.
+        earlier: the replicas, as they had answered before `ends` was taken. What was begun behind
+            `ends` is behind what was committed then; none: nobody knows.
 
     Raises:
         UsageMistake: a history can't be used, or no replica holds a log, or theirs lie on hosts of
@@ -123,7 +126,7 @@ def audit_delivery(
         _check_read_anywhere(replicas)
     sizes = sizes_of(histories)
     size, ends = sum(sizes), tuple(sizes if ends is None else ends)
-    replica, log = witness_among(replicas)
+    replica, log, uncompared = witness_among(replicas)
     lifetimes = followed(log)
     log, left_out = lifetimes.cut(log), lifetimes.left_out(includes_deleted=True)
     starts = starts_of(log)
@@ -140,7 +143,7 @@ def audit_delivery(
         replica.host,
         left_out,
         ends,
-        frozenset(topic for topic, *_ in lifetimes.ended),
+        lifetimes.ended_since(known_committed(earlier)),
     )
     judged = _judge(whole, shares, engine, progress)
     _check_judged(judged)
@@ -149,6 +152,7 @@ def audit_delivery(
         *_notes(judged, report.queues),
         *_notes_of_ends(report.queues, starts, tail),
         *_notes_of_growth(histories, ends),
+        *uncompared,
         *passed_over(replicas),
     )
     return replace(report, notes=notes, total_s=round(time.monotonic() - started, 4))

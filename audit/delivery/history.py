@@ -33,7 +33,7 @@ Process = tuple[int, str]  # The file's number, the name in it.
 @dataclass(slots=True)
 class Sent:
     """Messages handed over to one queue, in order. `offset`: the queue offset of the first, if
-    they were acknowledged."""
+    they were acknowledged, and somebody knows it."""
 
     process: Process
     values: tuple[str, ...]
@@ -76,7 +76,7 @@ class Story:
 
     def settle(self, ended: Set[str]) -> None:
         """Deletions that began later happened before the log's end if that is among the topics
-        that ended in the log, and else behind it."""
+        that may have ended in the log since, and else behind it."""
         self.deleted |= self.deleted_later & ended
 
 
@@ -236,8 +236,8 @@ class Operations:
         match what:
             case Sent():
                 what.outcome = outcome
-                if outcome is Outcome.OK and event.fields.get("result") is not None:
-                    what.offset = event.whole("result")
+                if outcome is Outcome.OK:
+                    what.offset = event.place
             case Polled():
                 if outcome is Outcome.OK:
                     what.messages = event.messages

@@ -44,7 +44,8 @@ class QueueStarts:
 @dataclass(frozen=True, slots=True)
 class DeliveryTask:
     """Judge the queues of share `share` of `shares`. `ends`: see `audit.delivery.history`;
-    `ended`: topics that were deleted before the log's end, by the log."""
+    `ended`: topics that may have been deleted, by the log, between the histories' `ends` and the
+    log's end."""
 
     histories: tuple[str, ...]
     parts: tuple[LogRange, ...]

@@ -51,6 +51,13 @@ def open_tail(replicas: Sequence[Replica], end: int) -> str:
     return ""
 
 
+def known_committed(replicas: Sequence[Replica]) -> int:
+    """The index of an entry that the group had committed when they were asked; 0: nobody can
+    tell."""
+    leader = leader_among(replicas)
+    return 0 if leader is None or leader.position is None else leader.position.index
+
+
 def _answering(replicas: Sequence[Replica]) -> list[Replica]:
     """Members that answered. One that is out of service has another log."""
     return [

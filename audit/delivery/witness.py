@@ -4,7 +4,8 @@ The log that is committed furthest needn't be. A member that was given up, or pa
 others, may have the longest of all; what it acknowledged, and the group has lost, is in it. So
 where a leader is known, its log is read, or one that has the leader's running digest where the
 leader is committed: every entry carries the digest of all before it. Where none is known, logs that
-differ are nobody's word.
+differ are nobody's word, and one that can't be compared, as it begins later or is damaged where the
+other one ends, is told of.
 
     out of service, or no member        ─▶ never read
     a leader is known                   ─▶ its log; else one that agrees with it; else one of a
@@ -15,6 +16,7 @@ differ are nobody's word.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from audit.delivery.tail import leader_among
 from audit.errors import NotTheGroups, UsageMistake
@@ -22,10 +24,16 @@ from audit.reading.replica import Replica
 from audit.reading.service import not_the_groups
 from audit.reading.survey import committed_log
 from dledger.reading.errors import LogDamaged, NoAnswer
-from dledger.reading.places import first_place, place_behind
+from dledger.reading.places import checked_digest
 from dledger.reading.survey import Position, Survey
 
-Witness = tuple[Replica, Survey]
+
+class Witness(NamedTuple):
+    """A replica, its committed log, and what is to be said of those that it stands for."""
+
+    replica: Replica
+    log: Survey
+    notes: tuple[str, ...] = ()
 
 
 def witness_among(replicas: Sequence[Replica]) -> Witness:
@@ -43,7 +51,7 @@ def witness_among(replicas: Sequence[Replica]) -> Witness:
     found, leader = _readable(wanted), leader_among(replicas)
     if leader is None or leader.position is None:
         return _undisputed(found)
-    if own := [each for each in found if each[0] is leader]:
+    if own := [each for each in found if each.replica is leader]:
         return own[0]
     return _vouched(found, leader, leader.position)
 
@@ -61,7 +69,7 @@ def _readable(replicas: Sequence[Replica]) -> list[Witness]:
     worst: NoAnswer | LogDamaged | None = None
     for replica in replicas:
         try:
-            found.append((replica, committed_log(replica)))
+            found.append(Witness(replica, committed_log(replica)))
         except UsageMistake as error:
             reasons.append(str(error))
         except NoAnswer as error:
@@ -82,18 +90,27 @@ def _undisputed(found: Sequence[Witness]) -> Witness:
         NotTheGroups: one has.
     """
     furthest = max(found, key=_reach)
-    for replica, log in found:
-        place = log.settled
-        ours, theirs = digest_at(furthest[1], place), digest_at(log, place)
-        if None not in (ours, theirs) and ours != theirs:
+    uncompared: list[str] = []
+    for replica, log, _ in found:
+        place, name = log.settled, furthest.replica.id
+        if replica is furthest.replica or not place:
+            continue
+        ours, theirs = digest_at(furthest.log, place), digest_at(log, place)
+        if ours is None or theirs is None:
+            whose = name if ours is None else replica.id
+            uncompared.append(
+                f"the log of {replica.id} was not compared with that of {name}, which was read: "
+                f"that of {whose} is damaged before byte {place}, or begins behind it"
+            )
+        elif ours != theirs:
             raise NotTheGroups(
                 [
-                    f"{furthest[0].id} and {replica.id} hold different logs up to byte {place}, "
+                    f"{name} and {replica.id} hold different logs up to byte {place}, "
                     "and no leader was asked which is the group's: ask again when there is one, "
                     "or name one of them (--replica)"
                 ]
             )
-    return furthest
+    return furthest._replace(notes=tuple(uncompared))
 
 
 def _vouched(found: Sequence[Witness], leader: Replica, said: Position) -> Witness:
@@ -102,12 +119,12 @@ def _vouched(found: Sequence[Witness], leader: Replica, said: Position) -> Witne
     Raises:
         NotTheGroups: there is none.
     """
-    if agreeing := [each for each in found if digest_at(each[1], said.committed) == said.digest]:
+    if agreeing := [each for each in found if digest_at(each.log, said.committed) == said.digest]:
         return max(agreeing, key=_reach)
     behind = [
-        (replica, log)
-        for replica, log in found
-        if replica.position is not None and log.settled < said.committed
+        each
+        for each in found
+        if each.replica.position is not None and each.log.settled < said.committed
     ]
     if behind:
         return max(behind, key=_reach)
@@ -116,24 +133,24 @@ def _vouched(found: Sequence[Witness], leader: Replica, said: Position) -> Witne
             f"{replica.id} holds another log than {leader.id}, which leads and can't be read here, "
             f"or nothing shows that it doesn't: up to byte {said.committed} its digest is "
             f"{_shown(digest_at(log, said.committed))}, that of {leader.id} {said.digest:016x}"
-            for replica, log in found
+            for replica, log, _ in found
         ]
     )
 
 
 def digest_at(log: Survey, place: int) -> int | None:
     """The running digest of all that lies before the physical offset `place`; None where the log
-    doesn't reach there, begins behind it, or is damaged."""
+    doesn't reach there, begins behind it, or is damaged right before it."""
     if not log.retained_from <= place <= log.settled:
         return None
     try:
-        return place_behind(log, first_place(log), place).digest
+        return checked_digest(log, place)
     except OSError:
         return None
 
 
 def _reach(each: Witness) -> tuple[int, bool]:
-    return each[1].settled, each[0].position is not None
+    return each.log.settled, each.replica.position is not None
 
 
 def _shown(digest: int | None) -> str:

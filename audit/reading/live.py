@@ -156,19 +156,16 @@ def _answered(node: Answer, *, on_hosts: bool, over: Over) -> Replica:
     elsewhere = "" if on_hosts or over is Over.GRPC else _elsewhere(address, answer)
     asks = over is Over.GRPC or (over is Over.AUTO and bool(elsewhere))
     asked_at = (answer.admin_address or address) if asks else None
-    known = Replica(answer.node_id, answer.data_directory, is_member=node.is_member)
-    if over is Over.FILES and elsewhere:
-        return replace(known, silence=f"{elsewhere}; its files are read where they lie (--replica)")
+    named = Replica(answer.node_id, answer.data_directory, is_member=node.is_member)
     if asked_at is not None and asked_at != address and (silence := _silence(asked_at, answer)):
-        return replace(known, silence=silence)
-    return replace(
-        known,
-        host=host,
-        position=_position(answer),
-        address=asked_at,
-        standing=_standing(answer),
-        seat=_seat(answer),
+        return replace(named, silence=silence)
+    known = replace(
+        named, position=_position(answer), standing=_standing(answer), seat=_seat(answer)
     )
+    if over is Over.FILES and elsewhere:
+        # Nothing of it is read, but what it says counts: who leads, and up to where, say.
+        return replace(known, silence=f"{elsewhere}; its files are read where they lie (--replica)")
+    return replace(known, host=host, address=asked_at)
 
 
 def _stranger(node: Answer) -> Replica:

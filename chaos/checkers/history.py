@@ -241,6 +241,8 @@ def _kind(annotation: object) -> str:
 def _result(event: Event, operation: Operation) -> Result:
     if isinstance(operation.action, Poll) and operation.is_ok:
         return event.messages
+    if isinstance(operation.action, Send) and operation.is_ok:
+        return event.place
     found = event.fields.get("result")
     if found is None or isinstance(found, int):
         return found

@@ -135,13 +135,7 @@ def run(
         options = replace(options, base_port=base_port, flush=flush.value)
         say.print(_replay(options, scenario), markup=False, soft_wrap=True)
         finished = _perform(options, say)
-        retains_all = options.retained is Retained.ALL
-        commands, engine = chosen_audits(directory, audit, retains_all=retains_all)
-        if commands:
-            say.print(f"auditing on {engine}", markup=False)
-            problems, remarks = audited(commands, engine)
-            finished.problems += problems
-            finished.remarks += remarks
+        _audit(finished, audit, say)
     facts = report_facts(finished)
     _write(directory, facts)
     kept = _tidy(directory, keep=keep or not finished.holds)
@@ -150,6 +144,23 @@ def run(
     else:
         _print(facts, directory, kept=kept)
     end(finished.ending)
+
+
+def _audit(finished: Finished, engine: Engine | None, say: Console) -> None:
+    """What audits of what the nodes have left found is told with the rest."""
+    options = finished.options
+    chosen = chosen_audits(
+        options.directory,
+        engine,
+        retains_all=options.retained is Retained.ALL,
+        may_lose=bool(finished.power_cuts),
+    )
+    finished.remarks += chosen.remarks
+    if chosen.commands:
+        say.print(f"auditing on {chosen.engine}", markup=False)
+        problems, remarks = audited(chosen.commands, chosen.engine)
+        finished.problems += problems
+        finished.remarks += remarks
 
 
 def _print(facts: dict[str, object], directory: Path, *, kept: bool) -> None:

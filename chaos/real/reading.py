@@ -105,8 +105,9 @@ def missing_at_the_end(history: History) -> list[tuple[str, Operation]]:
 
 
 def _is_before(result: object, first: int) -> bool:
-    """Whether what was acknowledged with that offset has gone by the time of the last reading."""
-    return isinstance(result, int) and result < first
+    """Whether what was acknowledged with that offset has gone by the time of the last reading; or
+    may have, where nobody knows the offset."""
+    return result < first if isinstance(result, int) else first > 0
 
 
 @dataclass(slots=True)

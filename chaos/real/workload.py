@@ -230,7 +230,7 @@ class Workload:
         error = done.exception()
         if error is None:
             result = done.result()
-            self._end(begun, Outcome.OK, result.queue_offset)
+            self._end(begun, Outcome.OK, result.queue_offset if result.has_place else None)
             now_us = begun.completed_us or 0
             self.acknowledged.add(now_us, now_us - begun.invoked_us, result.store_host)
         elif isinstance(error, ClientError):

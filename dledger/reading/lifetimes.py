@@ -49,6 +49,13 @@ class Lifetimes:
     def ended(self) -> Ended:
         return tuple(self._ended)
 
+    def ended_since(self, index: int) -> frozenset[str]:
+        """The topics that may have been deleted behind that entry: those that were, and those of
+        which none lives at the end of what was followed."""
+        return frozenset(
+            name for name, _, at in self._ended if at > index or name not in self._living
+        )
+
     def follow(self, log: Survey) -> None:
         """What is committed now is taken into account, as far as no damage is in the way.
 
@@ -100,6 +107,7 @@ class Lifetimes:
         """The log begins here by now, and what was before was never read."""
         self._known, self._damage, self._is_whole = Known(start), None, False
         self._unsettled = [each for each in self._unsettled if each[1] >= start]
+        self._living.clear()  # They may have ended there, and others may have their names.
 
     def _follow_part(self, part: LogRange) -> None:
         """Raises: InvalidFrame: it is damaged."""

@@ -18,8 +18,10 @@ from dledger.reading.entry import (
     FILLER_HEADER_SIZE,
     FILLER_MAGIC,
     HEADER_SIZE,
+    EntryHeader,
     digest_of,
     parse_header,
+    verify_frame,
 )
 from dledger.reading.errors import OtherLog
 from dledger.reading.files import opened, read_at
@@ -77,18 +79,52 @@ def place_behind(log: Survey, start: Place, end: int) -> Place:
     Raises:
         OSError: the segment can't be read.
     """
-    size = log.segment_size or 0
-    if end <= start.offset or not size:
+    if end <= start.offset or not log.segment_size:
         return start
-    place, base = Place(end, log.broker_group or start.broker_group), (end - 1) - (end - 1) % size
-    if all(each.base != base for each in log.segments):
-        return place
-    with opened(os.path.join(log.commitlog, file_name(base))) as descriptor:
-        first = max(start.offset - base, 0)
-        at, last, reason = walk_headers(descriptor, base, end - base, start=first)
-    if base + at != end and (reason != "filler" or end % size):
+    place = Place(end, log.broker_group or start.broker_group)
+    leads_there, last = _last_before(log, start.offset, end)
+    if not leads_there:
         return place
     return replace(place, digest=start.digest if last is None else last.digest)
+
+
+def checked_digest(log: Survey, end: int) -> int | None:
+    """The digest in front of `end`, which lies in the log, by an entry that is intact; None where
+    it isn't, and where no headers lead there.
+
+    Raises:
+        OSError: the segment can't be read.
+    """
+    start = first_place(log)
+    if end <= start.offset or not log.segment_size:
+        return start.digest
+    leads_there, last = _last_before(log, start.offset, end)
+    if not leads_there or last is None:
+        return start.digest if leads_there else None
+    at = last.physical_offset % log.segment_size
+    path = os.path.join(log.commitlog, file_name(last.physical_offset - at))
+    with opened(path) as descriptor:
+        try:
+            return verify_frame(read_at(descriptor, last.total_size, at), 0, None).digest
+        except InvalidFrame:
+            return None
+
+
+def _last_before(log: Survey, start: int, end: int) -> tuple[bool, EntryHeader | None]:
+    """Whether headers lead to `end`, in its segment, and the last of them; none if no entry lies
+    behind `start` in it.
+
+    Raises:
+        OSError: the segment can't be read.
+    """
+    size = log.segment_size or 0
+    base = (end - 1) - (end - 1) % size
+    if all(each.base != base for each in log.segments):
+        return False, None
+    with opened(os.path.join(log.commitlog, file_name(base))) as descriptor:
+        first = max(start - base, 0)
+        at, last, reason = walk_headers(descriptor, base, end - base, start=first)
+    return base + at == end or (reason == "filler" and not end % size), last
 
 
 def check_same_log(log: Survey, place: Place) -> None:

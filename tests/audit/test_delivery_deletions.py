@@ -58,6 +58,41 @@ def test_a_deletion_that_the_log_has_may_be_of_just_then(tmp_path: Path, engine:
     assert any("topic t was deleted" in note for note in report.notes)
 
 
+@pytest.mark.parametrize("before", [0, 2, 3, 6])
+def test_who_ended_before_the_nodes_were_asked_first_excuses_nothing(
+    tmp_path: Path, engine: Engine, before: int
+) -> None:
+    """An earlier topic of the name ended with entry 3, nobody's of the histories; the one of now
+    lives at the log's end, so that what was begun later isn't that. Unless nobody knows how far the
+    log was then."""
+    story = Story()
+    lossy(story)
+    file = Path(written(tmp_path, story))
+    size = file.stat().st_size
+    story.do("p", Delete("t"))
+    written(tmp_path, story)
+    replica = leader(tmp_path, delete("t", 2), create("t"), data("t", b"a"))
+    assert replica.position is not None
+    earlier = replace(replica, position=replace(replica.position, index=before))
+    asked = [earlier] if before else []
+    report = audit_delivery([replica], [str(file)], engine, ends=(size,), earlier=asked)
+    assert told(report) == ([("lost", 1, "b")] if before >= 3 else [])
+    assert any("topic t was deleted" in note for note in report.notes) == (before < 3)
+
+
+def test_who_ended_at_last_is_excused_whenever_that_was(tmp_path: Path, engine: Engine) -> None:
+    """Of a topic that is gone by the log's end nobody is owed anything."""
+    story = Story()
+    lossy(story)
+    file = Path(written(tmp_path, story))
+    size = file.stat().st_size
+    story.do("p", Delete("t"))
+    written(tmp_path, story)
+    replica = leader(tmp_path, data("t", b"a"), delete("t", 2))
+    report = audit_delivery([replica], [str(file)], engine, ends=(size,), earlier=[replica])
+    assert told(report) == []
+
+
 def test_a_deletion_of_before_counts_whatever_the_log_says(tmp_path: Path, engine: Engine) -> None:
     """Its outcome needn't be known."""
     story = Story()

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from audit.commands.app import app
-from audit.delivery.check import audit_delivery
+from audit.delivery.check import DeliveryReport, audit_delivery
 from audit.delivery.history import sizes_of
 from audit.engines.engine import Engine, LocalEngine
 from audit.errors import UsageMistake
@@ -105,17 +106,29 @@ def test_what_was_refused_afterwards_still_counts(tmp_path: Path, engine: Engine
 def test_command_looks_at_histories_before_it_asks_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients go on while they are asked."""
+    """Clients go on while they are asked. And once before it: what was committed by then was so
+    before anything that a history says later."""
     story = Story()
     before(story)
     path = written(tmp_path, story)
 
+    answers = [log_of(tmp_path, "a", "b")]
+    told_of: list[Sequence[Replica]] = []
+
     def asked(*_: object) -> Sequence[Replica]:
-        after(story)
-        written(tmp_path, story)
-        return [log_of(tmp_path, "a", "b")]
+        told_of.append(list(answers))
+        if len(told_of) > 1:
+            after(story)
+            written(tmp_path, story)
+        return told_of[-1]
+
+    def audited(*given: Any, **named: Any) -> DeliveryReport:
+        assert named["earlier"] is told_of[0]
+        assert given[0] is told_of[1]
+        return audit_delivery(*given, **named)
 
     monkeypatch.setattr("audit.commands.delivery.wanted_replicas", asked)
+    monkeypatch.setattr("audit.commands.delivery.audit_delivery", audited)
     done = CliRunner().invoke(app, ["delivery", "--history", path])
     assert done.exit_code == 0, done.stdout
     assert "went on being written" in done.stdout

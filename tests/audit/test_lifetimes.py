@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,21 @@ def test_a_log_is_followed_as_it_grows(tmp_path: Path) -> None:
         found.append([name for name, _, _ in lifetimes.ended])
     builder.close()
     assert found == [[], ["a"], ["a", "b"]]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_who_was_overtaken_by_retention_forgets_who_lived(tmp_path: Path, named: bool) -> None:
+    """`a` was deleted and made anew in what went unread (9, 10). Its next end is told by the
+    command that deletes it: it names the later one, which was never seen to begin."""
+    built = build(tmp_path / "n1", [*LIVES, delete("a", 10 if named else 0)])
+    log, lifetimes = committed_log(Replica("n1", str(tmp_path / "n1"))), Lifetimes(0)
+    before, after = (built.headers[index - 1].physical_offset for index in (6, 11))
+    lifetimes.follow(replace(log, settled=before))
+    lifetimes.follow(replace(log, retained_from=after))
+    assert lifetimes.ended == (("b", 0, 12), ("a", 10 if named else 0, 13))
+    left = Wanted(("body",), left_out=lifetimes.left_out())
+    parts = list(log_ranges(log, after, log.settled))
+    assert not [got.columns["body"] for part in parts for got in read_records(part, left)]
 
 
 def test_export_and_stats_leave_them_out(replica: Replica, tmp_path: Path) -> None:

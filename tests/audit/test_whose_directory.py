@@ -11,14 +11,16 @@ import pytest
 
 from audit.delivery.check import audit_delivery
 from audit.engines.engine import LocalEngine
+from audit.errors import NotTheGroups
 from audit.reading import live
 from audit.reading.live import Over, replicas_of_group
 from audit.reading.replica import Replica
 from dledger.reading.errors import NoAnswer
-from dledger.wire.cluster_pb2 import NodeHealth, NodeStatus
+from dledger.wire.cluster_pb2 import MemberHealth, NodeHealth, NodeStatus
 from tests.audit.replicas import LogBuilder, build
-from tests.audit.test_delivery import written
+from tests.audit.test_delivery import told, written
 from tests.audit.test_lifetimes import LIVES
+from tests.audit.test_whose_log import member
 from tests.chaos.histories import Story
 
 HERE, ELSEWHERE = "127.0.0.1:7001", "192.0.2.1:7001"  # the latter is nobody's
@@ -92,8 +94,58 @@ def test_what_a_node_left_behind_is_not_read_for_it(node: Node, asked: Asking, w
     found = asked(address, status, Over.AUTO)
     assert (found.address, found.silence) == (address, "")
     found = asked(address, status, Over.FILES)
-    assert found.position is None
+    assert found.position is not None  # which is its word, whoever reads it
     assert found.silence
     history = written(node.path.parent, Story())
     with pytest.raises(NoAnswer, match="its files are read where they lie"):
         audit_delivery([found], [history], LocalEngine())
+
+
+VOTERS = ("n1", "n2", "n3")
+ADDRESSES = dict(zip(VOTERS, (HERE, ELSEWHERE, "192.0.2.2:7001"), strict=True))
+
+
+def said(replica: Replica, path: Path, *, serves: bool = False) -> NodeStatus:
+    """What the node says of itself: it has the replica's log, at this path."""
+    assert replica.position is not None
+    members = [MemberHealth(node_id=name, votes=True, disk_id=name.encode() * 8) for name in VOTERS]
+    return NodeStatus(
+        broker_group="g",
+        node_id=replica.id,
+        data_directory=str(path),
+        term=2,
+        serving=serves,
+        committed_offset=replica.position.committed,
+        committed_digest=replica.position.digest,
+        commit_index=replica.position.index,
+        health=NodeHealth(members=members, disk_id=replica.id.encode() * 8),
+    )
+
+
+@pytest.mark.parametrize("way", ["same", "ahead", "parted"])
+def test_a_leader_on_another_machine_says_where_the_log_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Three machines, and only n1's files are on this one. What n2 knows, which leads, tells what
+    is lost from what is undecided, and whose log n1's is."""
+    values = {"same": ("a",), "ahead": ("a", "b"), "parted": ("x",)}[way]
+    here = member(tmp_path, "n1", "a")
+    file = tmp_path / "n1" / "identity.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"disk_id": (b"n1" * 8).hex()}))
+    heard = {HERE: said(here, tmp_path / "n1")}
+    for name in ("n2", "n3"):
+        told_by = member(tmp_path / "away", name, *values)
+        heard[ADDRESSES[name]] = said(told_by, Path("/data"), serves=name == "n2")
+    monkeypatch.setattr(live, "_ask", heard.__getitem__)
+    replicas = replicas_of_group(list(heard), on_hosts=False, over=Over.FILES)
+    assert [bool(each.silence) for each in replicas] == [False, True, True]
+    story = Story()
+    story.send("a", "b", at=0)
+    history = written(tmp_path, story)
+    if way == "parted":
+        with pytest.raises(NotTheGroups, match="n1 holds another log than n2, which leads"):
+            audit_delivery(replicas, [history], LocalEngine())
+        return
+    report = audit_delivery(replicas, [history], LocalEngine())
+    assert report.tail_is_known == (way == "same")
+    assert told(report) == [("lost" if way == "same" else "undecided", 1, "b")]

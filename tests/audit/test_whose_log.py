@@ -20,6 +20,7 @@ from dledger.outcome import ExitCode
 from dledger.reading.entry import EntryKind
 from dledger.reading.errors import NoAnswer
 from dledger.reading.survey import Position
+from dledger.records.layout import ENTRY
 from store.files import OsFiles
 from store.out_of_service import Divergence, mark
 from tests.audit.replicas import Entry, build
@@ -112,6 +113,24 @@ def test_without_a_leader_logs_that_differ_are_nobodys_word(tmp_path: Path) -> N
     short = copy(member(tmp_path, "n2", "a"))
     report = judged(tmp_path, short, copy(old))
     assert (report.replica, report.verdict) == ("n1", "delivered")
+
+
+@pytest.mark.parametrize("damaged", ["n1", "n2"])
+def test_a_digest_that_has_rotted_shows_nothing(tmp_path: Path, damaged: str) -> None:
+    """The entry at which logs are compared is damaged in one of them: that they differ there isn't
+    said, nor that they agree. A note tells of it; whoever reads the damage is told that."""
+    short, long = copy(member(tmp_path, "n2", "a")), copy(member(tmp_path, "n1", "a", "b"))
+    segment = tmp_path / damaged / "commitlog" / f"{0:020}"
+    header = build(tmp_path / "same", [Entry(1, EntryKind.NOOP)]).headers[-1]
+    at = header.physical_offset + header.total_size  # of what holds `a`
+    content = bytearray(segment.read_bytes())
+    content[at + ENTRY.at("digest")] ^= 1
+    segment.write_bytes(content)
+    found = witness_among([short, long])
+    assert found.replica is long
+    assert [f"that of {damaged} is damaged" in note for note in found.notes] == [True]
+    if damaged == "n2":
+        assert found.notes[0] in judged(tmp_path, short, long).notes
 
 
 def test_only_logs_that_are_not_the_groups_say_nothing(tmp_path: Path) -> None:

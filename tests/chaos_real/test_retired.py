@@ -80,6 +80,20 @@ def test_what_has_gone_is_not_missing() -> None:
     ]
 
 
+def test_what_lay_nobody_knows_where_may_have_gone() -> None:
+    """Where old messages go; where the queue is whole it is missing, and -1 is no offset."""
+    history = History()
+    sent(history, 8)
+    forgotten = history.invoke(8, "p0", Send("chaos", 0, 8, ("p0-0-99",)))
+    history.complete(8, forgotten, Outcome.OK)
+    read(history, Shrinking(0, 4), Retained.NEWER)
+    assert "p0-0-99" not in [value for value, _ in missing_at_the_end(history)]
+    whole = History()
+    whole.complete(1, whole.invoke(0, "p0", Send("chaos", 0, 0, ("p0-0-99",))), Outcome.OK)
+    read(whole, Shrinking(0, 0), Retained.ALL)
+    assert [value for value, _ in missing_at_the_end(whole)] == ["p0-0-99"]
+
+
 def test_nothing_may_go_where_everything_is_kept() -> None:
     """A queue that begins later all the same is a finding."""
     history = History()

@@ -16,6 +16,14 @@ _TOLD_LATE = "whoever isn't told is refused by its epoch"
 
 ADMINISTRATION = (
     Mutant(
+        "who-serves-is-who-was-elected",
+        "dledger_cli/transfer.py",
+        "    return Transferred(elected, status.leader, status.serves)\n",
+        "    return Transferred(elected, elected, status.serves)\n",
+        masked="nobody types commands while a group is simulated",
+        tests=("tests/cli/test_transfer.py",),
+    ),
+    Mutant(
         "reset-again-in-a-later-topic-of-the-name",
         "dledger/client/groups.py",
         "        request.incarnation = answer.topic.incarnation\n",

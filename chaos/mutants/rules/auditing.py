@@ -35,6 +35,14 @@ AUDITING = (
         tests=("tests/audit/test_whose_directory.py",),
     ),
     Mutant(
+        "who-is-not-read-here-says-nothing",
+        "audit/reading/live.py",
+        '        return replace(known, silence=f"{elsewhere}; its',
+        '        return replace(named, silence=f"{elsewhere}; its',
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_whose_directory.py",),
+    ),
+    Mutant(
         "task-reads-wherever-it-is",
         "audit/engines/placed.py",
         "    if not _is_wanted(placed, here):\n",

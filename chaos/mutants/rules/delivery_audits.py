@@ -16,6 +16,14 @@ _POLLS = ("tests/audit/test_delivery_polls.py",)
 
 DELIVERY_AUDITS = (
     Mutant(
+        "nowhere-is-a-place",
+        "dledger/history.py",
+        "        return None if offset < 0 else offset\n",
+        "        return offset\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_delivery_expired.py",),
+    ),
+    Mutant(
         "what-has-expired-was-there-once",
         "audit/delivery/judge.py",
         "            if places:  # Beside the one that retention took away.\n",
@@ -40,6 +48,23 @@ DELIVERY_AUDITS = (
         tests=_DELETIONS,
     ),
     Mutant(
+        "whatever-ended-once-has-ended-since",
+        "dledger/reading/lifetimes.py",
+        "if at > index or name not in self._living\n",
+        "if at > 0\n",
+        masked=_READS_ONLY,
+        tests=_DELETIONS,
+    ),
+    Mutant(
+        "nodes-are-asked-once",
+        "audit/commands/delivery.py",
+        "        earlier, ends = wanted_replicas(*named), sizes_of(paths)\n"
+        "        replicas = wanted_replicas(*named)\n",
+        "        ends = sizes_of(paths)\n        earlier = replicas = wanted_replicas(*named)\n",
+        masked=_READS_ONLY,
+        tests=_GROWING,
+    ),
+    Mutant(
         "topics-that-the-first-share-saw-deleted",
         "audit/delivery/check.py",
         "    deleted = sorted({topic for each in judged for topic in each.deleted})\n",
@@ -50,7 +75,7 @@ DELIVERY_AUDITS = (
     Mutant(
         "the-longest-log-is-the-groups",
         "audit/delivery/witness.py",
-        "    if own := [each for each in found if each[0] is leader]:\n        return own[0]\n"
+        "    if own := [each for each in found if each.replica is leader]:\n        return own[0]\n"
         "    return _vouched(found, leader, leader.position)\n",
         "    return max(found, key=_reach)\n",
         masked=_READS_ONLY,
@@ -67,16 +92,32 @@ DELIVERY_AUDITS = (
     Mutant(
         "logs-that-differ-are-not-compared",
         "audit/delivery/witness.py",
-        "        if None not in (ours, theirs) and ours != theirs:\n",
-        "        if False:\n",
+        "        elif ours != theirs:\n",
+        "        elif False:\n",
         masked=_READS_ONLY,
         tests=_WHOSE,
     ),
     Mutant(
         "a-log-elsewhere-is-vouched-for-by-nobody",
         "audit/delivery/witness.py",
-        "if digest_at(each[1], said.committed) == said.digest]:\n",
-        "if each[1].settled >= said.committed]:\n",
+        "if digest_at(each.log, said.committed) == said.digest]:\n",
+        "if each.log.settled >= said.committed]:\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
+        "logs-that-cannot-be-compared-agree",
+        "audit/delivery/witness.py",
+        "    return furthest._replace(notes=tuple(uncompared))\n",
+        "    return furthest\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
+        "digests-that-have-rotted-are-believed",
+        "dledger/reading/places.py",
+        "return verify_frame(read_at(descriptor, last.total_size, at), 0, None).digest\n",
+        "return last.digest\n",
         masked=_READS_ONLY,
         tests=_WHOSE,
     ),
@@ -123,8 +164,8 @@ DELIVERY_AUDITS = (
     Mutant(
         "histories-as-they-are-once-nodes-have-answered",
         "audit/commands/delivery.py",
-        "report = audit_delivery(replicas, paths, runner, shown, ends=ends)",
-        "report = audit_delivery(replicas, paths, runner, shown)",
+        "(replicas, paths, runner, shown, ends=ends, earlier=earlier)",
+        "(replicas, paths, runner, shown, earlier=earlier)",
         masked=_READS_ONLY,
         tests=_GROWING,
     ),

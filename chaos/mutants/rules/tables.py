@@ -13,6 +13,14 @@ _OBJECTS = ("tests/audit/test_objects.py",)
 
 TABLES = (
     Mutant(
+        "names-live-on-through-what-was-not-read",
+        "dledger/reading/lifetimes.py",
+        "        self._living.clear()  # They may",
+        "        pass  # They may",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_lifetimes.py",),
+    ),
+    Mutant(
         "commands-behind-damage-are-none",
         "dledger/reading/lifetimes.py",
         "        if self._damage is not None and self._known.at < start:\n",

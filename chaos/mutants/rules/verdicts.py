@@ -27,8 +27,16 @@ VERDICTS = (
     Mutant(
         "old-messages-go-unaudited-unless-asked-for",
         "chaos/real/audited.py",
-        "    found = [] if retains_all else audits(directory, retains_all=False)\n",
+        "    found = audits(directory, retains_all=False)\n",
         "    found: list[list[str]] = []\n",
+        masked="real runs end with audits, and simulated ones with checks of their own",
+        tests=("tests/chaos_real/test_chosen_audits.py",),
+    ),
+    Mutant(
+        "what-async-permits-is-audited-unasked",
+        "chaos/real/audited.py",
+        "    if may_lose:\n",
+        "    if False:\n",
         masked="real runs end with audits, and simulated ones with checks of their own",
         tests=("tests/chaos_real/test_chosen_audits.py",),
     ),
