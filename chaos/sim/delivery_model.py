@@ -8,6 +8,7 @@ again an entry at a time.
     what is finished         is never given again
     it is a dead letter      once nobody has it, after its attempts, with a copy each
     who asks again           is told of all that the attempt has
+    in order                 nobody goes on behind what somebody else was given since
     FIFO                     one attempt of a queue has anything that is hidden
 
 What the machine says after each entry must be that.
@@ -169,6 +170,9 @@ class DeliveryModel:
                     queue.held[offset] = _Held(header.index, until_ms, held.attempt)
                     self.returned += 1
                 case _:
+                    if held.spell is not None and held.spell.ended:
+                        text = f"entry {header.index} extends {offset} behind what another one has"
+                        raise Defect("delivery", text)
                     held.until_ms = header.append_time_ms + settled.hidden_ms
                     self.extended += 1
 
@@ -212,6 +216,8 @@ class DeliveryModel:
             queue = self._queue(command, given.queue_id, header)
             mine = {o for o, held in queue.held.items() if held.handout == header.index}
             others = {o: held for o, held in queue.held.items() if o not in mine}
+            for held in others.values():
+                _end(held, header)  # what lies behind is whoever's who has it next
             is_hidden = any(held.until_ms > header.append_time_ms for held in others.values())
             if mine and (is_hidden or any(offset < max(mine) for offset in others)):
                 raise Defect("delivery", f"entry {header.index} gives {given} out of order")
@@ -253,9 +259,9 @@ class DeliveryModel:
 
 
 def _end(held: _Held, header: EntryHeader) -> None:
-    """That hand hasn't got it any more."""
+    """That hand hasn't got it any more, from here on at the latest."""
     if held.spell is not None:
-        held.spell.ended = header.index
+        held.spell.ended = held.spell.ended or header.index
 
 
 def _offsets(base: int, mask: int) -> list[int]:

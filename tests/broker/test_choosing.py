@@ -18,7 +18,7 @@ from broker.leader.deliveries.choosing import MAX_GIVEN, Choice, at_provisional,
 from broker.reading.queues import Found
 from broker.state.deliveries import Deliveries
 from broker.state.delivering import Planning
-from broker.state.handouts import SPAN, Draft, Handout, Page
+from broker.state.handouts import NO_ATTEMPT, SPAN, Draft, Handout, Page
 from broker.turns import LoopTurns
 from dledger.level import KNOWN_LEVEL
 from dledger.ports import Turns
@@ -53,6 +53,7 @@ class Shop:
     low: int = 0  # what lies before has gone from the log
     end: int = END
     asked: int = 0
+    turn: int = 0
     reads: int = 0
     turns: Turns = field(default_factory=LoopTurns)
     begun: list[tuple[int, int]] = field(default_factory=list)  # in order: queue id, offset
@@ -80,17 +81,32 @@ class Shop:
             max_attempts=self.max_attempts,
         )
 
-    async def serve(self, receivers: Sequence[int], settled: Sequence[Settlement]) -> Choice:
-        """A command for receivers who take so many messages each, applied."""
+    async def serve(
+        self,
+        receivers: Sequence[int],
+        settled: Sequence[Settlement],
+        again: Sequence[bytes] = (),
+    ) -> Choice:
+        """A command for receivers who take so many messages each, applied; the last of them are
+        attempts of before, that ask again."""
         choice = self.choice()
         loop = asyncio.get_running_loop()
         settler = Settler(tuple(settled), loop.create_future())
         await choice.settle(settler)
-        for count in receivers:
+        new = len(receivers) - len(again)
+        asked: list[Receiver] = []
+        for at, count in enumerate(receivers):
             self.asked += 1
-            wanted = Wanted(self.asked.to_bytes(8, "big"), count, 1 << 20, 1_000, is_again=False)
-            receiver = Receiver(wanted, loop.create_future(), loop.create_future())
-            first = self.asked % QUEUES
+            is_again = at >= new
+            attempt = again[at - new] if is_again else self.asked.to_bytes(8, "big")
+            wanted = Wanted(attempt, count, 1 << 20, 1_000, is_again=is_again)
+            asked.append(
+                Receiver(wanted, loop.create_future(), loop.create_future(), looks_back=is_again)
+            )
+        await choice.look_back(asked)
+        for receiver in sorted(asked, key=lambda each: not each.looks_back):
+            self.turn += 1
+            first = self.turn % QUEUES
             await choice.give(receiver, [*range(first, QUEUES), *range(first)])
         if not choice.is_empty:
             assert self.owners.do(choice.command) is None
@@ -136,7 +152,9 @@ async def one_life(chance: Random) -> None:
             if chance.random() < 0.5
         ]
         receivers = [chance.randint(1, 4) for _ in range(chance.randint(0, 3))]
-        shop.bury(await shop.serve(receivers, settled))
+        known = sorted({each.attempt_id for _, each in shop.in_hand()} - {NO_ATTEMPT})
+        again = chance.sample(known, min(len(known), chance.choice((0, 0, 1, 2)), len(receivers)))
+        shop.bury(await shop.serve(receivers, settled, again))
 
 
 @pytest.mark.parametrize("most_over", [choosing.MAX_OVER, 1])
@@ -198,6 +216,40 @@ def test_in_order_nobody_passes_what_is_over_though_a_look_takes_few_of_them(
         shop.owners.now_ms = max(each.hidden_until_ms for _, each in shop.in_hand())
         choice = await shop.serve([1, 1, 1], [])
         assert (len(choice.over), list(choice.command.given)) == (1, [])
+
+    asyncio.run(scenario())
+
+
+def extended(queue_id: int, handout: Handout, offset: int) -> Settlement:
+    return settlement(queue_id, handout, offset, SETTLING_EXTENDED, 5_000)
+
+
+@pytest.mark.parametrize("way", ["asks again", "wants more time"])
+def test_in_order_nobody_goes_on_behind_what_somebody_else_has(way: str) -> None:
+    """One was too slow with four messages, and the first two are another one's by now: what is
+    behind them waits, and isn't worked on beside them, also when these are due again. That it was
+    finished is heard."""
+
+    async def scenario() -> None:
+        shop = Shop(is_fifo=True, max_attempts=0)
+        await shop.serve([4], [])
+        ((queue_id, slow),) = shop.in_hand()
+        shop.owners.now_ms = slow.hidden_until_ms
+        await shop.serve([2], [])
+        for _ in range(2):
+            if way == "asks again":
+                choice = await shop.serve([4], [], [slow.attempt_id])
+                assert queue_id not in {each.queue_id for each in choice.command.settled}
+            else:
+                choice = shop.choice()
+                settler = Settler((extended(queue_id, slow, 2),), asyncio.Future())
+                await choice.settle(settler)
+                assert [each.mask for each in settler.superseded] == [1]
+                assert choice.is_empty
+            shop.owners.now_ms = max(each.hidden_until_ms for _, each in shop.in_hand())
+        finished = settlement(queue_id, slow, 3, SETTLING_FINISHED, 0)
+        choice = await shop.serve([], [finished])
+        assert len(choice.command.settled) == 1
 
     asyncio.run(scenario())
 

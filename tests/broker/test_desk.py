@@ -195,6 +195,37 @@ def test_who_settles_waits_for_few_burials(*, singly: bool) -> None:
     assert settled_after[0] <= BURIED_A_TURN + 1
 
 
+def test_who_had_a_message_and_asks_again_comes_before_who_is_new() -> None:
+    """Its answer was lost: nobody has had the message, and by its time alone it would be dead."""
+    shop = Shop()
+
+    async def bury(place: Place, queue_id: int, hand: Handout, found: Found, times: int) -> None:
+        raise AssertionError("somebody asks for it")
+
+    new_desk = desks(shop, bury)
+
+    async def first() -> list[Handed]:
+        desk = new_desk()
+        receiver = desk.receive(wanted(1))
+        await desk.work()
+        return await receiver.done
+
+    async def again() -> list[Handed]:
+        desk = new_desk()
+        new = desk.receive(wanted(2))
+        mine = desk.receive(wanted(1)._replace(is_again=True))
+        working = asyncio.ensure_future(desk.work())
+        given = await mine.done
+        assert desk.withdraw(new)
+        await working
+        return given
+
+    shop.send(0, b"its last attempt")
+    (given,) = shop.room.world.run(shop.room.leader, first())
+    shop.room.pass_ms(1_000)
+    assert shop.room.world.run(shop.room.leader, again()) == [given]
+
+
 def test_what_is_over_is_buried_after_the_attempts_that_it_had() -> None:
     """Whoever asks meanwhile may wish for more of them: the others then would be refused."""
     shop = Shop()

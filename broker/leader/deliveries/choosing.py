@@ -18,7 +18,7 @@ from broker.leader.deliveries.hands import Hands, given_before
 from broker.reading.proof import MAX_RECORD_SIZE
 from broker.reading.queues import MAX_BYTES, Found
 from broker.state.delivering import Moment, Planning
-from broker.state.handouts import SPAN, Draft, Handout
+from broker.state.handouts import NO_ATTEMPT, SPAN, Draft, Handout
 from broker.state.refusals import Refusal
 from broker.state.topics import TopicState
 from dledger.ports import Turns, never_enough
@@ -117,12 +117,14 @@ class Choice:
 
     async def _settle(self, wish: Settlement) -> int:
         """Which of the messages aren't in that hand; finished twice is finished."""
-        told = wish.command()
-        if self._take(told) is None:
-            return 0
         draft = self.planning.draft(wish.queue_id)
         if not isinstance(draft, Draft):
             return wish.mask
+        if wish.what == SETTLING_EXTENDED and self._is_anothers(draft, wish.handout):
+            return wish.mask
+        told = wish.command()
+        if self._take(told) is None:
+            return 0
         hands = self._hands.get(wish.queue_id)
         if hands is None:
             hands = self._hands[wish.queue_id] = await Hands.of(draft, self.turns)
@@ -202,7 +204,11 @@ class Choice:
         receiver's bounds once, and a part of it would pass for the whole: they don't count here."""
         wanted = receiver.wanted
         entries = self._before.get(wanted.attempt_id, {}).get(queue_id, ())
-        hands = [each for index in entries for each in self._draft(queue_id).of_entry(index)]
+        if not entries:
+            return
+        draft = self._draft(queue_id)
+        mine = [index for index in entries if not self._is_anothers(draft, index)]
+        hands = [each for index in mine for each in draft.of_entry(index)]
         for each in hands:
             for first, count in runs(each) if each.attempt_id == wanted.attempt_id else ():
                 base, records = await self._whole(queue_id, first, first + count, taken.size)
@@ -380,6 +386,21 @@ class Choice:
             due = (each for each in draft.due(self.now_ms) if each.index < PROVISIONAL)
             found = self._due[queue_id] = iter(_in_order(due) if self.planning.is_fifo else due)
         return found
+
+    def _is_anothers(self, draft: Draft, handout: int) -> bool:
+        """In order: whether somebody else has something of the queue, or is to be given what lies
+        before that hand. Its time was over then, and what is left of it is worked on when that is
+        done, by whoever has it next. (Finishing what one has done is heard all the same.)"""
+        if not self.planning.is_fifo:
+            return False
+        mine = list(draft.of_entry(handout))
+        own = {NO_ATTEMPT, *(each.attempt_id for each in mine)}
+        first = min((each.base for each in mine), default=0)
+        return any(
+            each.base < first or each.hidden_until_ms > self.now_ms or each.index == PROVISIONAL
+            for each in draft
+            if each.attempt_id not in own
+        )
 
     def _is_held(self, queue_id: int, draft: Draft) -> bool:
         """Whether somebody has something of a FIFO queue, or its first message is to be a dead

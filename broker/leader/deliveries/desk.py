@@ -333,7 +333,8 @@ class Desk:
         is_dry = False
         receivers = list(self._receivers)
         await choice.look_back(receivers)
-        for receiver in receivers:
+        # Whoever had something keeps it, though its time is over, if nobody has had it since.
+        for receiver in sorted(receivers, key=lambda each: not each.looks_back):
             if receiver.done.done():
                 self._receivers.pop(receiver, None)  # whoever asked is gone
                 continue

@@ -15,6 +15,21 @@ _FEW_MENDED = "few simulated queues are mended while their leader is asked again
 
 ASKED_AGAIN = (
     Mutant(
+        "who-is-passed-in-order-goes-on",
+        "broker/leader/deliveries/choosing.py",
+        "        if not self.planning.is_fifo:\n            return False\n        mine",
+        "        if self.planning:\n            return False\n        mine",
+        tests=("tests/broker/test_choosing.py",),
+    ),
+    Mutant(
+        "who-had-it-comes-behind-who-is-new",
+        "broker/leader/deliveries/desk.py",
+        "key=lambda each: not each.looks_back)",
+        "key=lambda each: each.looks_back)",
+        masked="who asks again and who is new seldom wait for the same queue",
+        tests=("tests/broker/test_desk.py",),
+    ),
+    Mutant(
         "what-an-attempt-was-given-and-cannot-be-read-is-nothing",
         "broker/services/deliveries.py",
         "        if receiver.looks_back and (receiver.lacks or not handed):\n",
