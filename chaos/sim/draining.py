@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
+from broker.state.machine import StateMachine
 from chaos.sim.at_rest import is_held_back
 from chaos.sim.clients import Shared
 from chaos.sim.failing import FailingCrew, has_moved_on
@@ -28,19 +29,12 @@ class Draining:
         self._shared = shared
         self.others: list[asyncio.Task[None]] = []  # of those that aren't members of groups
 
-    def sent_back(self) -> int:
-        """How many copies of messages that failed there are, dead letters among them, as far as
-        anybody has applied the log: as long as there are more, those who fail aren't done."""
-        machines = [n.life.replica.machine for n in self._world.nodes.values() if n.life]
-        topics = [topic for each in machines for topic in each.topics.values()]
-        copies = [
-            each for each in topics if each.name.startswith((SCHEDULE_TOPIC, DEAD_LETTER_PREFIX))
-        ]
-        most: dict[int, int] = {}
-        for each in copies:
-            count = sum(each.next_offsets)
-            most[each.incarnation] = max(count, most.get(each.incarnation, 0))
-        return sum(most.values())
+    def progress(self) -> int:
+        """How much is done, as far as anybody has applied the log: what groups have committed, and
+        copies of messages that failed, dead letters among them. As long as that grows, nobody who
+        works one call after the other is done for."""
+        lives = [node.life for node in self._world.nodes.values() if node.life is not None]
+        return max((_done(each.replica.machine) for each in lives), default=0)
 
     def is_drained(self, crew: Crew) -> bool:
         """The crew's group is, which is one of the level that the crew needs."""
@@ -81,3 +75,14 @@ class Draining:
                     return False
             return True
         return False
+
+
+def _done(machine: StateMachine) -> int:
+    topics = list(machine.topics.values())
+    copies = [each for each in topics if each.name.startswith((SCHEDULE_TOPIC, DEAD_LETTER_PREFIX))]
+    committed = (
+        sum(machine.offsets.of(group.name, topic.name).values())
+        for group in machine.groups
+        for topic in topics
+    )
+    return sum(sum(each.next_offsets) for each in copies) + sum(committed)

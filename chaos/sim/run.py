@@ -39,7 +39,7 @@ from chaos.sim.timeline import Livelock
 from chaos.sim.world import Line, World
 
 PEACE_US = 15_000_000  # within which the group has to come to rest
-LATE_LOOKS = 8  # times as long, at most, for logs that have rotted, and for who fails one by one
+LATE_LOOKS = 8  # times as long, at most, for logs that have rotted, and for groups that are at work
 LEADER_US = 20 * 300_000  # within which somebody leads: twenty of the longest election timeouts
 SETTLED_US = 2_000_000  # after which a link that was dead before the peace is known to be
 TOLD_US = 1_700_000  # within which what a disk holds is told and written down, by all of all
@@ -252,20 +252,20 @@ class Run:
 
     def _come_to_rest(self, until_us: int, when: str = "") -> None:
         """The group is at rest: by then, or once everybody has looked at all of a log that has
-        rotted, and those who fail are through with what they have. A share of a processor and some
-        seconds between two looks make the one a matter of how long the log is, one call after the
-        other the other one of how many messages there are, and neither of a fixed time.
+        rotted, and groups are through with what there is. A share of a processor and some seconds
+        between two looks make the one a matter of how long the log is, one call after the other the
+        other one of how many messages there are, and neither of a fixed time.
 
         Raises:
             Defect: it isn't.
         """
         before = full_looks(self.world.nodes.values())
-        sent_back = self._draining.sent_back()
+        done = self._draining.progress()
         for _ in range(LATE_LOOKS):
             if self._advance(until_us, until_rest=True):
                 return
-            copies, sent_back = sent_back, self._draining.sent_back()
-            if not is_unread(self.world.nodes.values(), before) and copies == sent_back:
+            before_that, done = done, self._draining.progress()
+            if not is_unread(self.world.nodes.values(), before) and before_that == done:
                 break
             until_us = self.world.now_us + PEACE_US
         raise Defect("no progress", when + self._what_is_missing())
