@@ -311,6 +311,20 @@ CONSUMERS = (
         _PUSH,
     ),
     _mutant(
+        "replaced-member-joins-again-after-its-commit",
+        _MEMBERSHIP,
+        "            self._attendance.drop(self._slot)\n            self.on_ended(error)\n",
+        "            self.on_ended(error)\n",
+        (_LEAVING[0] + "::test_member_that_a_commit_tells_of_its_replacement_joins_no_more",),
+    ),
+    _mutant(
+        "who-can-do-nothing-for-its-member-keeps-its-queues",
+        _MEMBERSHIP,
+        "            self._attendance.drop(self._slot)\n            self.member.on_ended(",
+        "            self.member.on_ended(",
+        (_LEAVING[0] + "::test_member_that_its_client_can_do_nothing_for_holds_no_queues",),
+    ),
+    _mutant(
         "replaced-member-joins-again",
         _ATTENDANCE,
         "        if isinstance(error, SessionEnded):\n            attendee.on_ended(error)\n",

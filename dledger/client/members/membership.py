@@ -209,6 +209,7 @@ class Membership:
     def _end(self, error: ClientError) -> None:
         """It is no member any more, as far as anything can be done about it here."""
         if self.member.standing is not Standing.OVER:
+            self._attendance.drop(self._slot)
             self.member.on_ended(error, join_anew=False)
             self._owner.on_withdrawn()
             self._owner.on_over(error)
@@ -591,6 +592,8 @@ class Membership:
         if session != self.member.session:
             return
         if isinstance(error, MemberReplaced):
+            # On the next stream it would join as new, and so end who has replaced it.
+            self._attendance.drop(self._slot)
             self.on_ended(error)
         else:
             self._on_session_over()
