@@ -633,6 +633,13 @@ CONSUMERS = (
         _READING,
     ),
     _mutant(
+        "first-signal-cuts-an-end-short",
+        "dledger/client/members/push.py",
+        "        if self._was_signalled and",
+        "        if self._stopped.is_set() and",
+        (_FAILED[0] + "::test_first_signal_cuts_no_end_short",),
+    ),
+    _mutant(
         "own-handler-of-a-signal-is-lost",
         "dledger/client/members/signals.py",
         "            if signal.getsignal(number) is own:\n",

@@ -170,6 +170,46 @@ def fails_once(
     return failed
 
 
+@pytest.mark.parametrize("by_an_error", [True, False])
+@pytest.mark.parametrize("signals", [1, 2])
+@async_test
+async def test_first_signal_cuts_no_end_short(signals: int, *, by_an_error: bool) -> None:
+    """Who ends already by an error, or was stopped, does so in an orderly way; the second signal
+    doesn't wait, as always."""
+    async with stocked(2, COUNT) as (group, client):
+        group.members.session_ms = 60_000
+        begun: set[tuple[int, int]] = set()
+        go_on = asyncio.Event()
+        service = client.push_consumer("g", AT_THE_END)
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            begun.add((message.queue_id, message.queue_offset))
+            if (message.queue_id, message.queue_offset) == (1, 4):
+                await go_on.wait()
+
+        run = asyncio.create_task(service.run())
+        await until(lambda: len(begun) == 2 * COUNT)
+        if by_an_error:
+            await let_go(group, client)
+            await until(service._stopped.is_set)
+        else:
+            service.stop()
+        for _ in range(signals):
+            service._on_signal()
+        await asyncio.sleep(0.05)
+        assert run.done() is (signals == 2)
+        go_on.set()
+        await asyncio.wait([run])
+        if signals == 2:
+            assert run.cancelled()
+        else:
+            assert isinstance(run.exception(), OffsetOutOfRange) is by_an_error
+            assert group.members.frontier("g", "t", 0) == COUNT
+            assert group.members.frontier("g", "t", 1) >= COUNT
+            assert said_goodbye(group)
+
+
 def start_all(client: Client, **changes: Any) -> tuple[PushConsumer, set[tuple[int, int]]]:
     """A consumer that handles all at once, and what it has begun."""
     service = client.push_consumer("g", replace(AT_THE_END, **changes))
