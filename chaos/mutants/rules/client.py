@@ -687,6 +687,22 @@ CLIENT = (
         tests=_RIDING_ENDS,
     ),
     Mutant(
+        "second-close-returns-before-the-first",
+        "dledger/client/simple_consumer.py",
+        "        async with self._closing:\n",
+        "        if self:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_GIVEN_BACK,
+    ),
+    Mutant(
+        "what-a-cancelled-close-has-begun-is-cut-off",
+        "dledger/client/simple_consumer.py",
+        "        if not (done or in_hand or self._sender):\n",
+        "        if not (done or in_hand):\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_GIVEN_BACK,
+    ),
+    Mutant(
         "closing-gives-back-what-rides",
         "dledger/client/simple_consumer.py",
         "        done = self._receives.close()\n",
