@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -18,12 +19,14 @@ from tests.client.members.test_push import QUICK, until
 LATER = ("Consumers", "Deliveries", "Groups")
 
 
-def lacks_later_services(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From its next start on its program has no consumer groups."""
+def lacks_later_services(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, lacking: Sequence[str] = LATER
+) -> None:
+    """From its next start on its program, or that address of it, has no consumer groups, say."""
     real = node._handler
 
     def handler(service: str) -> grpc.GenericRpcHandler[Any, Any]:
-        if service not in LATER:
+        if service not in lacking:
             return real(service)
         none: grpc.GenericRpcHandler[Any, Any] = grpc.method_handlers_generic_handler(
             f"dledger.v1.{service}", {}
@@ -71,6 +74,34 @@ async def test_calls_go_on_from_a_guessed_node_without_their_service(
         client._broker_group._refresh()
         async with client.simple_consumer("t", "g") as consumer:
             assert await consumer.receive(wait_s=0) == []
+
+
+@async_test
+async def test_messages_go_on_from_a_guessed_node_that_takes_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As an address for others, say: they are stored where they can be."""
+    group = FakeGroup(2)
+    group.refuse_watches = True
+    group.model.create("t", 1)
+    lacks_later_services(group.nodes[0], monkeypatch, ("Broker",))
+    group.leader = group.nodes[1]
+    async with group, Client.connect(group.bootstrap, options=QUICK) as client:
+        heard = client._broker_group
+        async with client.producer() as producer:
+            await producer.send("t", b"registers")
+            told: list[ClientError] = []
+            real = heard.on_refused
+
+            def on_refused(link: NodeLink, error: ClientError) -> None:
+                told.append(error)
+                real(link, error)
+
+            monkeypatch.setattr(heard, "on_refused", on_refused)
+            heard._guess = group.nodes[0].address
+            heard._refresh()
+            assert (await producer.send("t", b"x")).queue_offset == 1
+            assert isinstance(told[0], NotOffered)
 
 
 @async_test

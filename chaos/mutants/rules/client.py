@@ -703,6 +703,14 @@ CLIENT = (
         tests=_GIVEN_BACK,
     ),
     Mutant(
+        "sends-end-at-a-guessed-node-that-takes-none",
+        "dledger/client/dispatch.py",
+        "            self._broker_group.judge(link, error)\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_not_offered.py",),
+    ),
+    Mutant(
         "closing-gives-back-what-rides",
         "dledger/client/simple_consumer.py",
         "        done = self._receives.close()\n",
