@@ -717,10 +717,17 @@ CONSUMERS = (
         _FAILED,
     ),
     _mutant(
+        "error-of-a-loop-outlasts-its-queue",
+        "dledger/client/members/reading.py",
+        "            if self._error is not None and membership.pulling.may_go_on:\n",
+        "            if False:\n",
+        _FAILED,
+    ),
+    _mutant(
         "error-of-a-loop-outlasts-its-seeking",
         "dledger/client/members/reading.py",
-        "        if begins and isinstance(self._error, ClientError):\n",
-        "        if False:\n",
+        "        if membership.pull_again() and isinstance(self._error, ClientError):\n",
+        "        if membership.pull_again() and False:\n",
         _FAILED,
     ),
 )

@@ -370,6 +370,31 @@ async def test_seeking_goes_on_after_the_error_of_a_loop() -> None:
         await consumer.close()
 
 
+@pytest.mark.parametrize("how", ["ask_for", "take_away"])
+@async_test
+async def test_a_loop_goes_on_when_the_queue_of_its_error_is_gone(how: str) -> None:
+    """It is for whoever holds it now; what this member holds it reads. If the queue comes back,
+    so does the error."""
+    async with stocked(2, COUNT) as (group, client):
+        group.members.session_ms = 60_000
+        await client.commit_offsets("g", "t", {0: 2})
+        group.model.topics["t"][0].min_offset = 6
+        consumer = client.pull_consumer("t", group="g", idle_timeout_s=0.2, options=LOOP)
+        given: list[Message] = []
+        with pytest.raises(OffsetOutOfRange):
+            await read_on(consumer, given)
+        getattr(group.members, how)("g", "t", 0)
+        membership = consumer._reading._membership  # type: ignore[attr-defined]
+        await until(lambda: len(membership.member.queues) == 1)
+        await read_on(consumer, given)
+        assert [(m.queue_id, m.queue_offset) for m in given] == [(1, at) for at in range(COUNT)]
+        group.members.give_back("g")
+        await until(lambda: consumer._reading._error is not None)  # type: ignore[attr-defined]
+        with pytest.raises(OffsetOutOfRange):
+            await read_on(consumer, given)
+        await consumer.close()
+
+
 @async_test
 async def test_a_loop_that_commits_by_itself_does_so_after_its_error() -> None:
     """As it is closed, at the latest."""
