@@ -11,10 +11,10 @@ import pytest
 from dledger.client import Client, ClientError, ClientOptions, NotOffered
 from dledger.client.connection import NodeLink
 from dledger.outcome import Outcome
-from dledger.testing.fake_nodes import FakeGroup, FakeNode
+from dledger.testing.fake_nodes import SERVICES, FakeGroup, FakeNode
 from tests.client.loops import async_test
 from tests.client.members.test_attendance import Listener, attendance_of, joined
-from tests.client.members.test_push import QUICK, until
+from tests.client.members.test_push import PUSH, QUICK, running, until
 
 LATER = ("Consumers", "Deliveries", "Groups")
 
@@ -150,3 +150,19 @@ async def test_a_leader_without_groups_is_told_to_who_never_joined(
         with pytest.raises(NotOffered) as told:
             await client.consumer_groups.list()
         assert told.value.outcome is Outcome.DID_NOT_HAPPEN
+
+
+@async_test
+async def test_lone_address_that_is_for_others_is_tried_on_and_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As docs/consumers.md says: `run` doesn't end, and the log says why nothing comes."""
+    group = FakeGroup(1)
+    lacks_later_services(group.nodes[0], monkeypatch, tuple(SERVICES))
+    async with group, Client.connect(group.bootstrap, options=QUICK) as client:
+        service = client.push_consumer("g", PUSH)
+        service.on("t")(print)
+        async with running(service) as run:
+            await until(lambda: caplog.text.count("not attending") > 1)
+            assert not run.done()
+        assert group.bootstrap in caplog.text
