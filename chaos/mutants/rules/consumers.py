@@ -717,6 +717,13 @@ CONSUMERS = (
         _FAILED,
     ),
     _mutant(
+        "queue-that-came-counts-as-empty",
+        _MEMBERSHIP,
+        "            self.pulling.on_gained()\n",
+        "            pass\n",
+        (_READING[0] + "::test_queue_that_comes_while_all_others_are_empty_is_looked_into_first",),
+    ),
+    _mutant(
         "error-of-a-loop-outlasts-its-queue",
         "dledger/client/members/reading.py",
         "            if self._error is not None and membership.pulling.may_go_on:\n",

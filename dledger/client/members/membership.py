@@ -281,6 +281,8 @@ class Membership:
         self._tell_lost([queue for queue in lost if queue not in released])
         if self.keeper is not None and (gained or assignment.whole):
             self._begin_locating(gained, as_new=as_new)
+        if gained:
+            self.pulling.on_gained()
         self._go_on()
 
     def _gain(self, topic: gpb.TopicLeases) -> Iterable[Gained]:

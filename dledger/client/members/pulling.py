@@ -134,6 +134,11 @@ class Pulling:
         self._emptiness.forget()
         self.want()
 
+    def on_gained(self) -> None:
+        """There are more queues: whether these are empty isn't known."""
+        self._empty_since = None
+        self.want()
+
     @property
     def may_go_on(self) -> bool:
         """Whether the queue whose error has ended the pulls isn't this member's any more."""
