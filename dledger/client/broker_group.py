@@ -150,13 +150,18 @@ class BrokerGroup:
         """Stops calling `listener`."""
         self._listeners.pop(listener, None)
 
-    def on_refused(self, link: NodeLink, error: ClientError) -> None:
-        """A call at `link` failed: follows the hint in the error, withdraws a presumption. What a
-        node that doesn't say that it leads hasn't got, as in an upgrade, who leads may have."""
-        if self._closed:
-            return
+    def judge(self, link: NodeLink, error: ClientError) -> None:
+        """The error says whether trying again may help: what a node that doesn't say that it leads
+        hasn't got, as in an upgrade, who leads may have."""
         if isinstance(error, NotOffered) and self._board.serving_address() != link.address:
             error.retriable = True
+
+    def on_refused(self, link: NodeLink, error: ClientError) -> None:
+        """A call at `link` failed: judges the error, follows the hint in it, withdraws a
+        presumption."""
+        self.judge(link, error)
+        if self._closed:
+            return
         guessed = self._guess == link.address
         if guessed:
             self._guess = ""

@@ -452,6 +452,7 @@ class Dispatcher:
         for lane, batch, error in errors:
             if batch.state is not BatchState.IN_FLIGHT:
                 continue
+            self._broker_group.judge(link, error)
             self.batches_retried += lane.on_error(batch, error)
             self.batches_busy += isinstance(error, Busy)
             if isinstance(error, QueuesChanged):

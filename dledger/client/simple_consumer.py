@@ -96,6 +96,7 @@ class SimpleConsumer:
         self._settling: list[_Settling] = []
         self._sender: asyncio.Task[None] | None = None
         self._is_closing = self._is_closed = False
+        self._closing = asyncio.Lock()
 
     # --- receiving ----------------------------------------------------------------------------
 
@@ -353,9 +354,13 @@ class SimpleConsumer:
     async def close(self) -> None:
         """Receives end, what was to be acknowledged by one is, and what else is in hand is given
         back at once. What can't be within `deadline_s`, or what a receive that was under way was
-        given, comes back when its time is over."""
-        if self._is_closed:
-            return
+        given, comes back when its time is over. Who closes second, as the client does, returns no
+        sooner: hanging up, it would cut off what is being given back."""
+        async with self._closing:
+            if not self._is_closed:
+                await self._close()
+
+    async def _close(self) -> None:
         self._is_closing = True
         for task in list(self._receiving):
             task.cancel()
@@ -369,8 +374,9 @@ class SimpleConsumer:
         self._forget(self)
 
     async def _settle_all(self, done: Sequence[Delivery], in_hand: Sequence[Delivery]) -> None:
-        """Whatever becomes of one call, the others are made; within the time of one."""
-        if not (done or in_hand):
+        """Whatever becomes of one call, the others are made; within the time of one. So is what
+        others have begun with, such as a close that was cancelled."""
+        if not (done or in_hand or self._sender):
             return
         try:
             deadline_s = self._broker_group().options.deadline_s
@@ -380,6 +386,8 @@ class SimpleConsumer:
             async with asyncio.timeout(deadline_s):
                 settled = (*(each.ack() for each in done), *(each.withdraw() for each in in_hand))
                 ends = await asyncio.gather(*settled, return_exceptions=True)
+                if self._sender is not None:
+                    await asyncio.wait([self._sender])
         except TimeoutError:  # they come back by themselves
             if self._sender is not None:
                 self._sender.cancel()

@@ -53,6 +53,9 @@ class ToldGroup:
     def unlisten(self, listener: Callable[[], None]) -> None:
         self.listeners.remove(listener)
 
+    def judge(self, link: NodeLink, error: ClientError) -> None:
+        """Leaves it as it is."""
+
     def on_refused(self, link: NodeLink, error: ClientError) -> None:
         self.refusals.append(error)
 

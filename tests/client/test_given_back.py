@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
-from dledger.client import InvalidArgument
+from dledger.client import Client, InvalidArgument
 from dledger.client.errors import ReceiptExpired
 from dledger.client.options import StartFrom
 from dledger.client.simple_consumer import SimpleConsumer
 from dledger.outcome import Outcome
+from dledger.wire.deliveries_pb2 import SettleRequest
 from tests.client.loops import async_test
-from tests.client.members.test_push import stocked
+from tests.client.members.test_push import QUICK, stocked, until
 
 
 @async_test
@@ -82,3 +83,54 @@ async def test_what_is_acknowledged_stays_so() -> None:
         with pytest.raises(InvalidArgument, match="acknowledged"):
             await job.extend(1)
         assert await SimpleConsumer.receive(worker, wait_s=0) == []
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+@async_test
+async def test_client_that_closes_meanwhile_lets_all_be_given_back(*, gives_up: bool) -> None:
+    """It waits for who closes already, and closes itself if that one is cancelled: hung up
+    before, it would leave what is in hand hidden until its time is over."""
+    async with (
+        stocked(1, 3) as (group, client),
+        Client.connect(group.bootstrap, options=QUICK) as other,
+    ):
+        worker = client.simple_consumer("t", "g", start=StartFrom.FIRST, invisible_s=3_600)
+        assert len(await worker.receive(3)) == 3
+        go_on = asyncio.Event()
+
+        async def stand_still(method: str, _node: object, _request: object) -> None:
+            if method == "Settle":
+                await go_on.wait()
+
+        group.before.append(stand_still)
+        first = asyncio.ensure_future(worker.close())
+        await until(lambda: group.nodes[0].calls["Settle"])
+        second = asyncio.ensure_future(client.close())
+        await asyncio.sleep(0.05)
+        assert not second.done()
+        if gives_up:
+            first.cancel()
+            await asyncio.wait([first])
+            await asyncio.sleep(0.05)
+        go_on.set()
+        await asyncio.wait([first, second])
+        second.result()
+        again = await other.simple_consumer("t", "g").receive(3, wait_s=0)
+        assert [each.message.body for each in again] == [b"0", b"1", b"2"]
+
+
+@async_test
+async def test_two_who_close_give_all_back_once() -> None:
+    """The second one waits for the first, and has nothing left to do."""
+    async with stocked(1, 3) as (group, client):
+        worker = client.simple_consumer("t", "g", start=StartFrom.FIRST)
+        await worker.receive(3)
+        settled: list[int] = []
+
+        async def count(method: str, _node: object, request: SettleRequest) -> None:
+            if method == "Settle":
+                settled.extend(each.base for each in request.settled)
+
+        group.before.append(count)
+        await asyncio.gather(worker.close(), worker.close())
+        assert settled == [0, 1, 2]

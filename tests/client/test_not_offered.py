@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -10,20 +11,22 @@ import pytest
 from dledger.client import Client, ClientError, ClientOptions, NotOffered
 from dledger.client.connection import NodeLink
 from dledger.outcome import Outcome
-from dledger.testing.fake_nodes import FakeGroup, FakeNode
+from dledger.testing.fake_nodes import SERVICES, FakeGroup, FakeNode
 from tests.client.loops import async_test
 from tests.client.members.test_attendance import Listener, attendance_of, joined
-from tests.client.members.test_push import QUICK, until
+from tests.client.members.test_push import PUSH, QUICK, running, until
 
 LATER = ("Consumers", "Deliveries", "Groups")
 
 
-def lacks_later_services(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From its next start on its program has no consumer groups."""
+def lacks_later_services(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, lacking: Sequence[str] = LATER
+) -> None:
+    """From its next start on its program, or that address of it, has no consumer groups, say."""
     real = node._handler
 
     def handler(service: str) -> grpc.GenericRpcHandler[Any, Any]:
-        if service not in LATER:
+        if service not in lacking:
             return real(service)
         none: grpc.GenericRpcHandler[Any, Any] = grpc.method_handlers_generic_handler(
             f"dledger.v1.{service}", {}
@@ -74,6 +77,34 @@ async def test_calls_go_on_from_a_guessed_node_without_their_service(
 
 
 @async_test
+async def test_messages_go_on_from_a_guessed_node_that_takes_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As an address for others, say: they are stored where they can be."""
+    group = FakeGroup(2)
+    group.refuse_watches = True
+    group.model.create("t", 1)
+    lacks_later_services(group.nodes[0], monkeypatch, ("Broker",))
+    group.leader = group.nodes[1]
+    async with group, Client.connect(group.bootstrap, options=QUICK) as client:
+        heard = client._broker_group
+        async with client.producer() as producer:
+            await producer.send("t", b"registers")
+            told: list[ClientError] = []
+            real = heard.on_refused
+
+            def on_refused(link: NodeLink, error: ClientError) -> None:
+                told.append(error)
+                real(link, error)
+
+            monkeypatch.setattr(heard, "on_refused", on_refused)
+            heard._guess = group.nodes[0].address
+            heard._refresh()
+            assert (await producer.send("t", b"x")).queue_offset == 1
+            assert isinstance(told[0], NotOffered)
+
+
+@async_test
 async def test_joined_members_outlive_a_leader_of_an_older_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -119,3 +150,19 @@ async def test_a_leader_without_groups_is_told_to_who_never_joined(
         with pytest.raises(NotOffered) as told:
             await client.consumer_groups.list()
         assert told.value.outcome is Outcome.DID_NOT_HAPPEN
+
+
+@async_test
+async def test_lone_address_that_is_for_others_is_tried_on_and_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As docs/consumers.md says: `run` doesn't end, and the log says why nothing comes."""
+    group = FakeGroup(1)
+    lacks_later_services(group.nodes[0], monkeypatch, tuple(SERVICES))
+    async with group, Client.connect(group.bootstrap, options=QUICK) as client:
+        service = client.push_consumer("g", PUSH)
+        service.on("t")(print)
+        async with running(service) as run:
+            await until(lambda: caplog.text.count("not attending") > 1)
+            assert not run.done()
+        assert group.bootstrap in caplog.text

@@ -311,6 +311,20 @@ CONSUMERS = (
         _PUSH,
     ),
     _mutant(
+        "replaced-member-joins-again-after-its-commit",
+        _MEMBERSHIP,
+        "            self._attendance.drop(self._slot)\n            self.on_ended(error)\n",
+        "            self.on_ended(error)\n",
+        (_LEAVING[0] + "::test_member_that_a_commit_tells_of_its_replacement_joins_no_more",),
+    ),
+    _mutant(
+        "who-can-do-nothing-for-its-member-keeps-its-queues",
+        _MEMBERSHIP,
+        "            self._attendance.drop(self._slot)\n            self.member.on_ended(",
+        "            self.member.on_ended(",
+        (_LEAVING[0] + "::test_member_that_its_client_can_do_nothing_for_holds_no_queues",),
+    ),
+    _mutant(
         "replaced-member-joins-again",
         _ATTENDANCE,
         "        if isinstance(error, SessionEnded):\n            attendee.on_ended(error)\n",
@@ -619,6 +633,13 @@ CONSUMERS = (
         _READING,
     ),
     _mutant(
+        "first-signal-cuts-an-end-short",
+        "dledger/client/members/push.py",
+        "        if self._was_signalled and",
+        "        if self._stopped.is_set() and",
+        (_FAILED[0] + "::test_first_signal_cuts_no_end_short",),
+    ),
+    _mutant(
         "own-handler-of-a-signal-is-lost",
         "dledger/client/members/signals.py",
         "            if signal.getsignal(number) is own:\n",
@@ -696,10 +717,24 @@ CONSUMERS = (
         _FAILED,
     ),
     _mutant(
+        "queue-that-came-counts-as-empty",
+        _MEMBERSHIP,
+        "            self.pulling.on_gained()\n",
+        "            pass\n",
+        (_READING[0] + "::test_queue_that_comes_while_all_others_are_empty_is_looked_into_first",),
+    ),
+    _mutant(
+        "error-of-a-loop-outlasts-its-queue",
+        "dledger/client/members/reading.py",
+        "            if self._error is not None and membership.pulling.may_go_on:\n",
+        "            if False:\n",
+        _FAILED,
+    ),
+    _mutant(
         "error-of-a-loop-outlasts-its-seeking",
         "dledger/client/members/reading.py",
-        "        if begins and isinstance(self._error, ClientError):\n",
-        "        if False:\n",
+        "        if membership.pull_again() and isinstance(self._error, ClientError):\n",
+        "        if membership.pull_again() and False:\n",
         _FAILED,
     ),
 )

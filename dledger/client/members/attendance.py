@@ -147,10 +147,8 @@ class Attendance:
         stream.put(lambda: leave)
 
     async def forget(self, slot: int) -> None:
-        """The member is gone, and nothing is waited for. With the last one the stream goes; while
-        there are others on it, its heartbeats would keep the member's queues for ever."""
-        if self._attendees.pop(slot, None) is not None and self._attendees and self._stream:
-            self._put_leave(self._stream, slot)
+        """The member is gone, and nothing is waited for. With the last one the stream goes."""
+        self.drop(slot)
         if not self._attendees and self._task is not None:
             # Whoever comes meanwhile has a stream of its own.
             task, self._task = self._task, None
@@ -158,6 +156,12 @@ class Attendance:
             self._broker_group.unlisten(self._on_target_changed)
             task.cancel()
             await asyncio.wait([task])
+
+    def drop(self, slot: int) -> None:
+        """It joins no more, and is told nothing: it is no member any more, or is gone. While the
+        stream is there, its heartbeats would keep the member's queues for ever."""
+        if self._attendees.pop(slot, None) is not None and self._stream is not None:
+            self._put_leave(self._stream, slot)
 
     async def close(self) -> None:
         """Everybody is gone."""

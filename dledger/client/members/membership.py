@@ -209,6 +209,7 @@ class Membership:
     def _end(self, error: ClientError) -> None:
         """It is no member any more, as far as anything can be done about it here."""
         if self.member.standing is not Standing.OVER:
+            self._attendance.drop(self._slot)
             self.member.on_ended(error, join_anew=False)
             self._owner.on_withdrawn()
             self._owner.on_over(error)
@@ -280,6 +281,8 @@ class Membership:
         self._tell_lost([queue for queue in lost if queue not in released])
         if self.keeper is not None and (gained or assignment.whole):
             self._begin_locating(gained, as_new=as_new)
+        if gained:
+            self.pulling.on_gained()
         self._go_on()
 
     def _gain(self, topic: gpb.TopicLeases) -> Iterable[Gained]:
@@ -591,6 +594,8 @@ class Membership:
         if session != self.member.session:
             return
         if isinstance(error, MemberReplaced):
+            # On the next stream it would join as new, and so end who has replaced it.
+            self._attendance.drop(self._slot)
             self.on_ended(error)
         else:
             self._on_session_over()

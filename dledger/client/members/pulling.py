@@ -106,6 +106,7 @@ class Pulling:
         self._asked: dict[Place, int] = {}  # of the call that last asked, where one doesn't do
         self._asks = 0
         self._pulls = 0
+        self._unreadable: ProcessQueue | None = None  # whose error has ended the pulls
         self._withheld: set[str] = set()  # topics that aren't read now, by their permission
         # When nothing was there of all that is held: the first pull that found nothing was sent,
         # and the last one answered. What can't be asked isn't empty.
@@ -133,12 +134,23 @@ class Pulling:
         self._emptiness.forget()
         self.want()
 
+    def on_gained(self) -> None:
+        """There are more queues: whether these are empty isn't known."""
+        self._empty_since = None
+        self.want()
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the queue whose error has ended the pulls isn't this member's any more."""
+        return self._unreadable is not None and self._unreadable.state is Held.GONE
+
     async def run(self) -> None:
         """Until it is cancelled.
 
         Raises:
             ClientError: one that pulling again can't change.
         """
+        self._unreadable = None
         while True:
             self._wants_pull.clear()
             queues = self._member.to_pull(clock())
@@ -330,6 +342,7 @@ class Pulling:
         """
         first, last = error.valid or (0, 0)
         if self._pace.when_gone is WhenGone.RAISE or not queue.next_offset < first <= last:
+            self._unreadable = queue
             raise error
         skipped = queue.skip_to(first if self._pace.when_gone is WhenGone.FIRST else last)
         at = (queue.place.topic, queue.place.queue_id)

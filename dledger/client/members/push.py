@@ -102,6 +102,7 @@ class PushConsumer:
         self._membership: Membership | None = None
         self._pools: list[Pool] = []
         self._stopped = asyncio.Event()
+        self._was_signalled = False
         self._is_closed = False
         self._error: BaseException | None = None
         self._running: asyncio.Task[Any] | None = None
@@ -359,9 +360,11 @@ class PushConsumer:
         self._stopped.set()
 
     def _on_signal(self) -> None:
-        """SIGINT or SIGTERM: stops; the second one aborts."""
-        if self._stopped.is_set() and self._running is not None:
+        """SIGINT or SIGTERM: stops; the second one aborts. Who hears the first one while it drains
+        already, after an error or `stop`, goes on with that: nobody has asked it to hurry."""
+        if self._was_signalled and self._running is not None:
             self._running.cancel()
+        self._was_signalled = True
         self._stopped.set()
 
     # --- what it tells ------------------------------------------------------------------------

@@ -163,6 +163,8 @@ class MemberReading:
         # Who is stopped would join for nothing, and hold queues that nobody reads.
         membership = None if self._is_stopped else self._begin()
         while membership is not None and not self._is_stopped:
+            if self._error is not None and membership.pulling.may_go_on:
+                self._pull_again(membership)
             if self._error is not None:
                 raise self._error
             now = clock()
@@ -359,8 +361,13 @@ class MemberReading:
         self._loop.forget(queue_id)
         self._wished.pop(queue_id, None)  # by now it wants what lies there again
         self._begun[queue_id] = offset
-        begins = self._membership is not None and self._membership.pull_again()
-        if begins and isinstance(self._error, ClientError):
+        if self._membership is not None:
+            self._pull_again(self._membership)
+
+    def _pull_again(self, membership: Membership) -> None:
+        """An error that had ended the pulls is as if it had never been: its queue is read from
+        elsewhere, or by others."""
+        if membership.pull_again() and isinstance(self._error, ClientError):
             self._error = None
 
     async def _offset_at(self, queue: ProcessQueue, to: int | StartFrom | datetime) -> int:

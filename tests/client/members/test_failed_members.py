@@ -170,6 +170,46 @@ def fails_once(
     return failed
 
 
+@pytest.mark.parametrize("by_an_error", [True, False])
+@pytest.mark.parametrize("signals", [1, 2])
+@async_test
+async def test_first_signal_cuts_no_end_short(signals: int, *, by_an_error: bool) -> None:
+    """Who ends already by an error, or was stopped, does so in an orderly way; the second signal
+    doesn't wait, as always."""
+    async with stocked(2, COUNT) as (group, client):
+        group.members.session_ms = 60_000
+        begun: set[tuple[int, int]] = set()
+        go_on = asyncio.Event()
+        service = client.push_consumer("g", AT_THE_END)
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            begun.add((message.queue_id, message.queue_offset))
+            if (message.queue_id, message.queue_offset) == (1, 4):
+                await go_on.wait()
+
+        run = asyncio.create_task(service.run())
+        await until(lambda: len(begun) == 2 * COUNT)
+        if by_an_error:
+            await let_go(group, client)
+            await until(service._stopped.is_set)
+        else:
+            service.stop()
+        for _ in range(signals):
+            service._on_signal()
+        await asyncio.sleep(0.05)
+        assert run.done() is (signals == 2)
+        go_on.set()
+        await asyncio.wait([run])
+        if signals == 2:
+            assert run.cancelled()
+        else:
+            assert isinstance(run.exception(), OffsetOutOfRange) is by_an_error
+            assert group.members.frontier("g", "t", 0) == COUNT
+            assert group.members.frontier("g", "t", 1) >= COUNT
+            assert said_goodbye(group)
+
+
 def start_all(client: Client, **changes: Any) -> tuple[PushConsumer, set[tuple[int, int]]]:
     """A consumer that handles all at once, and what it has begun."""
     service = client.push_consumer("g", replace(AT_THE_END, **changes))
@@ -327,6 +367,31 @@ async def test_seeking_goes_on_after_the_error_of_a_loop() -> None:
         assert offsets == {0: [6, 7, 8, 9], 1: [5, 6, 7, 8, 9]}
         await consumer.commit()
         assert [group.members.frontier("g", "t", queue) for queue in range(2)] == [COUNT, COUNT]
+        await consumer.close()
+
+
+@pytest.mark.parametrize("how", ["ask_for", "take_away"])
+@async_test
+async def test_a_loop_goes_on_when_the_queue_of_its_error_is_gone(how: str) -> None:
+    """It is for whoever holds it now; what this member holds it reads. If the queue comes back,
+    so does the error."""
+    async with stocked(2, COUNT) as (group, client):
+        group.members.session_ms = 60_000
+        await client.commit_offsets("g", "t", {0: 2})
+        group.model.topics["t"][0].min_offset = 6
+        consumer = client.pull_consumer("t", group="g", idle_timeout_s=0.2, options=LOOP)
+        given: list[Message] = []
+        with pytest.raises(OffsetOutOfRange):
+            await read_on(consumer, given)
+        getattr(group.members, how)("g", "t", 0)
+        membership = consumer._reading._membership  # type: ignore[attr-defined]
+        await until(lambda: len(membership.member.queues) == 1)
+        await read_on(consumer, given)
+        assert [(m.queue_id, m.queue_offset) for m in given] == [(1, at) for at in range(COUNT)]
+        group.members.give_back("g")
+        await until(lambda: consumer._reading._error is not None)  # type: ignore[attr-defined]
+        with pytest.raises(OffsetOutOfRange):
+            await read_on(consumer, given)
         await consumer.close()
 
 

@@ -9,9 +9,19 @@ from dataclasses import replace
 
 import pytest
 
-from dledger.client import Client, ConsumerOptions, Message, PullConsumer, PushConsumer
+from dledger.client import (
+    Client,
+    ClientClosed,
+    ConsumerOptions,
+    MemberReplaced,
+    Message,
+    PullConsumer,
+    PushConsumer,
+)
+from dledger.client.connection import NodeLink
+from dledger.wire.groups_pb2 import Join
 from tests.client.loops import async_test
-from tests.client.members.test_push import PUSH, stocked, until
+from tests.client.members.test_push import PUSH, QUICK, stocked, until
 
 PULL = ConsumerOptions(hold_ms=50, commit_every_s=0.02)
 STEPS = 40  # of the loop: more than an undisturbed end takes
@@ -145,3 +155,74 @@ async def test_member_whose_goodbye_is_never_heard_does_not_come_back() -> None:
         await anext(keeper)
         assert joins == group.nodes[1].calls["Join"] == 1
         assert not group.members.has_sessions("g")
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+@async_test
+async def test_member_that_a_commit_tells_of_its_replacement_joins_no_more(
+    monkeypatch: pytest.MonkeyPatch, *, is_asked: bool
+) -> None:
+    """Its stream was broken then, or had asked already for the session that is over by now: joining
+    as new it would end who has replaced it, or hold queues that nobody reads."""
+    async with (
+        stocked(2, 10) as (group, client),
+        Client.connect(group.bootstrap, options=QUICK) as other,
+    ):
+        group.members.session_ms = 60_000
+        options = ConsumerOptions(hold_ms=50, member="me")
+        first = client.pull_consumer("t", group="g", options=options)
+        keeper = client.pull_consumer("t", group="another", options=PULL)
+        await anext(first)
+        await anext(first)
+        await anext(keeper)
+        is_told, joins = asyncio.Event(), list[Join]()
+
+        async def hold(method: str, _node: object, request: Join) -> None:
+            if method == "Join" and request.group == "g" and request.attempt > 1:
+                joins.append(request)
+                await is_told.wait()
+
+        group.before.append(hold)
+        attendance = client._attending()
+        attend = attendance._attend
+
+        async def attend_later(link: NodeLink) -> None:
+            await (asyncio.sleep(0) if is_asked else is_told.wait())
+            await attend(link)
+
+        monkeypatch.setattr(attendance, "_attend", attend_later)
+        attendance.renew()
+        await until(lambda: joins if is_asked else not attendance._stream)
+        second = other.pull_consumer("t", group="g", options=options)
+        await anext(second)
+        with pytest.raises(MemberReplaced):
+            await first.commit()
+        if is_asked:
+            await second.close()
+        is_told.set()
+        beats = group.nodes[0].calls["Heartbeat"]
+        await until(lambda: group.nodes[0].calls["Heartbeat"] > beats + 2)
+        assert len(joins) == is_asked
+        assert group.members.has_sessions("g") is not is_asked
+        if not is_asked:
+            await anext(second)
+            await second.commit()
+        with pytest.raises(MemberReplaced):
+            await anext(first)
+
+
+@async_test
+async def test_member_that_its_client_can_do_nothing_for_holds_no_queues() -> None:
+    """Whoever has the loop may never close it."""
+    async with stocked(2, 10) as (group, client):
+        group.members.session_ms = 60_000
+        keeper = client.pull_consumer("t", group="another", options=PULL)
+        consumer = client.pull_consumer("t", group="g", options=PULL)
+        await anext(keeper)
+        await anext(consumer)
+        membership = consumer._reading._membership  # type: ignore[attr-defined]
+        next(iter(membership._tasks)).cancel()
+        async with asyncio.timeout(10):
+            await until(lambda: not group.members.has_sessions("g"))
+        with pytest.raises(ClientClosed):
+            await anext(consumer)

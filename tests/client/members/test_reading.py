@@ -256,6 +256,33 @@ async def test_offsets_without_a_lease_are_refused_while_there_are_members() -> 
 
 
 @async_test
+async def test_queue_that_comes_while_all_others_are_empty_is_looked_into_first() -> None:
+    """The iteration isn't over because those were empty for so long."""
+    async with stocked(2, 5) as (group, client):
+        consumer = client.pull_consumer("t", group="g", idle_timeout_s=0.2, options=OWN_WORD)
+        async with consumer:
+            await anext(consumer)
+            group.members.take_away("g", "t", 0)
+            await until(lambda: 0 not in consumer.positions)
+            await drain(consumer)
+            go_on = asyncio.Event()
+
+            async def hold(method: str, _node: FakeNode, _request: Any) -> None:
+                if method == "PullQueues":
+                    await go_on.wait()
+
+            group.before.append(hold)
+            group.members.give_back("g")
+            member = consumer._reading._member  # type: ignore[attr-defined]
+            await until(lambda: len(member.queues) == 2)
+            draining = asyncio.create_task(drain(consumer))
+            await asyncio.sleep(0.05)
+            assert not draining.done(), "nobody has asked what is in it"
+            go_on.set()
+            assert await draining == {0: list(range(5))}
+
+
+@async_test
 async def test_seek_pause_and_tags_of_a_member() -> None:
     """As without a group; what was sought is not committed by itself."""
     async with stocked(2, 10) as (group, client):
