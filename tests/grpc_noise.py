@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from logging import LogRecord
+
 
 def is_grpcs_own(message: str, error: BaseException | None) -> bool:
     """grpc.aio has one poller for all event loops of a process. It wakes also those that tests have
@@ -10,3 +13,12 @@ def is_grpcs_own(message: str, error: BaseException | None) -> bool:
     is_closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
     is_empty = error is None or isinstance(error, BlockingIOError)
     return (is_closed or is_empty) and "PollerCompletionQueue._handle_events" in message
+
+
+def without_grpcs_own(records: Iterable[LogRecord]) -> list[LogRecord]:
+    """What somebody else said."""
+    return [
+        each
+        for each in records
+        if not is_grpcs_own(each.getMessage(), each.exc_info[1] if each.exc_info else None)
+    ]
