@@ -8,7 +8,7 @@ again an entry at a time.
     what is finished         is never given again
     it is a dead letter      once nobody has it, after its attempts, with a copy each
     who asks again           is told of all that the attempt has
-    in order                 nobody goes on behind what somebody else was given since
+    in order                 nobody goes on behind what somebody else has, or what comes first
     FIFO                     one attempt of a queue has anything that is hidden
 
 What the machine says after each entry must be that.
@@ -29,6 +29,9 @@ Seat = tuple[str, int, int]  # group, incarnation, queue id
 Hand = tuple[str, int, int, int, int]  # its seat, offset, and the entry that gave it
 
 
+CHOSEN_MS = 250  # at most, before the entry is stamped
+
+
 @dataclass(slots=True)
 class _Spell:
     """How long an attempt had an offset in one hand, in entries."""
@@ -46,6 +49,7 @@ class _Held:
     until_ms: int
     attempt: int
     spell: _Spell | None = None  # None: nobody's
+    who: bytes = b""  # the attempt; empty: nobody's
 
 
 @dataclass(slots=True)
@@ -116,7 +120,8 @@ class DeliveryModel:
                 self._queues[group, incarnation, queue_id] = _Queue(offset, offset)
         for settled in command.settled:
             seat = group, incarnation, settled.queue_id
-            self._settle(self._queue(command, settled.queue_id, header), seat, settled, header)
+            queue = self._queue(command, settled.queue_id, header)
+            self._settle(queue, seat, settled, header, is_fifo=command.fifo)
         for given in command.given:
             seat = group, incarnation, given.queue_id
             self._give(self._queue(command, given.queue_id, header), seat, given, header)
@@ -151,7 +156,13 @@ class DeliveryModel:
         return queue
 
     def _settle(
-        self, queue: _Queue, seat: Seat, settled: pb.SettledMessages, header: EntryHeader
+        self,
+        queue: _Queue,
+        seat: Seat,
+        settled: pb.SettledMessages,
+        header: EntryHeader,
+        *,
+        is_fifo: bool,
     ) -> None:
         for offset in _offsets(settled.base, settled.mask):
             held = queue.held.get(offset)
@@ -169,9 +180,12 @@ class DeliveryModel:
                     _end(held, header)
                     queue.held[offset] = _Held(header.index, until_ms, held.attempt)
                     self.returned += 1
+                    for behind, other in queue.held.items() if is_fifo else ():
+                        if behind > offset:
+                            _end(other, header)  # it comes first now
                 case _:
-                    if held.spell is not None and held.spell.ended:
-                        text = f"entry {header.index} extends {offset} behind what another one has"
+                    if is_fifo and _is_passed(queue, settled.handout, held.who, header):
+                        text = f"entry {header.index} extends {offset} behind what comes first"
                         raise Defect("delivery", text)
                     held.until_ms = header.append_time_ms + settled.hidden_ms
                     self.extended += 1
@@ -192,7 +206,7 @@ class DeliveryModel:
             queue.next = end
             for offset in wanted:
                 spell = self._begin(seat, offset, given.attempt_id, header)
-                queue.held[offset] = _Held(header.index, until_ms, 1, spell)
+                queue.held[offset] = _Held(header.index, until_ms, 1, spell, given.attempt_id)
                 self.given += 1
             return
         for offset in _offsets(given.base, given.mask):
@@ -203,7 +217,8 @@ class DeliveryModel:
                 )
             _end(held, header)
             spell = self._begin(seat, offset, given.attempt_id, header)
-            queue.held[offset] = _Held(header.index, until_ms, held.attempt + 1, spell)
+            attempt = held.attempt + 1
+            queue.held[offset] = _Held(header.index, until_ms, attempt, spell, given.attempt_id)
             self.again += 1
 
     def _begin(self, seat: Seat, offset: int, attempt_id: bytes, header: EntryHeader) -> _Spell:
@@ -256,6 +271,19 @@ class DeliveryModel:
                     f"after entry {header.index} {group} has {found} of queue {queue_id}, next "
                     f"{record.next}, frontier {frontier}, and should have {expected}, {queue.next}",
                 )
+
+
+def _is_passed(queue: _Queue, handout: int, who: bytes, header: EntryHeader) -> bool:
+    """Whether, in order, something comes before what that hand has, or somebody else has any."""
+    mine = {offset: held for offset, held in queue.held.items() if held.handout == handout}
+    if any(held.until_ms > header.append_time_ms - CHOSEN_MS for held in mine.values()):
+        return False  # its time wasn't over when it was chosen
+    first = min(mine)
+    others = ((offset, held) for offset, held in queue.held.items() if held.who != who)
+    return any(
+        offset < first or (held.who and held.until_ms > header.append_time_ms)
+        for offset, held in others
+    )
 
 
 def _end(held: _Held, header: EntryHeader) -> None:

@@ -15,9 +15,10 @@ from broker.leader.deliveries import choosing
 from broker.leader.deliveries.asking import Receiver, Settlement, Wanted
 from broker.leader.deliveries.choosing import Choice
 from broker.reading.queues import Found
+from broker.state.handouts import NO_ATTEMPT
 from dledger.records.record import decode_records
 from dledger.wire.commands_pb2 import SETTLING_FINISHED, SETTLING_RETURNED
-from tests.broker.test_choosing import LIVES, TEMPLATE, Shop
+from tests.broker.test_choosing import LIVES, TEMPLATE, Shop, give
 from tests.broker.test_delivering import QUEUES
 
 HIDDEN_MS = 1_000
@@ -61,8 +62,24 @@ class Sized(Shop):
             (queue_id, offset): each.hidden_until_ms
             for queue_id, each in self.in_hand()
             for offset in each.offsets()
-            if each.attempt_id == attempt_id and offset >= self.low
+            if each.attempt_id == attempt_id
+            and offset >= self.low
+            and not self.is_passed(attempt_id, queue_id)
         }
+
+    def is_passed(self, attempt_id: bytes, queue_id: int) -> bool:
+        """Whether, in order, its time is over and somebody else has some of the queue, or something
+        lies before what it had."""
+        rows = [each for queue, each in self.in_hand() if queue == queue_id]
+        mine = [each for each in rows if each.attempt_id == attempt_id]
+        hidden = [each for each in rows if each.hidden_until_ms > self.owners.now_ms]
+        if not self.is_fifo or not mine or any(each in hidden for each in mine):
+            return False
+        first = min(each.base for each in mine)
+        others = [each for each in rows if each not in mine]
+        return any(each.base < first for each in others) or any(
+            each.attempt_id != NO_ATTEMPT for each in others if each in hidden
+        )
 
     async def ask(
         self, receiver: Receiver, first: int = 0, settled: Sequence[Settlement] = ()
@@ -72,7 +89,7 @@ class Sized(Shop):
         for wish in settled:
             await choice._settle(wish)
         await choice.look_back([receiver])
-        await choice.give(receiver, [*range(first, QUEUES), *range(first)])
+        await give(choice, [receiver], [*range(first, QUEUES), *range(first)])
         if not choice.is_empty:
             assert self.owners.do(choice.command) is None
         return choice
@@ -149,7 +166,7 @@ async def one_life(chance: Random) -> str:
     assert not again.lacks
     assert sorted(message for message, _ in told) == sorted(held), "each once"
     assert all(hands[message] == hand for message, hand in told)
-    assert set(shop.held(MINE).values()) == {shop.owners.now_ms + HIDDEN_MS}
+    assert {shop.held(MINE)[each] for each in held} == {shop.owners.now_ms + HIDDEN_MS}
     return "the same"
 
 

@@ -104,10 +104,14 @@ class Shop:
                 Receiver(wanted, loop.create_future(), loop.create_future(), looks_back=is_again)
             )
         await choice.look_back(asked)
-        for receiver in sorted(asked, key=lambda each: not each.looks_back):
+        for receiver in (*(each for each in asked if each.looks_back), *asked):
             self.turn += 1
             first = self.turn % QUEUES
-            await choice.give(receiver, [*range(first, QUEUES), *range(first)])
+            order = [*range(first, QUEUES), *range(first)]
+            if receiver.looks_back and receiver not in choice.parts:
+                await choice.give_the_same(receiver, order)
+            elif not receiver.looks_back:
+                await choice.give(receiver, order)
         if not choice.is_empty:
             assert self.owners.do(choice.command) is None
         return choice
@@ -132,6 +136,16 @@ class Shop:
         return [
             (queue_id, each) for queue_id in range(QUEUES) for each in self.owners.record(queue_id)
         ]
+
+
+async def give(choice: Choice, asked: Sequence[Receiver], queues: Sequence[int]) -> None:
+    """As a desk does: first what they had."""
+    for each in asked:
+        if each.looks_back:
+            await choice.give_the_same(each, queues)
+    for each in asked:
+        if not each.looks_back:
+            await choice.give(each, queues)
 
 
 def settlement(queue_id: int, handout: Handout, offset: int, what: int, hidden: int) -> Settlement:
@@ -227,8 +241,8 @@ def extended(queue_id: int, handout: Handout, offset: int) -> Settlement:
 @pytest.mark.parametrize("way", ["asks again", "wants more time"])
 def test_in_order_nobody_goes_on_behind_what_somebody_else_has(way: str) -> None:
     """One was too slow with four messages, and the first two are another one's by now: what is
-    behind them waits, and isn't worked on beside them, also when these are due again. That it was
-    finished is heard."""
+    behind them waits, and isn't worked on beside them, also when these are due again, or were given
+    back. That it was finished is heard."""
 
     async def scenario() -> None:
         shop = Shop(is_fifo=True, max_attempts=0)
@@ -236,7 +250,11 @@ def test_in_order_nobody_goes_on_behind_what_somebody_else_has(way: str) -> None
         ((queue_id, slow),) = shop.in_hand()
         shop.owners.now_ms = slow.hidden_until_ms
         await shop.serve([2], [])
-        for _ in range(2):
+        for step in range(3):
+            if step == 2:
+                (front,) = (e for q, e in shop.in_hand() if q == queue_id and e.base == 0)
+                back = [settlement(queue_id, front, at, SETTLING_RETURNED, 0) for at in (0, 1)]
+                await shop.serve([], back)
             if way == "asks again":
                 choice = await shop.serve([4], [], [slow.attempt_id])
                 assert queue_id not in {each.queue_id for each in choice.command.settled}
@@ -484,8 +502,7 @@ def test_all_who_ask_again_are_looked_for_once(counted: Counted) -> None:
         await choice.look_back(waiting)
         assert counted.for_attempts == pages > 2
         assert turns.pauses == pages
-        for each in waiting[:20]:
-            await choice.give(each, range(QUEUES))
+        await give(choice, waiting[:20], range(QUEUES))
         assert told(choice) == before[-20:]
         assert not choice.command.given
         assert counted.for_attempts == pages
@@ -504,7 +521,7 @@ def test_who_asks_again_without_anything_is_given_what_is_new() -> None:
         await shop.serve([2], [])
         choice, asked = shop.choice(), again(99)
         await choice.look_back([asked])
-        await choice.give(asked, [1])
+        await give(choice, [asked], [1])
         assert told(choice) == [2]
 
     asyncio.run(scenario())
@@ -549,8 +566,7 @@ def test_a_queue_that_cannot_be_read_holds_up_no_other_receiver(
         if not is_again:
             await choice.settle(done)
         await choice.look_back([first, second])
-        for each in (first, second):
-            await choice.give(each, [rotten, 1 - rotten])
+        await give(choice, [first, second], [rotten, 1 - rotten])
         assert choice.failure is not None
         assert choice.failure.code is ErrorCode.NOT_READY
         assert (first in choice.parts, second in choice.parts) == (not is_again, True)

@@ -240,12 +240,12 @@ def test_what_an_attempt_was_given_and_cannot_be_read_now_is_not_nothing(
     """Others are given what can be: nothing is refused, and still its own isn't there."""
     shop = Filled()
     first, second = shop.receive(), shop.receive()
-    give_the_same = Choice._give_the_same
+    give_the_same = Choice._give_it_again
 
     async def unreadable(*args: Any) -> None:
         raise BrokerError(ErrorCode.NOT_READY, "it is being repaired")
 
-    monkeypatch.setattr(Choice, "_give_the_same", unreadable)
+    monkeypatch.setattr(Choice, "_give_it_again", unreadable)
     deliveries, node = shop.services.deliveries, shop.room.leader
     again = Receive("g", T, False, (2).to_bytes(8, "big"), True, 1, 0, 0, 60_000, 0, 0, ())
     other = Receive("g", T, False, b"another1", False, 1, 0, 300, 60_000, 0, 0, ())
@@ -264,7 +264,7 @@ def test_what_an_attempt_was_given_and_cannot_be_read_now_is_not_nothing(
     assert len(given.handed) == 1
     assert isinstance(told, BrokerError)
     assert told.traits.is_retriable
-    monkeypatch.setattr(Choice, "_give_the_same", give_the_same)
+    monkeypatch.setattr(Choice, "_give_it_again", give_the_same)
     at_last = shop.again(2)
     assert isinstance(at_last, Received)
     assert at_last.handed == second.handed

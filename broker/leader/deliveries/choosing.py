@@ -153,19 +153,26 @@ class Choice:
 
     # --- what is given ------------------------------------------------------------------------
 
+    async def give_the_same(self, receiver: Receiver, queues: Iterable[int]) -> None:
+        """What the receiver's attempt was given before. If that is nothing, it is like any other
+        one from then on; else it is given nothing more: it would have two lots, and be told of both
+        the next time. To be done for all who look back before anything is given to others."""
+        taken = _Taken()
+        self._is_enough = self.turns.share()
+        is_all = await self._of_each(queues, self._give_it_again, receiver, taken)
+        receiver.looks_back = bool(taken.parts) or not is_all
+        receiver.lacks = not is_all
+        if taken.parts:
+            self.parts[receiver] = taken.parts
+
     async def give(self, receiver: Receiver, queues: Iterable[int]) -> None:
         """Chooses messages for the receiver, of the queues in that order; none if there are
         none."""
         taken = _Taken()
         order = list(queues)
         self._is_enough = self.turns.share()
-        if receiver.looks_back:
-            is_all = await self._of_each(order, self._give_the_same, receiver, taken)
-            receiver.looks_back = bool(taken.parts) or not is_all
-            receiver.lacks = not is_all
-        if not receiver.looks_back:  # else it would have two lots, and be given both the next time
-            for step in (self._give_due, self._give_new):
-                await self._of_each(order, step, receiver, taken)
+        for step in (self._give_due, self._give_new):
+            await self._of_each(order, step, receiver, taken)
         if taken.parts:
             self.parts[receiver] = taken.parts
 
@@ -199,7 +206,7 @@ class Choice:
         for each in again:
             each.looks_back = each.wanted.attempt_id in self._before
 
-    async def _give_the_same(self, receiver: Receiver, queue_id: int, taken: _Taken) -> None:
+    async def _give_it_again(self, receiver: Receiver, queue_id: int, taken: _Taken) -> None:
         """All that the attempt was given before and hasn't finished, hidden anew. It was within the
         receiver's bounds once, and a part of it would pass for the whole: they don't count here."""
         wanted = receiver.wanted
@@ -388,16 +395,23 @@ class Choice:
         return found
 
     def _is_anothers(self, draft: Draft, handout: int) -> bool:
-        """In order: whether somebody else has something of the queue, or is to be given what lies
-        before that hand. Its time was over then, and what is left of it is worked on when that is
-        done, by whoever has it next. (Finishing what one has done is heard all the same.)"""
+        """In order: whether somebody else has something of the queue, or something lies before that
+        hand that is to be given first, whoever had it and gave it back. Its time was over then, or
+        it has failed in front of it: what is left is worked on when that is done, by whoever has it
+        next. (Finishing what one has done is heard all the same.)"""
         if not self.planning.is_fifo:
             return False
         mine = list(draft.of_entry(handout))
-        own = {NO_ATTEMPT, *(each.attempt_id for each in mine)}
+        if any(each.hidden_until_ms > self.now_ms for each in mine):
+            return False  # nobody was given anything of the queue meanwhile
+        own = {each.attempt_id for each in mine}
         first = min((each.base for each in mine), default=0)
         return any(
-            each.base < first or each.hidden_until_ms > self.now_ms or each.index == PROVISIONAL
+            each.base < first
+            or (
+                each.attempt_id != NO_ATTEMPT
+                and (each.hidden_until_ms > self.now_ms or each.index == PROVISIONAL)
+            )
             for each in draft
             if each.attempt_id not in own
         )

@@ -15,7 +15,7 @@ Bounds: `MAX_…`, and the bound on held pulls for all that wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Final, Protocol
@@ -329,26 +329,41 @@ class Desk:
         """Whoever waits is given what there is, in the order of coming. Where there is nothing for
         one there is nothing for those behind, but what they had before. Of one who asks for that
         in a queue that can't be read now it says nothing: no other one was looked at for him."""
-        queues = len(choice.topic.next_offsets)
         is_dry = False
         receivers = list(self._receivers)
         await choice.look_back(receivers)
-        # Whoever had something keeps it, though its time is over, if nobody has had it since.
-        for receiver in sorted(receivers, key=lambda each: not each.looks_back):
+        # What somebody had is kept for him, though its time is over, if nobody has had it since.
+        for receiver in [each for each in receivers if each.looks_back]:
+            if not (receiver.done.done() or self._has_enough(choice)):
+                await self._choose(choice, choice.give_the_same, receiver)
+        for receiver in receivers:
             if receiver.done.done():
                 self._receivers.pop(receiver, None)  # whoever asked is gone
                 continue
-            if len(choice.parts) >= MAX_CHOSEN or choice.is_full:
+            if self._has_enough(choice):
                 return  # the others' turn is the next command's
-            if not is_dry or receiver.looks_back:
-                receiver.is_under_way = True
-                first = self._turn % queues
-                self._turn += 1
-                await choice.give(receiver, [*range(first, queues), *range(first)])
-                receiver.is_under_way = receiver in choice.parts
-                is_dry = is_dry or not (receiver.is_under_way or receiver.looks_back)
+            if not (is_dry or receiver.looks_back):
+                await self._choose(choice, choice.give, receiver)
+                is_dry = not receiver.is_under_way
             if not (receiver.is_under_way or receiver.looked.done()):
                 receiver.looked.set_result(None)
+
+    def _has_enough(self, choice: Choice) -> bool:
+        return len(choice.parts) >= MAX_CHOSEN or choice.is_full
+
+    async def _choose(
+        self,
+        choice: Choice,
+        give: Callable[[Receiver, Iterable[int]], Awaitable[None]],
+        receiver: Receiver,
+    ) -> None:
+        """Of the queues in turn, so that none is always the last one."""
+        queues = len(choice.topic.next_offsets)
+        first = self._turn % queues
+        self._turn += 1
+        receiver.is_under_way = True
+        await give(receiver, [*range(first, queues), *range(first)])
+        receiver.is_under_way = receiver in choice.parts
 
     def _begun(self) -> Choice:
         """A command in which nothing is settled or given yet.

@@ -15,19 +15,19 @@ _FEW_MENDED = "few simulated queues are mended while their leader is asked again
 
 ASKED_AGAIN = (
     Mutant(
+        "who-has-what-lies-behind-what-was-returned-goes-on",
+        "broker/leader/deliveries/choosing.py",
+        "            each.base < first\n            or (\n",
+        "            (each.base < first and each.attempt_id != NO_ATTEMPT)\n            or (\n",
+        masked="few simulated workers return the front of another one's lot",
+        tests=("tests/broker/test_choosing.py",),
+    ),
+    Mutant(
         "who-is-passed-in-order-goes-on",
         "broker/leader/deliveries/choosing.py",
         "        if not self.planning.is_fifo:\n            return False\n        mine",
         "        if self.planning:\n            return False\n        mine",
         tests=("tests/broker/test_choosing.py",),
-    ),
-    Mutant(
-        "who-had-it-comes-behind-who-is-new",
-        "broker/leader/deliveries/desk.py",
-        "key=lambda each: not each.looks_back)",
-        "key=lambda each: each.looks_back)",
-        masked="who asks again and who is new seldom wait for the same queue",
-        tests=("tests/broker/test_desk.py",),
     ),
     Mutant(
         "what-an-attempt-was-given-and-cannot-be-read-is-nothing",
@@ -48,7 +48,7 @@ ASKED_AGAIN = (
     Mutant(
         "what-an-attempt-lacks-of-its-own-is-not-noted",
         "broker/leader/deliveries/choosing.py",
-        "            receiver.lacks = not is_all\n",
+        "        receiver.lacks = not is_all\n",
         "",
         masked=_FEW_MENDED,
         tests=_AGAIN,
@@ -96,8 +96,8 @@ ASKED_AGAIN = (
     Mutant(
         "attempt-id-ignored",
         "broker/leader/deliveries/choosing.py",
-        "        if receiver.looks_back:\n",
-        "        if False:\n",
+        "is_all = await self._of_each(queues, self._give_it_again, receiver, taken)\n",
+        "is_all = True\n",
         masked="what was given comes again all the same, when its time is over",
         tests=_WIRE,
     ),
@@ -112,8 +112,8 @@ ASKED_AGAIN = (
     Mutant(
         "two-lots-for-one-attempt",
         "broker/leader/deliveries/choosing.py",
-        "            receiver.looks_back = bool(taken.parts) or not is_all\n",
-        "            receiver.looks_back = bool(taken.parts)\n",
+        "        receiver.looks_back = bool(taken.parts) or not is_all\n",
+        "        receiver.looks_back = bool(taken.parts)\n",
         masked="no simulated receiver asks again while a queue is mended",
         tests=_CHOICE,
     ),
@@ -136,8 +136,8 @@ ASKED_AGAIN = (
     Mutant(
         "who-asks-again-for-what-cannot-be-read-holds-up-all",
         "broker/leader/deliveries/desk.py",
-        "not (receiver.is_under_way or receiver.looks_back)",
-        "not receiver.is_under_way",
+        "            if not (is_dry or receiver.looks_back):\n",
+        "            is_dry = is_dry or receiver.looks_back\n            if not is_dry:\n",
         masked="whoever is told to come again comes again",
         tests=_DESK,
     ),
