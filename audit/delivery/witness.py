@@ -24,7 +24,7 @@ from audit.reading.replica import Replica
 from audit.reading.service import not_the_groups
 from audit.reading.survey import committed_log
 from dledger.reading.errors import LogDamaged, NoAnswer
-from dledger.reading.places import checked_digest
+from dledger.reading.places import checked_digest, lies_across
 from dledger.reading.survey import Position, Survey
 
 
@@ -96,13 +96,14 @@ def _undisputed(found: Sequence[Witness]) -> Witness:
         if replica is furthest.replica or not place:
             continue
         ours, theirs = digest_at(furthest.log, place), digest_at(log, place)
-        if ours is None or theirs is None:
+        is_parted = ours is None and _lies_across(furthest.log, place)
+        if not is_parted and (ours is None or theirs is None):
             whose = name if ours is None else replica.id
             uncompared.append(
                 f"the log of {replica.id} was not compared with that of {name}, which was read: "
                 f"that of {whose} is damaged before byte {place}, or begins behind it"
             )
-        elif ours != theirs:
+        elif is_parted or ours != theirs:
             raise NotTheGroups(
                 [
                     f"{name} and {replica.id} hold different logs up to byte {place}, "
@@ -147,6 +148,14 @@ def digest_at(log: Survey, place: int) -> int | None:
         return checked_digest(log, place)
     except OSError:
         return None
+
+
+def _lies_across(log: Survey, place: int) -> bool:
+    """Whether the log has an entry there that doesn't end where the other one's does."""
+    try:
+        return lies_across(log, place)
+    except OSError:
+        return False
 
 
 def _reach(each: Witness) -> tuple[int, bool]:

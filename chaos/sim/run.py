@@ -40,6 +40,7 @@ from chaos.sim.world import Line, World
 
 PEACE_US = 15_000_000  # within which the group has to come to rest
 LATE_LOOKS = 8  # times as long, at most, for logs that have rotted, and for groups that are at work
+LATELY_US = PEACE_US // 3  # in which groups have got on that are still at work
 LEADER_US = 20 * 300_000  # within which somebody leads: twenty of the longest election timeouts
 SETTLED_US = 2_000_000  # after which a link that was dead before the peace is known to be
 TOLD_US = 1_700_000  # within which what a disk holds is told and written down, by all of all
@@ -260,12 +261,14 @@ class Run:
             Defect: it isn't.
         """
         before = full_looks(self.world.nodes.values())
-        done = self._draining.progress()
         for _ in range(LATE_LOOKS):
+            if self._advance(until_us - LATELY_US, until_rest=True):
+                return
+            done = self._draining.progress()
             if self._advance(until_us, until_rest=True):
                 return
-            before_that, done = done, self._draining.progress()
-            if not is_unread(self.world.nodes.values(), before) and before_that == done:
+            is_at_work = self._draining.progress() > done
+            if not (is_at_work or is_unread(self.world.nodes.values(), before)):
                 break
             until_us = self.world.now_us + PEACE_US
         raise Defect("no progress", when + self._what_is_missing())

@@ -110,6 +110,32 @@ def checked_digest(log: Survey, end: int) -> int | None:
             return None
 
 
+def lies_across(log: Survey, end: int) -> bool:
+    """Whether an intact entry of the log begins before `end` and ends behind it: whoever has one
+    that ends there has another log.
+
+    Raises:
+        OSError: the segment can't be read.
+    """
+    start, size = first_place(log).offset, log.segment_size or 0
+    base = end - end % size if size else 0
+    if end <= start or all(each.base != base for each in log.segments):
+        return False
+    with opened(os.path.join(log.commitlog, file_name(base))) as descriptor:
+        at, _, _ = walk_headers(descriptor, base, end - base, start=max(start - base, 0))
+        if base + at >= end:
+            return False
+        try:
+            header = parse_header(read_at(descriptor, HEADER_SIZE, at), 0)
+            is_its_own = header.physical_offset == base + at and at + header.total_size <= size
+            if not is_its_own or base + at + header.total_size <= end:
+                return False
+            verify_frame(read_at(descriptor, header.total_size, at), 0, None)
+        except InvalidFrame:
+            return False
+        return True
+
+
 def _last_before(log: Survey, start: int, end: int) -> tuple[bool, EntryHeader | None]:
     """Whether headers lead to `end`, in its segment, and the last of them; none if no entry lies
     behind `start` in it.

@@ -38,7 +38,7 @@ def member(root: Path, name: str, *values: str, seat: Seat | None = None, term: 
             term if number == len(values) else 1,
             topic="t",
             count=1,
-            bodies=(value.encode().ljust(64),),
+            bodies=(value.encode().ljust(64 if len(value) < 8 else 640),),
         )
         for number, value in enumerate(values, 1)
     ]
@@ -113,6 +113,16 @@ def test_without_a_leader_logs_that_differ_are_nobodys_word(tmp_path: Path) -> N
     short = copy(member(tmp_path, "n2", "a"))
     report = judged(tmp_path, short, copy(old))
     assert (report.replica, report.verdict) == ("n1", "delivered")
+
+
+@pytest.mark.parametrize("others", [("c" * 8, "d"), ("c", "d" * 8), ("c" * 8, "d" * 8)])
+def test_logs_that_differ_in_their_entries_sizes_do_too(
+    tmp_path: Path, others: tuple[str, ...]
+) -> None:
+    """Then none of the longer one's entries may end where the shorter one does."""
+    old, new = member(tmp_path, "n1", "a", "b"), leading(tmp_path, "a", *others)
+    with pytest.raises(NotTheGroups, match="n3 and n1 hold different logs"):
+        judged(tmp_path, copy(old), copy(new))
 
 
 @pytest.mark.parametrize("damaged", ["n1", "n2"])

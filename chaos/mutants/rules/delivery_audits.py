@@ -106,6 +106,14 @@ DELIVERY_AUDITS = (
         tests=_WHOSE,
     ),
     Mutant(
+        "entries-of-other-sizes-are-damage",
+        "audit/delivery/witness.py",
+        "        is_parted = ours is None and _lies_across(furthest.log, place)\n",
+        "        is_parted = False\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
         "logs-that-cannot-be-compared-agree",
         "audit/delivery/witness.py",
         "    return furthest._replace(notes=tuple(uncompared))\n",
