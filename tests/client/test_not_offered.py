@@ -36,19 +36,31 @@ def lacks_later_services(
     monkeypatch.setattr(node, "_handler", handler)
 
 
+def beside_an_older_node(monkeypatch: pytest.MonkeyPatch, *lacking: str) -> FakeGroup:
+    """Two nodes that refuse watches, with topic t; the second leads, the first lacks services:
+    those, or all that came later."""
+    group = FakeGroup(2)
+    group.refuse_watches = True
+    group.model.create("t", 1)
+    lacks_later_services(group.nodes[0], monkeypatch, *([lacking] if lacking else []))
+    group.leader = group.nodes[1]
+    return group
+
+
+def guess_first(group: FakeGroup, client: Client) -> None:
+    """The client takes the first node for the leader."""
+    client._broker_group._guess = group.nodes[0].address
+    client._broker_group._refresh()
+
+
 @async_test
 async def test_members_outlive_a_guessed_node_without_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nobody said that it leads: it costs a refusal, and the next guess is the leader."""
-    group = FakeGroup(2)
-    group.refuse_watches = True
-    group.model.create("t", 1)
-    lacks_later_services(group.nodes[0], monkeypatch)
-    group.leader = group.nodes[1]
+    group = beside_an_older_node(monkeypatch)
     async with group, Client.connect(group.bootstrap, options=QUICK) as client:
-        client._broker_group._guess = group.nodes[0].address
-        client._broker_group._refresh()
+        guess_first(group, client)
         listener = Listener("g", "a")
         slot = attendance_of(client).attend(listener)
         await until(lambda: bool(listener.session or listener.ended))
@@ -61,17 +73,11 @@ async def test_calls_go_on_from_a_guessed_node_without_their_service(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """To whoever has it; a receive hands out there what it would have here."""
-    group = FakeGroup(2)
-    group.refuse_watches = True
-    group.model.create("t", 1)
-    lacks_later_services(group.nodes[0], monkeypatch)
-    group.leader = group.nodes[1]
+    group = beside_an_older_node(monkeypatch)
     async with group, Client.connect(group.bootstrap, options=QUICK) as client:
-        client._broker_group._guess = group.nodes[0].address
-        client._broker_group._refresh()
+        guess_first(group, client)
         await client.consumer_groups.list()
-        client._broker_group._guess = group.nodes[0].address
-        client._broker_group._refresh()
+        guess_first(group, client)
         async with client.simple_consumer("t", "g") as consumer:
             assert await consumer.receive(wait_s=0) == []
 
@@ -81,11 +87,7 @@ async def test_messages_go_on_from_a_guessed_node_that_takes_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As an address for others, say: they are stored where they can be."""
-    group = FakeGroup(2)
-    group.refuse_watches = True
-    group.model.create("t", 1)
-    lacks_later_services(group.nodes[0], monkeypatch, ("Broker",))
-    group.leader = group.nodes[1]
+    group = beside_an_older_node(monkeypatch, "Broker")
     async with group, Client.connect(group.bootstrap, options=QUICK) as client:
         heard = client._broker_group
         async with client.producer() as producer:

@@ -154,9 +154,8 @@ class Choice:
     # --- what is given ------------------------------------------------------------------------
 
     async def give_the_same(self, receiver: Receiver, queues: Iterable[int]) -> None:
-        """What the receiver's attempt was given before. If that is nothing, it is like any other
-        one from then on; else it is given nothing more: it would have two lots, and be told of both
-        the next time. To be done for all who look back before anything is given to others."""
+        """What the receiver's attempt was given before; else it is like any other one from then on.
+        To be done for all who look back before anything is given: who had a lot gets no second."""
         taken = _Taken()
         self._is_enough = self.turns.share()
         is_all = await self._of_each(queues, self._give_it_again, receiver, taken)
@@ -166,8 +165,7 @@ class Choice:
             self.parts[receiver] = taken.parts
 
     async def give(self, receiver: Receiver, queues: Iterable[int]) -> None:
-        """Chooses messages for the receiver, of the queues in that order; none if there are
-        none."""
+        """Chooses messages for the receiver, of the queues in that order, if there are any."""
         taken = _Taken()
         order = list(queues)
         self._is_enough = self.turns.share()
@@ -395,10 +393,9 @@ class Choice:
         return found
 
     def _is_anothers(self, draft: Draft, handout: int) -> bool:
-        """In order: whether somebody else has something of the queue, or something lies before that
-        hand that is to be given first, whoever had it and gave it back. Its time was over then, or
-        it has failed in front of it: what is left is worked on when that is done, by whoever has it
-        next. (Finishing what one has done is heard all the same.)"""
+        """In order: whether that hand's time is over, and somebody else has something of the queue,
+        or something lies before it, given back or not: what is left is worked on when that is done,
+        by whoever has it next. Finishing what one has done is heard all the same."""
         if not self.planning.is_fifo:
             return False
         mine = list(draft.of_entry(handout))

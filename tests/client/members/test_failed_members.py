@@ -222,6 +222,17 @@ def start_all(client: Client, **changes: Any) -> tuple[PushConsumer, set[tuple[i
     return service, begun
 
 
+def at_work(
+    group: FakeGroup, client: Client
+) -> tuple[PushConsumer, set[tuple[int, int]], asyncio.Task[None]]:
+    """A consumer whose session outlasts the test, and what it has begun; of what is planted the
+    loop says nothing."""
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    group.members.session_ms = 60_000
+    service, begun = start_all(client)
+    return service, begun, asyncio.create_task(service.run())
+
+
 @pytest.mark.parametrize("name", ["_hand_over", "_commit_now"])
 def test_second_error_while_it_ends_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, name: str
@@ -231,10 +242,7 @@ def test_second_error_while_it_ends_changes_nothing(
     @async_test
     async def check() -> None:
         async with stocked(2, COUNT) as (group, client):
-            asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-            group.members.session_ms = 60_000
-            service, begun = start_all(client)
-            run = asyncio.create_task(service.run())
+            service, begun, run = at_work(group, client)
             failed = fails_once(monkeypatch, Membership, name, service._stopped.is_set)
             await until(lambda: len(begun) == 2 * COUNT)
             await let_go(group, client)
@@ -259,10 +267,7 @@ def test_what_nobody_foresaw_ends_it_so_too(
     @async_test
     async def check() -> None:
         async with stocked(2, COUNT) as (group, client):
-            asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-            group.members.session_ms = 60_000
-            service, begun = start_all(client)
-            run = asyncio.create_task(service.run())
+            _, begun, run = at_work(group, client)
             failed = fails_once(monkeypatch, kind, name, lambda: len(begun) >= 2 * COUNT)
             await until(lambda: len(begun) >= 2 * COUNT)
             await fill(client, 2, 1)
