@@ -4,7 +4,8 @@
 
 It says `handled QUEUE OFFSET` when a handler begins with a message, `done QUEUE OFFSET` SECONDS
 later, `revoked QUEUES LOST`, and at the end how it ended; warnings of the client go to standard
-error. SIGTERM stops it.
+error. SIGTERM stops it. A line is one write: who is killed has said all of it or nothing, also
+where Python doesn't buffer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ import sys
 from dledger.client import Client, ClientError, Message, PushOptions, RevokedQueues
 
 
+def say(*words: object) -> None:
+    """One line, in one write."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
 async def work(addresses: str, group: str, topic: str, member: str, seconds: float) -> None:
     """Until SIGTERM, or an error."""
     options = PushOptions(member=member, handlers=4, hold_ms=1_000)
@@ -24,21 +31,21 @@ async def work(addresses: str, group: str, topic: str, member: str, seconds: flo
 
         @service.on(topic)
         async def handle(message: Message) -> None:
-            print("handled", message.queue_id, message.queue_offset, flush=True)
+            say("handled", message.queue_id, message.queue_offset)
             await asyncio.sleep(seconds)
-            print("done", message.queue_id, message.queue_offset, flush=True)
+            say("done", message.queue_id, message.queue_offset)
 
         @service.on_revoke
         def revoked(queues: RevokedQueues) -> None:
-            print("revoked", *queues.queue_ids, queues.lost, flush=True)
+            say("revoked", *queues.queue_ids, queues.lost)
 
-        print("running", flush=True)
+        say("running")
         try:
             await service.run()
         except ClientError as error:
-            print("ended", error.code, flush=True)
+            say("ended", error.code)
         else:
-            print("ended", "well", flush=True)
+            say("ended", "well")
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ class Member:
         )
 
     async def _read(self, stream: asyncio.StreamReader, take: Callable[[str], None]) -> None:
-        while line := await stream.readline():
+        while (line := await stream.readline()).endswith(b"\n"):
             take(line.decode().rstrip())
 
     def said(self, word: str) -> list[tuple[int, int]]:
