@@ -1,7 +1,7 @@
 """A process whose log a start has found to have gaps, until its peers have filled them.
 
 What is asked and written is `broker.refilling`'s; here is what a process has around it: doors at
-which it says what it waits for, and the signal to end. It takes no stream of a peer
+which it says what it waits for, and takes the streams of peers, and the signal to end
 (docs/adr/0053-a-start-gets-back-what-has-rotted.md).
 """
 
@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Sequence
 
 from broker.config import NodeConfig
-from broker.doors.grpc.door import Entrance
+from broker.doors.grpc.door import Entrance, Replicate
 from broker.doors.grpc.standby import refilling_door
 from broker.local_group.status import REFILLING_ROLE
 from broker.picture import program_version
@@ -27,11 +27,19 @@ class HoledNode:
     """`until_whole` once; `ask_to_stop` at any time."""
 
     def __init__(
-        self, config: NodeConfig, ports: ReplicaPorts, entrances: Sequence[Entrance]
+        self,
+        config: NodeConfig,
+        ports: ReplicaPorts,
+        entrances: Sequence[Entrance],
+        replicate: Replicate,
     ) -> None:
+        """Args:
+        replicate: the handler of peers' streams, of the transport that `ports` connects.
+        """
         self._config = config
         self._ports = ports
         self._entrances = entrances
+        self._replicate = replicate
         self._stop_asked = asyncio.Event()
 
     def ask_to_stop(self) -> None:
@@ -48,7 +56,7 @@ class HoledNode:
                 can't be used.
         """
         refilling = Refilling(self._config, self._ports, found)
-        door = refilling_door(str(found), lambda: self._status(refilling))
+        door = refilling_door(str(found), lambda: self._status(refilling), self._replicate)
         async with contextlib.AsyncExitStack() as open_things:
             open_things.push_async_callback(refilling.close)
             serve_gauges(open_things, self._config, lambda: _gauges(refilling))

@@ -299,6 +299,10 @@ class Installer:
         self._around.give(peer, seal(pb.PeerMessage(snapshot_response=answer)))
 
     def _tell_start(self, peer: NodeId, body: pb.LogStartRequest) -> None:
+        """Nothing while logs are compared: who asks has nothing to compare, would begin with this
+        one's state, and agree with it whoever is wrong."""
+        if self._around.is_compared():
+            return
         start = self._base.log.start
         answer = pb.LogStartResponse(number=body.number)
         if start.index:

@@ -45,7 +45,9 @@ from store.snapshot_files import SnapshotFiles, SnapshotHead
 from store.starting.opening import Holed, base_of
 from store.suspicion import SuspicionNote
 
-LISTEN_S: Final = 2.0  # from the first look on: who compares logs has asked here by then
+# From the first look on: who compares logs has asked here by then. Twice what one who was refused a
+# stream waits until it dials again (`LinkTimes.refused_s`).
+LISTEN_S: Final = 4.0
 ASKED_FOR_S: Final = 5.0  # since a peer asked last, until no comparison is taken to go on
 PULL_S: Final = 30.0  # for all of a state, from one peer
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -60,7 +60,7 @@ from dledger.outcome import ExitCode
 from dledger.peer_security import PeerSecurity
 from dledger.transport import GrpcTransport
 from store.errors import BeyondRepair, CorruptionFound, GapFound
-from store.files import FileSystem, OsFiles
+from store.files import FULL_ERRNOS, FileSystem, OsFiles
 from store.starting.errors import OutOfService
 
 SWITCH_INTERVAL_S = 0.0005
@@ -162,7 +162,8 @@ class Node:
         """
         try:
             tls = self._tls = tls_of(self.config)
-            holed = HoledNode(self.config, self._ports(), entrances(self.config, tls))
+            at = entrances(self.config, tls)
+            holed = HoledNode(self.config, self._ports(), at, self._replicate)
             self._holed = holed
             if self._stop_asked:
                 return False
@@ -218,6 +219,10 @@ class Node:
             identity, addresses, on_message, on_broken, times, security, dialed
         )
         return self._transport
+
+    async def _replicate(self, requests: Any, context: Any) -> None:
+        """Handler of peers' streams, of whichever transport is connected when one comes."""
+        await self._transport.serve(requests, context)
 
     async def _open_doors(self, replica: Replica) -> None:
         """Everybody can reach the node, and learns at first that it doesn't serve."""
@@ -366,14 +371,19 @@ class ThreadHand:
                     raise
 
         takers = (take() for _ in range(min(HAND_WIDTH, len(steps))))
-        for ended in await asyncio.gather(*takers, return_exceptions=True):
-            if ended is not None:
-                raise ended
+        ended = [e for e in await asyncio.gather(*takers, return_exceptions=True) if e is not None]
+        if ended:
+            raise min(ended, key=_is_of_a_full_disk)
 
     def close(self) -> None:
         """The threads are gone."""
         self._one.shutdown()
         self._several.shutdown()
+
+
+def _is_of_a_full_disk(error: BaseException) -> bool:
+    """It gets over that: of several errors it is the last to be told."""
+    return isinstance(error, OSError) and error.errno in FULL_ERRNOS
 
 
 def _store_host(address: str) -> tuple[bytes, int]:

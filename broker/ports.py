@@ -71,7 +71,8 @@ class DiskHand(Protocol):
 
     async def run_all(self, steps: Sequence[Callable[[], None]]) -> None:
         """All of `steps` are done, in any order and several at once if the disk gains by it.
-        Raises what the first of them raises that fails, when none is under way any more."""
+        Raises what one of them raises that fails, when none is under way any more: that a disk is
+        full only if nothing else is wrong with it."""
         ...
 
 

@@ -102,7 +102,8 @@ class Pulling:
         def asked(number: int) -> pb.PeerMessage:
             return pb.PeerMessage(log_start_request=pb.LogStartRequest(number=number))
 
-        answer = await self._exchange(peer, asked, is_there)
+        silent = "it hasn't said where its log begins: it isn't reached, or compares logs"
+        answer = await self._exchange(peer, asked, is_there, silent)
         if not isinstance(answer, pb.LogStartResponse):
             raise NotGiven("it has answered something else")
         if not answer.log_start:
@@ -147,9 +148,13 @@ class Pulling:
             at += len(answer.piece)
 
     async def _exchange(
-        self, peer: NodeId, make: Callable[[int], pb.PeerMessage], is_there: Callable[[], bool]
+        self,
+        peer: NodeId,
+        make: Callable[[int], pb.PeerMessage],
+        is_there: Callable[[], bool],
+        silent: str = "nobody offers it any more",
     ) -> pb.SnapshotResponse | pb.LogStartResponse:
-        """One question, asked until it is answered."""
+        """One question, asked until it is answered; `silent`: what is said if it isn't."""
         loop = asyncio.get_running_loop()
         while is_there():
             self._number += 1
@@ -166,7 +171,7 @@ class Pulling:
                 pass  # it may have got lost
             finally:
                 self._asked = None
-        raise NotGiven("nobody offers it any more")
+        raise NotGiven(silent)
 
     # --- what peers say -----------------------------------------------------------------------
 

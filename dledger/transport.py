@@ -124,6 +124,7 @@ class GrpcTransport:
         self._answering: dict[int, tuple[NodeId, str]] = {}  # what who was dialed has shown
         self._checking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_started = False
         self._sparing = Sparing()
         ears, pace = Ears(on_message, on_broken), LinkPace(times, random.Random())
         self._links = PeerLinks(identity, self._configured, ears, self, pace)
@@ -135,7 +136,8 @@ class GrpcTransport:
     # --- life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts dialing every peer."""
+        """Starts dialing every peer, and takes the streams that they dial."""
+        self._is_started = True
         self._links.start()
         if self._security.checks_names:
             self._checking = asyncio.create_task(self._check_certificates(), name="check peers")
@@ -323,6 +325,8 @@ class GrpcTransport:
     async def serve(self, requests: AsyncIterator[PeerMessage], context: Context) -> None:
         """Handler of `RaftPeer.Replicate`."""
         del requests  # context.read() is used: it tells the end from a failure
+        if not self._is_started:  # the door may be open by then: what isn't known yet isn't said
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this node is starting")
         identity, shown = self._identity, context.auth_context()
         try:
             async with asyncio.timeout(self._greeting_s):

@@ -112,6 +112,12 @@ def replicas_agree(world: World) -> bool:
     return len(ends) == 1 and len(set(ends.pop())) == 1
 
 
+def entries_held(world: World) -> int:
+    """By all nodes that run, together: it grows while somebody copies what others have."""
+    lives = [node.life for node in world.nodes.values() if node.life is not None]
+    return sum(life.core.durable_index for life in lives)
+
+
 def is_held_back(world: World, leader: Life) -> bool:
     """Whether the level of formats and commands never rises: this leader hears a member no more
     that holds it back. Who is only down or cut off comes, or another disk does in its place."""

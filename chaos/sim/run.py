@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from chaos.sim.at_rest import (
+    entries_held,
     is_preference_met,
     links_work,
     replicas_agree,
@@ -253,9 +254,10 @@ class Run:
 
     def _come_to_rest(self, until_us: int, when: str = "") -> None:
         """The group is at rest: by then, or once everybody has looked at all of a log that has
-        rotted, and groups are through with what there is. A share of a processor and some seconds
-        between two looks make the one a matter of how long the log is, one call after the other the
-        other one of how many messages there are, and neither of a fixed time.
+        rotted, groups are through with what there is, and who was away has copied the log. A share
+        of a processor and some seconds between two looks make the first a matter of how long the
+        log is, one call after the other the second one of how many messages there are, an entry a
+        round trip, where that is drawn, the third one of entries; none of a fixed time.
 
         Raises:
             Defect: it isn't.
@@ -264,10 +266,10 @@ class Run:
         for _ in range(LATE_LOOKS):
             if self._advance(until_us - LATELY_US, until_rest=True):
                 return
-            done = self._draining.progress()
+            done, held = self._draining.progress(), entries_held(self.world)
             if self._advance(until_us, until_rest=True):
                 return
-            is_at_work = self._draining.progress() > done
+            is_at_work = self._draining.progress() > done or entries_held(self.world) > held
             if not (is_at_work or is_unread(self.world.nodes.values(), before)):
                 break
             until_us = self.world.now_us + PEACE_US

@@ -81,6 +81,8 @@ class Bench:
     answer: Callable[[NodeId, pb.SnapshotRequest], pb.SnapshotResponse | None] = lambda *_: None
     before_step: Callable[[], None] = lambda: None
     over: Callable[[], bool] = lambda: False
+    is_compared: bool = False
+    given: list[pb.PeerMessage] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.files = SnapshotFiles(DATA, self.disk, self.reserve_bytes)
@@ -94,10 +96,10 @@ class Bench:
         )
         around = Around(
             ask=self._ask,
-            give=lambda *_: None,
+            give=lambda _, message: self.given.append(message),
             needs=lambda _: True,
             peers=lambda: [N1, N2, N3],
-            is_compared=lambda: False,
+            is_compared=lambda: self.is_compared,
             fall_silent=lambda: None,
             reopen=lambda: None,
             failed=self._failed,
@@ -252,3 +254,20 @@ def test_more_than_was_announced_isnt_taken() -> None:
         assert bench.disk.content(DATA / FOLDER / RECEIVED) == b"xx"
 
     asyncio.run(work())
+
+
+def test_nobody_is_told_where_a_log_begins_that_may_be_the_wrong_one() -> None:
+    """Who asks has a log with gaps: it would begin with this one's state, agree with this one from
+    then on, and with it be a majority against whoever has the true log."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        asked = seal(pb.PeerMessage(log_start_request=pb.LogStartRequest(number=1)))
+        bench.is_compared = True
+        assert bench.installer.on_message(N1, asked)
+        assert not bench.given
+        bench.is_compared = False
+        assert bench.installer.on_message(N1, asked)
+        assert [each.log_start_response.number for each in bench.given] == [1]
+
+    asyncio.run(scenario())

@@ -18,7 +18,7 @@ from broker.doors.grpc.offered import OFFERED, For, offered_at
 from broker.doors.grpc.standby import QuietDoor, aside_door, refilling_door, standby_door
 from broker.forming.member import Member
 from broker.services.audit import Audit
-from dledger.wire import cluster_pb2
+from dledger.wire import cluster_pb2, raft_pb2
 from dledger.wire import errors_pb2 as epb
 from tests.integration.group import error_of, free_ports
 
@@ -46,12 +46,17 @@ def status() -> cluster_pb2.NodeStatus:
     return cluster_pb2.NodeStatus(node_id="n1")
 
 
+async def _greeted(requests: object, context: Any) -> None:
+    """A stream of a peer is answered."""
+    await context.write(raft_pb2.PeerMessage(term=5))
+
+
 def doors() -> dict[str, QuietDoor]:
     member = cast(Member, SimpleNamespace(state="empty"))
     return {
         "standby": standby_door(member, status, lambda: None, lambda _: None),
         "aside": aside_door("out of service", status, cast(Audit, None)),
-        "refilling": refilling_door("it refills", status),
+        "refilling": refilling_door("it refills", status, _greeted),
     }
 
 
@@ -69,6 +74,30 @@ def test_quiet_node_refuses_each_call_as_not_ready(name: str) -> None:
     assert {"Groups/Attend", "Groups/PullQueues", "Deliveries/Receive"} < told.keys()
     assert {"Consumers/ListGroups", "Broker/Send", "Cluster/WatchLeader"} < told.keys()
     assert set(told.values()) == {epb.NOT_READY}
+
+
+@pytest.mark.parametrize(("name", "is_taken"), [("refilling", True), ("aside", False)])
+def test_who_gets_back_what_has_rotted_takes_the_streams_of_peers(
+    name: str, *, is_taken: bool
+) -> None:
+    """Some of what it asks is answered on these; who is no member for other reasons has none."""
+
+    async def scenario() -> None:
+        door, address = doors()[name], f"127.0.0.1:{free_ports(1)[0]}"
+        await door.open([Entrance(address, For.PEERS)])
+        async with grpc.aio.insecure_channel(address) as channel:
+            method: Any = channel.stream_stream
+            call = method("/dledger.v1.RaftPeer/Replicate")
+            if is_taken:
+                answer = await call(iter([b""])).read()
+                assert raft_pb2.PeerMessage.FromString(answer).term == 5
+            else:
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await call(iter([b""])).read()
+                assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        await door.close()
+
+    asyncio.run(scenario())
 
 
 async def _told(door: QuietDoor, offers: For, but: set[str]) -> dict[str, int | None]:

@@ -12,10 +12,12 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from audit.backing.taking import take_backup
 from audit.engines.engine import Progress, no_progress
@@ -120,6 +122,61 @@ def test_who_was_away_for_too_long_begins_anew_without_its_process_ending(tmp_pa
     """It gets the state that the others' logs begin with, opens itself again, and copies the rest;
     who asks for a message that is gone is told what there is."""
     asyncio.run(story(tmp_path))
+
+
+def rot(directory: Path, place: int) -> None:
+    """A byte of the log's first segment is another one, and the next start reads all of it."""
+    (directory / "abort").touch()
+    for seal in (directory / "seal").glob("*"):
+        seal.unlink()
+    with (directory / "commitlog" / f"{0:020}").open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 0x40]))
+
+
+async def begun_behind_rot(directory: Path) -> None:
+    group = Group(make_configs(directory), rhythm=BUSY)
+    await group.start()
+    try:
+        await group.create_topic()
+        leader = await group.leader()
+        async with asyncio.timeout(WAIT_S):
+            while leader.machine.level.current < LOG_START_LEVEL:
+                await asyncio.sleep(0.05)
+        for sequence in range(3):
+            await group.send(sequence, BODY)
+        away = next(name for name in group.nodes if name != leader.config.node_id)
+        await group.applied_everywhere()
+        log = group.nodes[away].log
+        last = log.last_index
+        places = [log.position_of(index) for index in range(log.first_index, last + 1)]
+        place = next(at + 60 for at, end in pairwise(places) if end - at > len(BODY))
+        assert await group.stop(away) == 0
+        rot(group.configs[away].data_directory, place)
+        for sequence in range(3, 40):
+            await group.send(sequence, BODY)
+            await asyncio.sleep(0.01)
+        await let_go(leader, last + 1)
+        with capture_logs() as told:
+            back = asyncio.create_task(run_node(group.configs[away]))
+            status = await is_here(group, away, leader)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert await asyncio.wait_for(back, WAIT_S) == 0
+        assert status.first_index > last
+        begun = [each for each in told if each["event"] == "log_begins_behind_rot"]
+        assert [each["is_kept_behind"] for each in begun] == [False]
+    finally:
+        await group.close()
+
+
+def test_who_was_away_and_has_rotted_begins_behind_what_the_others_have_let_go_of(
+    tmp_path: Path,
+) -> None:
+    """Peers tell where their logs begin, and give the state of there, on the streams that they
+    dial: a start takes these although it is no member yet."""
+    asyncio.run(begun_behind_rot(tmp_path))
 
 
 def begin_of(node: Replica) -> int:

@@ -85,3 +85,26 @@ async def dials_seen(behaviour: Behaviour, wanted: int) -> int:
 def test_a_peer_that_misbehaves_is_dialed_again(behaviour: Behaviour) -> None:
     """No answer of a peer, however wrong, ends the dialing."""
     assert asyncio.run(dials_seen(behaviour, 3)) >= 3
+
+
+class Aborted(Exception):
+    """As gRPC ends a handler whose call is aborted."""
+
+
+def test_nobody_is_heard_before_the_start() -> None:
+    """A door may be open by then; what this node knows of its members and has promised is told to
+    the links just before."""
+
+    class Call:
+        async def abort(self, code: grpc.StatusCode, details: str) -> None:
+            assert code is grpc.StatusCode.UNAVAILABLE  # the caller dials again soon
+            raise Aborted(details)
+
+    async def scenario() -> None:
+        identity = Identity("g", N1, 4096)
+        early = GrpcTransport(identity, {}, lambda *_: None, lambda _: None, LinkTimes())
+        call: Any = Call()
+        with pytest.raises(Aborted, match="is starting"):
+            await early.serve(call, call)
+
+    asyncio.run(scenario())

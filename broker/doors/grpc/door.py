@@ -68,7 +68,7 @@ class Entrance:
     callers: Callers | None = None
 
 
-class _PeerDoor:
+class PeerDoor:
     """Handlers of `dledger.v1.RaftPeer`."""
 
     def __init__(self, replicate: Replicate) -> None:
@@ -125,7 +125,9 @@ class GrpcDoor:
         services.append((described, reflected))
         server.add_generic_rpc_handlers(
             tuple(
-                service_handler(service, each, left_out, _asked(each, entrance), self._heed(each))
+                service_handler(
+                    service, each, left_out, callers_of(each, entrance), self._heed(each)
+                )
                 for service, each in services
             )
         )
@@ -151,7 +153,7 @@ class GrpcDoor:
             "Deliveries": DeliveriesDoor(services),
             "Formation": FormationDoor(self._member),
             "Groups": GroupsDoor(services),
-            "RaftPeer": _PeerDoor(self._replicate),
+            "RaftPeer": PeerDoor(self._replicate),
         }
 
     def say_serving(self) -> None:
@@ -164,8 +166,9 @@ class GrpcDoor:
         await asyncio.gather(*(server.stop(SERVER_GRACE_S) for server in self._servers))
 
 
-def _asked(handlers: object, entrance: Entrance) -> Callers | None:
-    return None if isinstance(handlers, _PeerDoor) else entrance.callers
+def callers_of(handlers: object, entrance: Entrance) -> Callers | None:
+    """Who says whether a call on these is served."""
+    return None if isinstance(handlers, PeerDoor) else entrance.callers
 
 
 def bind(server: grpc.aio.Server, entrance: Entrance) -> None:

@@ -1,5 +1,5 @@
 """The door of a node that takes no part: it is no member yet, out of service, or its log has gaps.
-It says what it is; the first can be formed, the second audited.
+It says what it is; the first can be formed, the second audited, and the third answered by peers.
 
 Whatever else is asked of it is refused as *not ready*, so that clients go on to another node.
 """
@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 
 from broker.doors.grpc.audit import AuditDoor
 from broker.doors.grpc.bounds import SERVER_GRACE_S, ConnectionBounds, server_options
-from broker.doors.grpc.door import Entrance, bind
+from broker.doors.grpc.door import Entrance, PeerDoor, Replicate, bind, callers_of
 from broker.doors.grpc.formation import FormationDoor
 from broker.doors.grpc.health import HealthDoor
 from broker.doors.grpc.methods import service_handler
@@ -61,14 +61,14 @@ class QuietDoor:
             options=server_options(CONNECTIONS), maximum_concurrent_rpcs=MAX_CALLS
         )
         handlers = self._handlers(entrance)
-        services = [
-            (each, handlers.get(each.name, self._nobody))
-            for each in offered_at(entrance.offers & ~For.PEERS)  # peers have streams, and dial on
-        ]
+        offers = entrance.offers
+        if "RaftPeer" not in handlers:
+            offers &= ~For.PEERS  # peers dial on, and need no word
+        services = [(each, handlers.get(each.name, self._nobody)) for each in offered_at(offers)]
         services.append((health_pb2.DESCRIPTOR.services_by_name["Health"], self._health))
         server.add_generic_rpc_handlers(
             tuple(
-                service_handler(service, each, callers=entrance.callers)
+                service_handler(service, each, callers=callers_of(each, entrance))
                 for service, each in services
             )
         )
@@ -118,13 +118,21 @@ def aside_door(why: str, status: Callable[[], cluster_pb2.NodeStatus], audit: Au
     return QuietDoor(why, handlers)
 
 
-def refilling_door(why: str, status: Callable[[], cluster_pb2.NodeStatus]) -> QuietDoor:
+def refilling_door(
+    why: str, status: Callable[[], cluster_pb2.NodeStatus], replicate: Replicate
+) -> QuietDoor:
     """Of a member whose log has gaps.
 
     Args:
         why: what whoever asks for anything else is told.
+        replicate: the handler of peers' streams: a peer answers some questions on the one that it
+            dials, and asks on it while logs are compared.
     """
-    return QuietDoor(why, lambda entrance: {"Cluster": _Status(why, status, entrance)})
+
+    def handlers(entrance: Entrance) -> Handlers:
+        return {"Cluster": _Status(why, status, entrance), "RaftPeer": PeerDoor(replicate)}
+
+    return QuietDoor(why, handlers)
 
 
 class _NotReady:

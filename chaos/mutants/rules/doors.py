@@ -196,8 +196,8 @@ DOORS = (
     Mutant(
         "quiet-node-lacks-what-it-refuses",
         "broker/doors/grpc/standby.py",
-        "            for each in offered_at(entrance.offers & ~For.PEERS)  # peers",
-        "            for each in offered_at(entrance.offers & ~For.PEERS)[-3:]  # peers",
+        "self._nobody)) for each in offered_at(offers)]",
+        "self._nobody)) for each in offered_at(offers)[-3:]]",
         masked="the simulator's nodes are members, or not there",
         tests=_QUIET,
     ),

@@ -11,6 +11,38 @@ _RARE = "a start that meets such a log is one in some hundreds of seeds"
 
 LATER_STARTS = (
     Mutant(
+        "who-refills-takes-no-stream",
+        "broker/doors/grpc/standby.py",
+        '"Cluster": _Status(why, status, entrance), "RaftPeer": PeerDoor(replicate)}',
+        '"Cluster": _Status(why, status, entrance)}',
+        masked="the simulator has no doors",
+        tests=("tests/broker/test_quiet_doors.py",),
+    ),
+    Mutant(
+        "log-in-question-told-to-who-has-gaps",
+        "broker/installing.py",
+        "        if self._around.is_compared():\n            return\n        start =",
+        "        start =",
+        masked="who asks listens for itself as well",
+        tests=("tests/broker/test_installing.py",),
+    ),
+    Mutant(
+        "peers-heard-before-the-start",
+        "dledger/transport.py",
+        "        if not self._is_started:  # the door",
+        "        if False:  # the door",
+        masked="the simulator has no doors",
+        tests=("tests/integration/test_transport.py",),
+    ),
+    Mutant(
+        "failed-disk-taken-for-a-full-one",
+        "broker/node.py",
+        "            raise min(ended, key=_is_of_a_full_disk)\n",
+        "            raise ended[0]\n",
+        masked="the simulator's hand does one step after the other",
+        tests=("tests/node/test_hand.py",),
+    ),
+    Mutant(
         "comparison-heard-of-without-a-checksum",
         "broker/refilling.py",
         '            case "digest_request":\n                check_outside_terms(peer, message)\n',
