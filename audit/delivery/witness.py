@@ -96,9 +96,10 @@ def _undisputed(found: Sequence[Witness]) -> Witness:
         if replica is furthest.replica or not place:
             continue
         ours, theirs = digest_at(furthest.log, place), digest_at(log, place)
-        is_parted = ours is None and _lies_across(furthest.log, place)
+        # A size that has rotted leads to a place where nothing ends, and shows nothing.
+        is_parted = ours is None and theirs is not None and _lies_across(furthest.log, place)
         if not is_parted and (ours is None or theirs is None):
-            whose = name if ours is None else replica.id
+            whose = replica.id if theirs is None else name
             uncompared.append(
                 f"the log of {replica.id} was not compared with that of {name}, which was read: "
                 f"that of {whose} is damaged before byte {place}, or begins behind it"

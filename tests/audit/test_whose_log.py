@@ -143,6 +143,23 @@ def test_a_digest_that_has_rotted_shows_nothing(tmp_path: Path, damaged: str) ->
         assert found.notes[0] in judged(tmp_path, short, long).notes
 
 
+def test_a_size_that_has_rotted_shows_nothing(tmp_path: Path) -> None:
+    """The last entry of the shorter log seems to end before it does. The longer one has an entry
+    across that place, and is the same log for all that."""
+    short, long = copy(member(tmp_path, "n2", "a")), copy(member(tmp_path, "n1", "a", "b"))
+    segment = tmp_path / "n2" / "commitlog" / f"{0:020}"
+    header = build(tmp_path / "same", [Entry(1, EntryKind.NOOP)]).headers[-1]
+    at = header.physical_offset + header.total_size  # of what holds `a`
+    content = bytearray(segment.read_bytes())
+    last = at + ENTRY.end("total_size") - 1
+    assert content[last] & 4
+    content[last] ^= 4
+    segment.write_bytes(content)
+    found = witness_among([short, long])
+    assert found.replica is long
+    assert ["that of n2 is damaged" in note for note in found.notes] == [True]
+
+
 def test_only_logs_that_are_not_the_groups_say_nothing(tmp_path: Path) -> None:
     """Nothing is called delivered by the word of who was given up."""
     old = member(tmp_path, "n1", "a", "b")

@@ -108,8 +108,16 @@ DELIVERY_AUDITS = (
     Mutant(
         "entries-of-other-sizes-are-damage",
         "audit/delivery/witness.py",
-        "        is_parted = ours is None and _lies_across(furthest.log, place)\n",
-        "        is_parted = False\n",
+        "theirs is not None and _lies_across(furthest.log, place)\n",
+        "False\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
+        "where-a-rotten-size-leads-is-a-boundary",
+        "audit/delivery/witness.py",
+        "ours is None and theirs is not None and _lies_across",
+        "ours is None and _lies_across",
         masked=_READS_ONLY,
         tests=_WHOSE,
     ),
