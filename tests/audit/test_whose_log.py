@@ -20,10 +20,10 @@ from dledger.outcome import ExitCode
 from dledger.reading.entry import EntryKind
 from dledger.reading.errors import NoAnswer
 from dledger.reading.survey import Position
-from dledger.records.layout import ENTRY
+from dledger.records.layout import ENTRY, FILLER
 from store.files import OsFiles
 from store.out_of_service import Divergence, mark
-from tests.audit.replicas import Entry, build
+from tests.audit.replicas import SEGMENT, Entry, build, flip_bit
 from tests.audit.test_delivery import told, written
 from tests.chaos.histories import Story
 
@@ -123,6 +123,40 @@ def test_logs_that_differ_in_their_entries_sizes_do_too(
     old, new = member(tmp_path, "n1", "a", "b"), leading(tmp_path, "a", *others)
     with pytest.raises(NotTheGroups, match="n3 and n1 hold different logs"):
         judged(tmp_path, copy(old), copy(new))
+
+
+def message(size: int, term: int = 1) -> Entry:
+    return Entry(term, topic="t", count=1, bodies=(bytes((97 + term,)).ljust(size),))
+
+
+def rolled(root: Path) -> tuple[Replica, Replica, int]:
+    """n2 has an entry in what a filler takes of n1's first segment, at the place that is returned;
+    of a larger one, it went on in the second."""
+    before = [Entry(1, EntryKind.NOOP), message(15_000)]
+    short = build(root / "n2", [*before, message(64, term=2)], "n2")
+    long = build(root / "n1", [*before, message(4_000), message(64)], "n1")
+    filler = short.headers[-1].physical_offset
+    assert long.headers[-2].physical_offset == SEGMENT > short.log.end_offset > filler
+    found = (Replica(each.path.name, str(each.path)) for each in (short, long))
+    return next(found), next(found), filler
+
+
+def test_logs_of_which_one_went_on_in_the_next_segment_differ(tmp_path: Path) -> None:
+    """Where the other one has an entry this one has none, and needs none: its segment was full."""
+    short, long, _ = rolled(tmp_path)
+    with pytest.raises(NotTheGroups, match="n1 and n2 hold different logs"):
+        witness_among([short, long])
+
+
+@pytest.mark.parametrize("way", ["magic", "size", "before"])
+def test_a_filler_that_has_rotted_shows_nothing(tmp_path: Path, way: str) -> None:
+    """Neither does one behind an entry that has: nobody knows that it begins there."""
+    short, long, filler = rolled(tmp_path)
+    at = {"magic": FILLER.at("magic"), "size": FILLER.end("size") - 1, "before": -1}[way]
+    flip_bit(tmp_path / "n1" / "commitlog" / f"{0:020}", filler + at)
+    found = witness_among([short, long])
+    assert found.replica is long
+    assert ["that of n1 is damaged" in note for note in found.notes] == [True]
 
 
 @pytest.mark.parametrize("damaged", ["n1", "n2"])
