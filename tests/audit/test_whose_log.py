@@ -194,6 +194,28 @@ def test_a_size_that_has_rotted_shows_nothing(tmp_path: Path) -> None:
     assert ["that of n2 is damaged" in note for note in found.notes] == [True]
 
 
+@pytest.mark.parametrize("way", ["astray", "no checkpoint", "no log", "silent"])
+def test_a_log_that_cannot_be_read_is_told_of(tmp_path: Path, way: str) -> None:
+    """It may be another one, as far as anybody knows. A leader that was asked would know."""
+    long, short = member(tmp_path, "n1", "a", "b"), copy(leading(tmp_path, "a"))
+    match way:
+        case "astray":
+            header = build(tmp_path / "same", [Entry(1, EntryKind.NOOP)]).headers[-1]
+            at = header.physical_offset + header.total_size
+            flip_bit(tmp_path / "n3" / "commitlog" / f"{0:020}", at + ENTRY.at("magic"))
+        case "no checkpoint":
+            (tmp_path / "n3" / "checkpoint").unlink()
+        case "no log":
+            (tmp_path / "n3" / "commitlog" / f"{0:020}").unlink()
+        case "silent":
+            short = Replica("n3", "n3:1", silence="n3:1 gives no answer")
+    report = judged(tmp_path, short, copy(long))
+    assert report.replica == "n1"
+    assert any("log of n3 was not compared with that of n1" in note for note in report.notes)
+    leads = replace(long, seat=Seat(1, serves=True, voters=(frozenset(("n1",)),)))
+    assert witness_among([short, leads]).notes == ()
+
+
 def test_only_logs_that_are_not_the_groups_say_nothing(tmp_path: Path) -> None:
     """Nothing is called delivered by the word of who was given up."""
     old = member(tmp_path, "n1", "a", "b")

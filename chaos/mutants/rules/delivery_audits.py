@@ -130,6 +130,14 @@ DELIVERY_AUDITS = (
         tests=_WHOSE,
     ),
     Mutant(
+        "logs-that-cannot-be-read-agree",
+        "audit/delivery/witness.py",
+        "[_not_compared(each, name, why) for each, why in unread.items()]\n",
+        "list[str]()\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
         "digests-that-have-rotted-are-believed",
         "dledger/reading/places.py",
         "return last.digest if _is_intact(descriptor, last, base) else None\n",
