@@ -13,6 +13,7 @@ _CHECKS_ONLY = "it is the checker that is broken"
 _WHOSE = ("tests/audit/test_whose_log.py",)
 _DELETIONS = ("tests/audit/test_delivery_deletions.py",)
 _POLLS = ("tests/audit/test_delivery_polls.py",)
+_ONE_LOG = ("tests/audit/test_delivery_one_log.py",)
 
 DELIVERY_AUDITS = (
     Mutant(
@@ -136,6 +137,30 @@ DELIVERY_AUDITS = (
         "list[str]()\n",
         masked=_READS_ONLY,
         tests=_WHOSE,
+    ),
+    Mutant(
+        "deliveries-are-judged-across-holes",
+        "audit/delivery/check.py",
+        "    lifetimes.check_from(log.settled)",
+        "    lifetimes.check_from(0)",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
+    ),
+    Mutant(
+        "segments-of-any-log-follow-each-other",
+        "dledger/reading/commands.py",
+        "                if at == 0 and known.digest is not None:\n",
+        "                if False:\n",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
+    ),
+    Mutant(
+        "a-first-segment-follows-any-start-note",
+        "dledger/reading/lifetimes.py",
+        "is_at_start and start.offset(size) == log.retained_from:\n",
+        "False:\n",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
     ),
     Mutant(
         "digests-that-have-rotted-are-believed",
