@@ -203,6 +203,14 @@ DELIVERY_AUDITS = (
         tests=_WHOSE,
     ),
     Mutant(
+        "marks-in-stores-are-overlooked",
+        "audit/reading/service.py",
+        "        is_marked = FILE_NAME in names_in(folder)\n",
+        "        is_marked = False\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_objects.py",),
+    ),
+    Mutant(
         "exports-read-who-is-out-of-service",
         "audit/commands/data.py",
         "    sound = [each for each in replicas if not wrong[each.id]]\n",
