@@ -119,7 +119,7 @@ def audit_delivery(
             their own and tasks run anywhere.
         NotTheGroups: no log that can be read is shown to be the group's.
         NoAnswer: no log can be read.
-        LogDamaged: the log lacks a segment, or can't be read to its end.
+        LogDamaged: the log lacks a segment, isn't one log, or can't be read to its end.
     """
     started = time.monotonic()
     if engine.is_spread:
@@ -129,6 +129,7 @@ def audit_delivery(
     replica, log, uncompared = witness_among(replicas)
     lifetimes = followed(log)
     log, left_out = lifetimes.cut(log), lifetimes.left_out(includes_deleted=True)
+    lifetimes.check_from(log.settled)  # Entries that are intact are read on across a hole.
     starts = starts_of(log)
     tail = open_tail(replicas, log.settled)
     shares = max(engine.parallelism, -(-size // share_bytes))

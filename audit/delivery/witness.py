@@ -4,8 +4,8 @@ The log that is committed furthest needn't be. A member that was given up, or pa
 others, may have the longest of all; what it acknowledged, and the group has lost, is in it. So
 where a leader is known, its log is read, or one that has the leader's running digest where the
 leader is committed: every entry carries the digest of all before it. Where none is known, logs that
-differ are nobody's word, and one that can't be compared, as it begins later or is damaged where the
-other one ends, is told of.
+differ are nobody's word, and one that can't be compared, as it begins later, is damaged where the
+other one ends or can't be read at all, is told of.
 
     out of service, or no member        ─▶ never read
     a leader is known                   ─▶ its log; else one that agrees with it; else one of a
@@ -15,7 +15,7 @@ other one ends, is told of.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from audit.delivery.tail import leader_among
@@ -48,9 +48,9 @@ def witness_among(replicas: Sequence[Replica]) -> Witness:
     wanted = [each for each in replicas if not not_the_groups(each)]
     if replicas and not wanted:
         raise NotTheGroups(passed_over(replicas))
-    found, leader = _readable(wanted), leader_among(replicas)
+    (found, unread), leader = _readable(wanted), leader_among(replicas)
     if leader is None or leader.position is None:
-        return _undisputed(found)
+        return _undisputed(found, unread)
     if own := [each for each in found if each.replica is leader]:
         return own[0]
     return _vouched(found, leader, leader.position)
@@ -62,47 +62,50 @@ def passed_over(replicas: Sequence[Replica]) -> list[str]:
     return [f"the log of {each.id} was not read: {why}" for each, why in reasons if why]
 
 
-def _readable(replicas: Sequence[Replica]) -> list[Witness]:
-    """Those of which the committed log can be read; at least one."""
+def _readable(replicas: Sequence[Replica]) -> tuple[list[Witness], dict[str, str]]:
+    """Those of which the committed log can be read, at least one; and why of others it can't."""
     found: list[Witness] = []
-    reasons: list[str] = []
+    unread: dict[str, str] = {}
     worst: NoAnswer | LogDamaged | None = None
     for replica in replicas:
         try:
             found.append(Witness(replica, committed_log(replica)))
         except UsageMistake as error:
-            reasons.append(str(error))
+            unread[replica.id] = str(error)
         except NoAnswer as error:
-            worst = worst or error
+            unread[replica.id], worst = str(error), worst or error
         except LogDamaged as error:
-            worst = error
+            unread[replica.id], worst = str(error), error
     if not found and worst is not None:
         raise worst
     if not found:
-        raise UsageMistake("; ".join(reasons) or "no replica is given")
-    return found
+        raise UsageMistake("; ".join(unread.values()) or "no replica is given")
+    return found, unread
 
 
-def _undisputed(found: Sequence[Witness]) -> Witness:
+def _undisputed(found: Sequence[Witness], unread: Mapping[str, str]) -> Witness:
     """The one committed furthest, where the others have nothing else.
+
+    Args:
+        unread: by replica, why its log can't be read: nobody knows if it has something else.
 
     Raises:
         NotTheGroups: one has.
     """
     furthest = max(found, key=_reach)
-    uncompared: list[str] = []
+    name = furthest.replica.id
+    uncompared = [_not_compared(each, name, why) for each, why in unread.items()]
     for replica, log, _ in found:
-        place, name = log.settled, furthest.replica.id
+        place = log.settled
         if replica is furthest.replica or not place:
             continue
         ours, theirs = digest_at(furthest.log, place), digest_at(log, place)
-        is_parted = ours is None and _lies_across(furthest.log, place)
+        # A size that has rotted leads to a place where nothing ends, and shows nothing.
+        is_parted = ours is None and theirs is not None and _lies_across(furthest.log, place)
         if not is_parted and (ours is None or theirs is None):
-            whose = name if ours is None else replica.id
-            uncompared.append(
-                f"the log of {replica.id} was not compared with that of {name}, which was read: "
-                f"that of {whose} is damaged before byte {place}, or begins behind it"
-            )
+            whose = replica.id if theirs is None else name
+            why = f"that of {whose} is damaged before byte {place}, or begins behind it"
+            uncompared.append(_not_compared(replica.id, name, why))
         elif is_parted or ours != theirs:
             raise NotTheGroups(
                 [
@@ -112,6 +115,10 @@ def _undisputed(found: Sequence[Witness]) -> Witness:
                 ]
             )
     return furthest._replace(notes=tuple(uncompared))
+
+
+def _not_compared(other: str, read: str, why: str) -> str:
+    return f"the log of {other} was not compared with that of {read}, which was read: {why}"
 
 
 def _vouched(found: Sequence[Witness], leader: Replica, said: Position) -> Witness:

@@ -2,8 +2,10 @@
 
 A header that nobody verified is believed only as far as it proves itself: the entry behind it is
 the next one by its index and lies where it says, or its CRC was computed. So a bit that makes an
-entry longer, or of another kind, hides no command. Where that fails the log is damaged, and how far
-it was known by then is kept (`Known`): commands may lie behind that, and nobody has read them.
+entry longer, or of another kind, hides no command. The first entry of a segment has to go on from
+the running digest of the one before: another log's file may fit by indexes and places. Where that
+fails the log is damaged, and how far it was known by then is kept (`Known`): commands may lie
+behind that, and nobody has read them.
 """
 
 from __future__ import annotations
@@ -36,14 +38,16 @@ _LOOK_BYTES: Final = FIRST_RECORD_AT + RECORD.at("magic") + _MAGIC.size
 @dataclass(slots=True)
 class Known:
     """How far a log was followed: each entry before the physical offset `at` is one, and its
-    commands were read; `index` is the last one's, None if nobody said."""
+    commands were read; `index` and the running `digest` are the last one's, None if nobody said."""
 
     at: int
     index: int | None = None
+    digest: int | None = None
 
     def note(self, header: EntryHeader) -> None:
         """This one too."""
-        self.at, self.index = header.physical_offset + header.total_size, header.index
+        self.at = header.physical_offset + header.total_size
+        self.index, self.digest = header.index, header.digest
 
 
 def command_frames(part: LogRange) -> Iterator[tuple[EntryHeader, bytes]]:
@@ -71,6 +75,8 @@ def followed_frames(part: LogRange, known: Known) -> Iterator[tuple[EntryHeader,
             try:
                 header = window.header(at, end)
                 _check_place(header, part.base + at, known.index if last is None else last.index)
+                if at == 0 and known.digest is not None:
+                    verify_frame(read_at(descriptor, header.total_size, 0), 0, known.digest)
             except InvalidFrame:
                 _prove(descriptor, part, last, known)  # Or it has led astray.
                 raise

@@ -64,6 +64,10 @@ class Lifetimes:
         """
         if log.retained_from > self._known.at:
             self._go_on_at(log.retained_from)
+        start, size = log.start, log.segment_size or 0
+        is_at_start = self._known == Known(log.retained_from)  # and nothing was read
+        if start is not None and is_at_start and start.offset(size) == log.retained_from:
+            self._known.index, self._known.digest = start.index, start.digest
         for part in log_ranges(log, self._known.at, max(log.settled, self._known.at)):
             if self._damage is not None and part.start > self._known.at:
                 if not follows(part, self._known):

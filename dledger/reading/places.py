@@ -19,6 +19,7 @@ from dledger.reading.entry import (
     FILLER_MAGIC,
     HEADER_SIZE,
     EntryHeader,
+    blank_filler,
     digest_of,
     parse_header,
     verify_frame,
@@ -101,18 +102,14 @@ def checked_digest(log: Survey, end: int) -> int | None:
     leads_there, last = _last_before(log, start.offset, end)
     if not leads_there or last is None:
         return start.digest if leads_there else None
-    at = last.physical_offset % log.segment_size
-    path = os.path.join(log.commitlog, file_name(last.physical_offset - at))
-    with opened(path) as descriptor:
-        try:
-            return verify_frame(read_at(descriptor, last.total_size, at), 0, None).digest
-        except InvalidFrame:
-            return None
+    base = last.physical_offset - last.physical_offset % log.segment_size
+    with opened(os.path.join(log.commitlog, file_name(base))) as descriptor:
+        return last.digest if _is_intact(descriptor, last, base) else None
 
 
 def lies_across(log: Survey, end: int) -> bool:
-    """Whether an intact entry of the log begins before `end` and ends behind it: whoever has one
-    that ends there has another log.
+    """Whether an intact entry of the log begins before `end` and ends behind it, or what fills its
+    segment up behind one: whoever has an entry that ends there has another log.
 
     Raises:
         OSError: the segment can't be read.
@@ -122,18 +119,20 @@ def lies_across(log: Survey, end: int) -> bool:
     if end <= start or all(each.base != base for each in log.segments):
         return False
     with opened(os.path.join(log.commitlog, file_name(base))) as descriptor:
-        at, _, _ = walk_headers(descriptor, base, end - base, start=max(start - base, 0))
+        at, last, reason = walk_headers(descriptor, base, end - base, start=max(start - base, 0))
         if base + at >= end:
             return False
+        if reason == "filler":
+            head = read_at(descriptor, FILLER_HEADER_SIZE, at)
+            begins_there = last is not None and _is_intact(descriptor, last, base)
+            return begins_there and head == blank_filler(size - at)
         try:
             header = parse_header(read_at(descriptor, HEADER_SIZE, at), 0)
-            is_its_own = header.physical_offset == base + at and at + header.total_size <= size
-            if not is_its_own or base + at + header.total_size <= end:
-                return False
-            verify_frame(read_at(descriptor, header.total_size, at), 0, None)
         except InvalidFrame:
             return False
-        return True
+        is_its_own = header.physical_offset == base + at and at + header.total_size <= size
+        is_across = is_its_own and base + at + header.total_size > end
+        return is_across and _is_intact(descriptor, header, base)
 
 
 def _last_before(log: Survey, start: int, end: int) -> tuple[bool, EntryHeader | None]:
@@ -204,6 +203,15 @@ def _continues(log: Survey, at: int, digest: int) -> bool:
             return False
         return digest_of(frame, 0, len(frame), digest) == header.digest
     return True
+
+
+def _is_intact(descriptor: int, header: EntryHeader, base: int) -> bool:
+    """Whether the entry of that header is as written, in the segment that begins at `base`."""
+    frame = read_at(descriptor, header.total_size, header.physical_offset - base)
+    try:
+        return verify_frame(frame, 0, None) == header
+    except InvalidFrame:
+        return False
 
 
 def _is_filler(head: bytes) -> bool:

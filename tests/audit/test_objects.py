@@ -16,12 +16,14 @@ from typer.testing import CliRunner
 
 from audit.commands.app import app
 from audit.contents.stats import stats_as_json, sum_log
+from audit.delivery.witness import witness_among
 from audit.engines.engine import LocalEngine
-from audit.errors import UsageMistake
+from audit.errors import NotTheGroups, UsageMistake
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Report
 from audit.proof.scope import Files
 from audit.reading.replica import Replica, parse_replica
+from audit.reading.service import not_the_groups
 from dledger.reading import objects
 from dledger.reading.errors import CredentialsShown
 from dledger.reading.survey import survey_folder
@@ -65,6 +67,18 @@ def test_equal_logs_are_identical_and_the_scope_says_that_it_is_the_log(
     assert report.coverage[1].compared_bytes == report.coverage[0].compared_bytes > 0
     with pytest.raises(UsageMistake, match=r"--derived reads ConsumeQueues .*n2"):
         audited(three, store, Options(derived=True))
+
+
+def test_a_mark_beside_objects_keeps_a_log_out_of_service(three: ReplicaSet, store: str) -> None:
+    """A member was given up, and its directory put aside in a store: its log isn't the group's."""
+    replica = parse_replica(f"n2={store}")
+    assert not_the_groups(replica) == ""
+    fsspec.filesystem("memory").pipe("/backup/n2/out-of-service.json", b"{}")
+    told = f"n2 is out of service: {store} holds out-of-service.json"
+    assert not_the_groups(replica) == told
+    assert witness_among([three.replicas[0], replica]).replica.id == "n1"
+    with pytest.raises(NotTheGroups, match="n2 is out of service"):
+        witness_among([replica])
 
 
 def test_flipped_bit_in_an_object_is_found_where_it_is(three: ReplicaSet, store: str) -> None:

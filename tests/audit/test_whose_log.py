@@ -20,10 +20,10 @@ from dledger.outcome import ExitCode
 from dledger.reading.entry import EntryKind
 from dledger.reading.errors import NoAnswer
 from dledger.reading.survey import Position
-from dledger.records.layout import ENTRY
+from dledger.records.layout import ENTRY, FILLER
 from store.files import OsFiles
 from store.out_of_service import Divergence, mark
-from tests.audit.replicas import Entry, build
+from tests.audit.replicas import SEGMENT, Entry, build, flip_bit
 from tests.audit.test_delivery import told, written
 from tests.chaos.histories import Story
 
@@ -125,6 +125,40 @@ def test_logs_that_differ_in_their_entries_sizes_do_too(
         judged(tmp_path, copy(old), copy(new))
 
 
+def message(size: int, term: int = 1) -> Entry:
+    return Entry(term, topic="t", count=1, bodies=(bytes((97 + term,)).ljust(size),))
+
+
+def rolled(root: Path) -> tuple[Replica, Replica, int]:
+    """n2 has an entry in what a filler takes of n1's first segment, at the place that is returned;
+    of a larger one, it went on in the second."""
+    before = [Entry(1, EntryKind.NOOP), message(15_000)]
+    short = build(root / "n2", [*before, message(64, term=2)], "n2")
+    long = build(root / "n1", [*before, message(4_000), message(64)], "n1")
+    filler = short.headers[-1].physical_offset
+    assert long.headers[-2].physical_offset == SEGMENT > short.log.end_offset > filler
+    found = (Replica(each.path.name, str(each.path)) for each in (short, long))
+    return next(found), next(found), filler
+
+
+def test_logs_of_which_one_went_on_in_the_next_segment_differ(tmp_path: Path) -> None:
+    """Where the other one has an entry this one has none, and needs none: its segment was full."""
+    short, long, _ = rolled(tmp_path)
+    with pytest.raises(NotTheGroups, match="n1 and n2 hold different logs"):
+        witness_among([short, long])
+
+
+@pytest.mark.parametrize("way", ["magic", "size", "before"])
+def test_a_filler_that_has_rotted_shows_nothing(tmp_path: Path, way: str) -> None:
+    """Neither does one behind an entry that has: nobody knows that it begins there."""
+    short, long, filler = rolled(tmp_path)
+    at = {"magic": FILLER.at("magic"), "size": FILLER.end("size") - 1, "before": -1}[way]
+    flip_bit(tmp_path / "n1" / "commitlog" / f"{0:020}", filler + at)
+    found = witness_among([short, long])
+    assert found.replica is long
+    assert ["that of n1 is damaged" in note for note in found.notes] == [True]
+
+
 @pytest.mark.parametrize("damaged", ["n1", "n2"])
 def test_a_digest_that_has_rotted_shows_nothing(tmp_path: Path, damaged: str) -> None:
     """The entry at which logs are compared is damaged in one of them: that they differ there isn't
@@ -141,6 +175,45 @@ def test_a_digest_that_has_rotted_shows_nothing(tmp_path: Path, damaged: str) ->
     assert [f"that of {damaged} is damaged" in note for note in found.notes] == [True]
     if damaged == "n2":
         assert found.notes[0] in judged(tmp_path, short, long).notes
+
+
+def test_a_size_that_has_rotted_shows_nothing(tmp_path: Path) -> None:
+    """The last entry of the shorter log seems to end before it does. The longer one has an entry
+    across that place, and is the same log for all that."""
+    short, long = copy(member(tmp_path, "n2", "a")), copy(member(tmp_path, "n1", "a", "b"))
+    segment = tmp_path / "n2" / "commitlog" / f"{0:020}"
+    header = build(tmp_path / "same", [Entry(1, EntryKind.NOOP)]).headers[-1]
+    at = header.physical_offset + header.total_size  # of what holds `a`
+    content = bytearray(segment.read_bytes())
+    last = at + ENTRY.end("total_size") - 1
+    assert content[last] & 4
+    content[last] ^= 4
+    segment.write_bytes(content)
+    found = witness_among([short, long])
+    assert found.replica is long
+    assert ["that of n2 is damaged" in note for note in found.notes] == [True]
+
+
+@pytest.mark.parametrize("way", ["astray", "no checkpoint", "no log", "silent"])
+def test_a_log_that_cannot_be_read_is_told_of(tmp_path: Path, way: str) -> None:
+    """It may be another one, as far as anybody knows. A leader that was asked would know."""
+    long, short = member(tmp_path, "n1", "a", "b"), copy(leading(tmp_path, "a"))
+    match way:
+        case "astray":
+            header = build(tmp_path / "same", [Entry(1, EntryKind.NOOP)]).headers[-1]
+            at = header.physical_offset + header.total_size
+            flip_bit(tmp_path / "n3" / "commitlog" / f"{0:020}", at + ENTRY.at("magic"))
+        case "no checkpoint":
+            (tmp_path / "n3" / "checkpoint").unlink()
+        case "no log":
+            (tmp_path / "n3" / "commitlog" / f"{0:020}").unlink()
+        case "silent":
+            short = Replica("n3", "n3:1", silence="n3:1 gives no answer")
+    report = judged(tmp_path, short, copy(long))
+    assert report.replica == "n1"
+    assert any("log of n3 was not compared with that of n1" in note for note in report.notes)
+    leads = replace(long, seat=Seat(1, serves=True, voters=(frozenset(("n1",)),)))
+    assert witness_among([short, leads]).notes == ()
 
 
 def test_only_logs_that_are_not_the_groups_say_nothing(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ _CHECKS_ONLY = "it is the checker that is broken"
 _WHOSE = ("tests/audit/test_whose_log.py",)
 _DELETIONS = ("tests/audit/test_delivery_deletions.py",)
 _POLLS = ("tests/audit/test_delivery_polls.py",)
+_ONE_LOG = ("tests/audit/test_delivery_one_log.py",)
 
 DELIVERY_AUDITS = (
     Mutant(
@@ -108,8 +109,16 @@ DELIVERY_AUDITS = (
     Mutant(
         "entries-of-other-sizes-are-damage",
         "audit/delivery/witness.py",
-        "        is_parted = ours is None and _lies_across(furthest.log, place)\n",
-        "        is_parted = False\n",
+        "theirs is not None and _lies_across(furthest.log, place)\n",
+        "False\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
+        "where-a-rotten-size-leads-is-a-boundary",
+        "audit/delivery/witness.py",
+        "ours is None and theirs is not None and _lies_across",
+        "ours is None and _lies_across",
         masked=_READS_ONLY,
         tests=_WHOSE,
     ),
@@ -122,10 +131,66 @@ DELIVERY_AUDITS = (
         tests=_WHOSE,
     ),
     Mutant(
+        "logs-that-cannot-be-read-agree",
+        "audit/delivery/witness.py",
+        "[_not_compared(each, name, why) for each, why in unread.items()]\n",
+        "list[str]()\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
+        "deliveries-are-judged-across-holes",
+        "audit/delivery/check.py",
+        "    lifetimes.check_from(log.settled)",
+        "    lifetimes.check_from(0)",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
+    ),
+    Mutant(
+        "segments-of-any-log-follow-each-other",
+        "dledger/reading/commands.py",
+        "                if at == 0 and known.digest is not None:\n",
+        "                if False:\n",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
+    ),
+    Mutant(
+        "a-first-segment-follows-any-start-note",
+        "dledger/reading/lifetimes.py",
+        "is_at_start and start.offset(size) == log.retained_from:\n",
+        "False:\n",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
+    ),
+    Mutant(
         "digests-that-have-rotted-are-believed",
         "dledger/reading/places.py",
-        "return verify_frame(read_at(descriptor, last.total_size, at), 0, None).digest\n",
+        "return last.digest if _is_intact(descriptor, last, base) else None\n",
         "return last.digest\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
+        "fillers-lie-across-nothing",
+        "dledger/reading/places.py",
+        "            return begins_there and head == blank_filler(size - at)\n",
+        "            return False\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
+        "fillers-begin-behind-rot",
+        "dledger/reading/places.py",
+        "last is not None and _is_intact(descriptor, last, base)\n",
+        "last is not None\n",
+        masked=_READS_ONLY,
+        tests=_WHOSE,
+    ),
+    Mutant(
+        "fillers-of-any-size-fill-segments-up",
+        "dledger/reading/places.py",
+        "begins_there and head == blank_filler(size - at)\n",
+        "begins_there\n",
         masked=_READS_ONLY,
         tests=_WHOSE,
     ),
@@ -136,6 +201,14 @@ DELIVERY_AUDITS = (
         '    return "" if True else',
         masked=_READS_ONLY,
         tests=_WHOSE,
+    ),
+    Mutant(
+        "marks-in-stores-are-overlooked",
+        "audit/reading/service.py",
+        "        is_marked = FILE_NAME in names_in(folder)\n",
+        "        is_marked = False\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_objects.py",),
     ),
     Mutant(
         "exports-read-who-is-out-of-service",
