@@ -16,6 +16,7 @@ from typing import Final
 from broker.local_group.status import (
     OUT_OF_SERVICE_ROLE,
     PROBE_TIMEOUT_S,
+    REFILLING_ROLE,
     WAITING_ROLES,
     probe,
 )
@@ -32,7 +33,8 @@ _SAYS_NOTHING: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Another member that runs, on the disk by which the survivor knows it."""
+    """Another member that runs, on the disk by which the survivor knows it. One that refills its
+    log says neither its end nor its epoch."""
 
     node_id: str
     address: str
@@ -46,6 +48,11 @@ class Heard:
     @property
     def end(self) -> tuple[int, int]:
         return self.last_term, self.last_index
+
+    @property
+    def refills(self) -> bool:
+        """Whether its log has gaps, so that nobody knows yet what it holds behind them."""
+        return self.role == REFILLING_ROLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +191,7 @@ def check(
     path = str(survivor.path)
     if survivor.is_alone:
         raise RecoveryRefused(path, f"{survivor.node_id} decides alone: no majority is lost")
-    _check_epochs(survivor, rivals, heard)
+    _check_epochs(survivor, rivals, [each for each in heard if not each.refills])
     if doubts.late:
         names = ", ".join(doubts.late)
         raise RecoveryRefused(
@@ -201,6 +208,7 @@ def check(
             "lost for ever. Start this node, and look at `dledger group doctor`",
         )
     _check_directories(survivor, rivals, running)
+    _check_refilling(survivor, heard)
     _check_doubts(survivor, running | _on_their_disks(survivor, rivals), doubts)
     ends = [(each.end, f"{each.node_id} in {each.path}") for each in rivals]
     ends += [(each.end, f"{each.node_id} at {each.address}") for each in heard]
@@ -210,6 +218,22 @@ def check(
             path,
             f"{where} has the longer log, up to entry {last_index} of term {last_term}; here it is "
             f"entry {survivor.last_index} of term {survivor.last_term}. Recover that one",
+        )
+
+
+def _check_refilling(survivor: Survivor, heard: Sequence[Heard]) -> None:
+    """Nobody runs whose log may be the longer one, and who can't say.
+
+    Raises:
+        RecoveryRefused: somebody does.
+    """
+    where = ", ".join(f"{each.node_id} at {each.address}" for each in heard if each.refills)
+    if where:
+        raise RecoveryRefused(
+            str(survivor.path),
+            f"{where} runs and refills its log, so nobody knows how far that goes: stop that node, "
+            f"`dledger log repair` its directory with --from {survivor.path}, and name it with "
+            "--data. If it can't be repaired, leave it stopped: it is given up with the others",
         )
 
 

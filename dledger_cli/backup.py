@@ -42,8 +42,8 @@ def backup(
     Once more into the same folder, it copies what came since. Whatever interrupts it, the folder
     still is the backup that it was.
 
-    Exit codes: 0 done, 1 failed, 2 used wrongly, 3 members gave no answer: what only they knew to
-    be committed may be missing.
+    Exit codes: 0 done, 1 failed, 2 used wrongly, 3 members gave no answer, or nobody leads: what
+    only they, or the last leader, knew to be committed may be missing.
 
     \b
     Examples:
@@ -62,7 +62,7 @@ def backup(
     if as_json:
         mended = [asdict(each) for each in taken.mended]
         facts = {"copied_bytes": taken.copied_bytes, "mended": mended, "silent": taken.silent}
-        facts["remarks"] = taken.remarks
+        facts |= {"leader": taken.leader, "remarks": taken.remarks}
         print_json({**_facts(taken.backup), **facts})
     else:
         _tell_taken(folder, taken)
@@ -71,6 +71,9 @@ def backup(
     if taken.silent:
         names = ", ".join(taken.silent)
         complain(f"no answer from {names}: what only they knew to be committed may be missing")
+    if not taken.leader:
+        complain("nobody leads: what only the last leader knew to be committed may be missing")
+    if taken.silent or not taken.leader:
         end(ExitCode.INCOMPLETE)
 
 

@@ -31,7 +31,9 @@ def members_of(found: Sequence[Replica]) -> tuple[list[Replica], tuple[str, ...]
     members = [each for each in found if each.is_member]
     # One that is out of service has another log than a majority: it counts as nobody.
     silent = tuple(
-        each.id for each in members if each.address is None or each.silence or each.standing
+        each.id
+        for each in members
+        if each.address is None or each.silence or each.standing or _has_no_log(each)
     )
     return [each for each in members if each.id not in silent], silent
 
@@ -39,12 +41,23 @@ def members_of(found: Sequence[Replica]) -> tuple[list[Replica], tuple[str, ...]
 def remarks_on(found: Sequence[Replica]) -> tuple[str, ...]:
     """What is to be told of those that don't count, in words."""
     return tuple(
-        each.silence
-        or each.standing
-        or f"{each.id} is no member by the group's log: nothing of it was asked"
+        each.silence or each.standing or _remark_on(each)
         for each in found
-        if each.silence or each.standing or not each.is_member
+        if each.silence or each.standing or not each.is_member or _has_no_log(each)
     )
+
+
+def _remark_on(replica: Replica) -> str:
+    if not replica.is_member:
+        return f"{replica.id} is no member by the group's log: nothing of it was asked"
+    return f"{replica.id} says nothing of its log, as one that refills it"
+
+
+def _has_no_log(replica: Replica) -> bool:
+    """Whether a node that answers says nothing of its log, as while it gets back what a start has
+    found rotten: not even where it begins."""
+    told = replica.position
+    return told is not None and not (told.index or told.committed or told.first_index)
 
 
 def check_members(folder: Path, segment_size: int, members: Sequence[Replica]) -> None:

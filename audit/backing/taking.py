@@ -10,8 +10,10 @@ backup that there was. Nothing that a node gives is believed: the whole copy is 
 verified, entry by entry, by the code of `dledger log verify`, and what has rotted at one member is
 taken from another by that of `dledger log repair`.
 
-What was acknowledged before this began is in it if every member answered: a leader knows what it
-has acknowledged to be committed, and whoever leads was asked. Members that give no answer are told.
+What was acknowledged before this began is in it if every member answered, and one of them led and
+was ready: only a leader knows what was acknowledged to be committed, and the members know less
+after it has died (`audit.reading.leading`). So an election is waited for; members that give no
+answer are told, and so is that nobody leads.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from audit.engines.engine import PassStarted
 from audit.errors import BackupRefused, NodeRefused, SegmentGone, Unreachable
 from audit.proof.log import SegmentVerified, open_log, verify_log, weight_of
 from audit.proof.soundness import Soundness
+from audit.reading.leading import leader_among
 from audit.reading.live import Over, replicas_of_group
 from audit.reading.remote import NodeLog, node_log
 from audit.reading.replica import Replica
@@ -54,6 +57,7 @@ from store.snapshot_files import SnapshotFiles
 CHUNK_BYTES: Final = 4 << 20
 JOINT_BYTES: Final = 64 << 10
 CATCH_UP_S: Final = 10.0  # how long a follower may lack what is known to be committed
+ELECTION_S: Final = 10.0  # how long nobody may lead
 _NAP_S: Final = 0.1
 _JOURNAL: Final = "repair"  # of what is put right here
 _BACKUPS_FILES: Final = frozenset(
@@ -71,14 +75,18 @@ class Taken:
         copied_bytes: of the log, now; the rest was there.
         mended: places that had rotted at the source.
         silent: members that gave no answer: what only they knew to be committed isn't in it.
-        remarks: why the silent ones are that, where another one answers in their place or they are
-            out of service; and who answered and is no member, so that nothing of it counts.
+        leader: who led when they were asked, with a majority of those that vote; empty: nobody, and
+            what only the last leader knew to be committed may be missing.
+        remarks: why the silent ones are that, where another one answers in their place, or they are
+            out of service or refill their logs; and who answered and is no member, so that nothing
+            of it counts.
     """
 
     backup: Backup
     copied_bytes: int
     mended: tuple[Outcome, ...]
     silent: tuple[str, ...]
+    leader: str
     remarks: tuple[str, ...] = ()
 
 
@@ -110,7 +118,7 @@ def take_backup(
         StoreError, OSError: the folder can't be used.
     """
     files = OsFiles()
-    found = replicas_of_group(addresses, on_hosts=False, over=Over.GRPC)
+    found, leader = _asked(addresses)
     answering, silent = members_of(found)
     if not answering:
         raise Unreachable(", ".join(addresses), "no member's log can be read")
@@ -130,10 +138,26 @@ def take_backup(
         write_backup(files, folder, backup)
     finally:
         files.close(lock)
-    return Taken(backup, copied, mended, silent, remarks_on(found))
+    return Taken(backup, copied, mended, silent, leader, remarks_on(found))
 
 
 # --- from whom ----------------------------------------------------------------------------------
+
+
+def _asked(addresses: Sequence[str]) -> tuple[list[Replica], str]:
+    """What the group's nodes say, and who leads: asked again while nobody does, as in an election;
+    empty: nobody, still.
+
+    Raises:
+        Unreachable, UsageMistake: as `replicas_of_group`.
+    """
+    until = time.monotonic() + ELECTION_S
+    while True:
+        found = replicas_of_group(addresses, on_hosts=False, over=Over.GRPC)
+        leader = leader_among(found)
+        if leader is not None or time.monotonic() >= until:
+            return found, "" if leader is None else leader.id
+        time.sleep(_NAP_S)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import typer
 from audit.commands.outcome import errors_told
 from audit.errors import UsageMistake
 from audit.proof.log import LogSum, OpenedLog, SegmentVerified, open_log, verify_log, weight_of
+from audit.proof.soundness import Soundness
 from audit.repairing.refilling import LogRepair, Outcome
 from audit.repairing.sources import Source, folder_source, node_sources
 from audit.showing.log import outcome_lines, sum_facts, sum_lines
@@ -25,6 +26,7 @@ from audit.showing.terminal import progress_shown
 from dledger.terminal.options import parse_addresses
 from dledger.terminal.tls import chosen_material
 from store.directory import lock_directory
+from store.doubt import DoubtNote
 from store.files import FileSystem, OsFiles
 
 DataOption = Annotated[
@@ -56,7 +58,8 @@ def repair(
 
     Bytes are taken if the log itself proves them: its own digests, before and behind them. What
     can't be proven is left as it is, and told. A node that runs repairs itself; this is for one
-    that doesn't start. Then start the node, or check with: dledger audit copy.
+    that doesn't start. What the node had noted as rotten is noted no more once the log is sound.
+    Then start the node, or check with: dledger audit copy.
 
     Exit codes: 0 sound (now), 1 damaged still, 2 used wrongly or no log there, 3 incomplete.
 
@@ -123,6 +126,8 @@ def _repair(
     if files is not None and any(each.source for each in done):
         log = open_log(data, is_ours=True)
         _, total = _verified(log)
+    if files is not None and is_cleared(log, total, files):
+        DoubtNote(files, Path(log.survey.commitlog).parent).write(())
     repaired = sum(bool(each.source) for each in done)
     if as_json:
         left = {"repaired": repaired, "left": len(done) - repaired, "dry_run": files is None}
@@ -134,6 +139,19 @@ def _repair(
             sys.stdout.write(line + "\n")
     sys.stdout.flush()
     raise typer.Exit(int(total.verdict.exit_code))
+
+
+def is_cleared(log: OpenedLog, total: LogSum, files: FileSystem) -> bool:
+    """Whether nothing that the node had noted as rotten is so any more: the log was read, and is
+    right beyond all of it. Of what lies behind its durable end that isn't known where something is
+    wrong there, nor where the note doesn't name all."""
+    if total.verdict is not Soundness.SOUND:
+        return False
+    note = DoubtNote(files, Path(log.survey.commitlog).parent)
+    if total.tail is not None and not note.says_all():
+        return False
+    right_to = log.read_end if total.tail is None else log.end
+    return all(int(name) + at < right_to for name, at in note.read())
 
 
 def _verified(log: OpenedLog) -> tuple[list[int], LogSum]:

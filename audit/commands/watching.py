@@ -22,7 +22,15 @@ from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from audit.keeping.history import FAILED, Round, failed_round, round_as_json, round_of, worst_exit
+from audit.keeping.history import (
+    FAILED,
+    Round,
+    failed_round,
+    round_as_json,
+    round_of,
+    settled_by,
+    worst_exit,
+)
 from audit.proof.findings import Verdict
 from audit.proof.report import Audit, Report, report_as_json
 from audit.showing.page import render_page
@@ -62,7 +70,8 @@ class WatchMetrics:
             registry=self.registry,
         )  # fmt: skip
         self._lag = Gauge(
-            "dledger_audit_lag_bytes", "Committed log that a replica lacked in the last audit.",
+            "dledger_audit_lag_bytes",
+            "Committed log that a replica lacked in the last audit, by what it last said.",
             ["replica"], registry=self.registry,
         )  # fmt: skip
         self._bytes = Gauge(
@@ -77,15 +86,13 @@ class WatchMetrics:
             "dledger_audit_exit_code", "Of the last round: 0, 1 or 3.", registry=self.registry
         )
 
+        self._settled: dict[str, int] = {}  # as each was last heard of
+
     def round(self, each: Round) -> None:
         """A round is over, with an audit or without."""
         self._exit.set(each.exit_code)
         if each.outcome == FAILED:
             return
-        self._lag.clear()
-        for replica in each.replicas:
-            if replica.lag is not None:
-                self._lag.labels(replica.replica).set(replica.lag)
         self._bytes.labels("read").set(each.read)
         self._bytes.labels("believed").set(each.believed)
         self._since.set(each.begun if each.since is None else each.since)
@@ -99,9 +106,20 @@ class WatchMetrics:
             for verdict in Verdict:
                 self._verdict.labels(each.replica, verdict.value).set(each.verdict is verdict)
             self._compared.labels(each.replica).set(each.compared_bytes)
+        self._lags(report)
         self._findings.set(len(report.findings))
         self._finished.set(time_s)
         self._seconds.set(report.timings.total_s)
+
+    def _lags(self, report: Report) -> None:
+        """A replica that says nothing lacks what came since it did: without a series nobody's rule
+        would see that its node is down. What it never said nobody knows."""
+        known = {**self._settled, **settled_by(report)}
+        self._settled = {c.replica: known[c.replica] for c in report.coverage if c.replica in known}
+        furthest = max(self._settled.values(), default=0)
+        self._lag.clear()
+        for name, settled in self._settled.items():
+            self._lag.labels(name).set(furthest - settled)
 
     def failed(self) -> None:
         """An audit could not be made."""

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from audit.delivery.tail import leader_among
 from audit.errors import NotTheGroups, UsageMistake
+from audit.reading.leading import leader_among
 from audit.reading.replica import Replica
 from audit.reading.service import not_the_groups
 from audit.reading.survey import committed_log

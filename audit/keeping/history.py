@@ -6,7 +6,7 @@ holds and what `dledger audit history --json` prints.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -62,7 +62,7 @@ def round_of(report: Report, begun: float, finished: float) -> Round:
     """The round that came to this report."""
     believed = report.scope.believed
     claimed = sum(each.end - each.start for each in report.coverage)
-    absent = {name for f in report.findings if f.cause in _ABSENT for name in f.replicas}
+    known = settled_by(report)
     furthest = max((each.settled for each in report.coverage), default=0)
     return Round(
         begun=begun,
@@ -73,7 +73,7 @@ def round_of(report: Report, begun: float, finished: float) -> Round:
         read=claimed if believed is None else believed.read,
         believed=0 if believed is None else believed.size,
         since=None if believed is None else believed.since,
-        replicas=tuple(_replica(each, furthest, absent) for each in report.coverage),
+        replicas=tuple(_replica(each, furthest, known) for each in report.coverage),
         finding_count=len(report.findings),
         findings=tuple(
             f"{each.verdict} on {' and '.join(each.replicas)}: {each.cause}"
@@ -128,6 +128,13 @@ def growth(rounds: Sequence[Round]) -> list[float | None]:
     return rates
 
 
-def _replica(each: Coverage, furthest: int, absent: set[str]) -> ReplicaRound:
-    lag = None if each.replica in absent else furthest - each.settled
+def settled_by(report: Report) -> dict[str, int]:
+    """Up to which physical offset each replica knows its log to be committed; nothing of those of
+    which nothing is known, as of one whose node gives no answer."""
+    absent = {name for f in report.findings if f.cause in _ABSENT for name in f.replicas}
+    return {each.replica: each.settled for each in report.coverage if each.replica not in absent}
+
+
+def _replica(each: Coverage, furthest: int, known: Mapping[str, int]) -> ReplicaRound:
+    lag = furthest - each.settled if each.replica in known else None
     return ReplicaRound(each.replica, each.verdict.value, each.end, lag)

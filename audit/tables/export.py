@@ -103,13 +103,17 @@ def export_to_table(
         digest = log.start.digest
     messages = commits = 0
     reached = at = start
+    is_behind_hole = mark is not None and mark.position < start  # which was accepted, once
     for step in steps(log, start, log.settled, step_bytes, digest):
         rows = _rows(step, topics, left_out)
         at = step.part.end
-        # Without rows, a commit every now and then keeps the next run from reading all of it again.
-        if step.digest is not None and (rows.num_rows or at - reached >= STEP_BYTES):
+        # Without rows, a commit every now and then keeps the next run from reading all of it again;
+        # one where a segment ends, from missing it once it has gone, read as it is.
+        is_due = is_behind_hole or at - reached >= STEP_BYTES or _ends_segment(log, at)
+        if step.digest is not None and (rows.num_rows or is_due):
             table.append(rows, Mark(at, step.digest), _next_offsets(table, rows))
             reached, messages, commits = at, messages + rows.num_rows, commits + 1
+            is_behind_hole = False
         progress(step.part.end - step.part.start)
     return TableExported(start, at, messages, commits)
 
@@ -129,6 +133,11 @@ def _start(log: Survey, name: str, mark: Mark | None, *, accept_retention: bool)
         )
     check_reaches(log, name, mark.position, accept_retention=accept_retention)
     return max(mark.position, log.retained_from)
+
+
+def _ends_segment(log: Survey, at: int) -> bool:
+    """Whether a segment ends at the physical offset `at`: it may go from then on."""
+    return log.segment_size is not None and at % log.segment_size == 0
 
 
 def _rows(step: Step, topics: frozenset[str] | None, left_out: LeftOut) -> pa.Table:

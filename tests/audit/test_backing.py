@@ -19,9 +19,10 @@ from audit.proof.log import open_log, verify_log
 from audit.proof.soundness import Soundness
 from audit.reading import live as live_members
 from audit.reading.remote import NodeLog
-from audit.reading.replica import Replica
+from audit.reading.replica import Replica, Seat
 from dledger.reading.entry import EntryHeader
 from dledger.reading.log_start import LogStart
+from dledger.reading.survey import Position
 from dledger.records.layout import file_name
 from dledger.wire import audit_pb2 as apb
 from store.backup import read_backup, write_backup
@@ -384,9 +385,65 @@ def test_member_out_of_service_is_no_source(
             for each in found(*given, **named)
         ]
 
+    monkeypatch.setattr(taking, "ELECTION_S", 0.3)  # it may be the one that led
     monkeypatch.setattr(taking, "replicas_of_group", one_is_aside)
     taken = live.take(tmp_path / "b")
     assert taken.silent == ("n2",)
+    assert taken.backup.node_id in ("n1", "n3")
+    with pytest.raises(BackupRefused, match="n2 is no member that answers; these do: n1, n3"):
+        live.take(tmp_path / "b", "n2")
+
+
+@pytest.mark.parametrize("rounds", [1, 1_000])
+def test_that_nobody_leads_is_told(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    """All of them answer, and none need know what the last leader acknowledged: it is asked again,
+    as in an election, and what is copied counts as whole only if somebody leads."""
+    found, asked = live_members.replicas_of_group, 0
+
+    def elects(*given: Any, **named: Any) -> list[Replica]:
+        nonlocal asked
+        asked += 1
+        replicas = found(*given, **named)
+        if asked > rounds:
+            return replicas
+        return [replace(each, seat=replace(seat_of(each), serves=False)) for each in replicas]
+
+    monkeypatch.setattr(taking, "ELECTION_S", 0.5 if rounds > 1 else 60.0)
+    monkeypatch.setattr(taking, "replicas_of_group", elects)
+    taken = live.take(tmp_path / "b")
+    check(tmp_path / "b", live, taken)
+    assert (taken.leader in ("n1", "n2", "n3")) == (rounds == 1)
+    assert (taken.leader == "") == (rounds > 1)
+    assert (asked > 2) == (rounds > 1)
+    assert (taken.silent, taken.remarks) == ((), ())
+
+
+def seat_of(replica: Replica) -> Seat:
+    assert replica.seat is not None
+    return replica.seat
+
+
+def test_member_that_refills_its_log_is_no_answer(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers, and says nothing of its log: perhaps it was the leader, and nobody else knows."""
+    found = live_members.replicas_of_group
+
+    def one_refills(*given: Any, **named: Any) -> list[Replica]:
+        return [
+            replace(each, position=Position(0, 0, 0, 0), seat=Seat(seat_of(each).term))
+            if each.id == "n2"
+            else each
+            for each in found(*given, **named)
+        ]
+
+    monkeypatch.setattr(taking, "ELECTION_S", 0.3)
+    monkeypatch.setattr(taking, "replicas_of_group", one_refills)
+    taken = live.take(tmp_path / "b")
+    assert taken.silent == ("n2",)
+    assert taken.remarks == ("n2 says nothing of its log, as one that refills it",)
     assert taken.backup.node_id in ("n1", "n3")
     with pytest.raises(BackupRefused, match="n2 is no member that answers; these do: n1, n3"):
         live.take(tmp_path / "b", "n2")
@@ -439,6 +496,7 @@ def test_who_is_no_member_is_no_source(
 
     with monkeypatch.context() as patched:
         patched.setattr(taking, "CATCH_UP_S", 0.3)
+        patched.setattr(taking, "ELECTION_S", 0.3)
         patched.setattr(taking, "replicas_of_group", with_strangers)
         taken = live.take(tmp_path / "b")
         with pytest.raises(BackupRefused, match="n4 is no member that answers; these do: n1, n3"):

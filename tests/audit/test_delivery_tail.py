@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from audit.delivery.check import audit_delivery
-from audit.delivery.tail import leader_among, open_tail
+from audit.delivery.tail import open_tail
 from audit.engines.engine import LocalEngine
+from audit.reading.leading import leader_among
 from audit.reading.live import replicas_of_group
 from audit.reading.replica import Replica, Seat
 from dledger.reading.survey import Position

@@ -23,6 +23,7 @@ from audit.repairing.refilling import LogRepair, Outcome
 from audit.repairing.sources import Source, folder_source
 from dledger.reading.checkpoint import CheckpointState, decode_checkpoint, encode_checkpoint
 from dledger.records.layout import file_name
+from store.doubt import MAX_PLACES, DoubtNote
 from store.files import Buffer, Handle, OsFiles
 from tests.audit.replicas import (
     SEGMENT,
@@ -411,6 +412,59 @@ def test_disk_without_room_changes_nothing(replicas: Replicas, tmp_path: Path) -
     with pytest.raises(OSError, match="No space"):
         mended(target, [folder_source(replicas.healthy, SEGMENT)], Full())
     assert [each[:3] for each in listed(target)] == [each[:3] for each in before]
+
+
+# --- what the node had noted ----------------------------------------------------------------------
+
+
+def noted(target: Path) -> DoubtNote:
+    return DoubtNote(OsFiles(), target)
+
+
+@pytest.mark.parametrize("places", [1, MAX_PLACES])
+@pytest.mark.parametrize("rotten", [False, True])
+def test_what_is_right_again_is_noted_no_more(
+    replicas: Replicas, tmp_path: Path, places: int, *, rotten: bool
+) -> None:
+    """Whether this run has put it right, or one before, or the node itself. Else a recovery by
+    force would go on asking for the repair. Also where the note has no room for all."""
+    target = replicas.copy(tmp_path)
+    if rotten:
+        Harm(300_000, 1, "flip").do(target, replicas.end)
+    noted(target).write([(file_name(0), 100 + at) for at in range(places)])
+    assert repair(target, "--from", replicas.healthy, "--dry-run").code in (0, 1)
+    assert len(noted(target).read()) == places
+    assert repair(target, "--from", replicas.healthy).code == 0
+    assert noted(target).read() == []
+    assert noted(target).says_all()
+
+
+def test_what_is_left_stays_noted(replicas: Replicas, tmp_path: Path) -> None:
+    """All of it: the node finds out."""
+    target = replicas.copy(tmp_path)
+    Harm(300_000, 1, "flip").do(target, replicas.end)
+    noted(target).write([(file_name(0), 100)])
+    assert repair(target, "--from", replicas.other).code == 1
+    assert noted(target).read() == [(file_name(0), 100)]
+
+
+@pytest.mark.parametrize(
+    ("back", "count", "stays"), [(-1, 1, True), (50, 1, False), (50, MAX_PLACES, True)]
+)
+def test_what_may_have_rotted_behind_the_durable_end_stays_noted(
+    replicas: Replicas, tmp_path: Path, back: int, count: int, *, stays: bool
+) -> None:
+    """There a log may be sound and something wrong all the same, which a start cuts: it has to know
+    of it. What lies before is right, if the note names all."""
+    target = replicas.copy(tmp_path)
+    base = int(list(replicas.files(target))[-2])
+    end = open_first_entry_end(target, base)
+    state = CheckpointState(watermark=end, consume_queue_index=0)
+    (target / "checkpoint").write_bytes(encode_checkpoint(state))
+    flip_bit(target / "commitlog" / file_name(base), end - base + 200)
+    noted(target).write([(file_name(base), end - base - back)] * count)
+    assert repair(target, "--from", replicas.healthy).code == 0
+    assert bool(noted(target).read()) == stays
 
 
 # --- who may be repaired, and from whom -----------------------------------------------------------

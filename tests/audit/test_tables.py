@@ -23,10 +23,12 @@ from audit.errors import TableTaken, UsageMistake
 from audit.reading.replica import Replica
 from audit.tables.export import STEP_BYTES, TableExported, export_to_table
 from audit.tables.mark import Choice, Mark
+from dledger.reading.entry import EntryKind
 from dledger.reading.errors import EntryDamaged
 from store.files import OsFiles
 from store.log_start import StartNote
 from tests.audit.replicas import (
+    COMMAND,
     SEGMENT,
     Entry,
     LogBuilder,
@@ -166,6 +168,40 @@ def test_log_that_is_behind_or_begins_later_is_refused(three: ReplicaSet, lake: 
     table.append(rows, Mark(three.end + SEGMENT, 7), {})
     with pytest.raises(UsageMistake, match="name a replica that is as far"):
         export(lake, three.replicas[1])
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_goes_by_without_messages_is_no_hole(
+    tmp_path: Path, lake: Lake, *, lost: bool
+) -> None:
+    """What an export has read may go, rows or none, as it does where that is the archive command;
+    and a hole that was accepted once isn't one again, though no message has followed it."""
+    builder = LogBuilder(tmp_path / "n1", "n1")
+    replica = Replica("n1", str(tmp_path / "n1"))
+    quiet = Entry(2, EntryKind.COMMAND, body=COMMAND)
+    for entry in [*usual_entries(10), Entry(2, count=2)]:
+        builder.add(entry)
+    builder.flush()
+    builder.dispatch()
+    rows = export(lake, replica).messages
+    assert rows
+    if lost:
+        builder.add(Entry(2, count=2))
+    while builder.headers[-1].physical_offset < 3 * SEGMENT:
+        builder.add(quiet)
+    builder.flush()
+    builder.dispatch()
+    if not lost:
+        assert export(lake, replica).end == builder.log.end_offset
+    builder.close()
+    for _ in dropping(builder.path, start_of(builder.path, builder.headers[-1].index)):
+        pass
+    if lost:
+        with pytest.raises(UsageMistake, match="were deleted on n1 before"):
+            export(lake, replica)
+        export_to_table(replica, lake.table(), (None, False), accept_retention=True)
+    assert export(lake, replica).messages == 0
+    assert len(keys_of(lake.rows())) == rows
 
 
 def test_table_begins_with_the_entry_that_the_log_begins_with(

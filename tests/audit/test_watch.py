@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,7 +31,9 @@ from audit.proof.findings import Cause, Verdict
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Audit
 from audit.reading.live import Over, replicas_of_directory, replicas_of_group
+from audit.reading.replica import Replica
 from dledger.outcome import ExitCode
+from dledger.reading.survey import Position
 from dledger.wire.cluster_pb2 import GetStatusRequest, NodeStatus
 from tests.audit.replicas import BLOCK, ReplicaSet
 
@@ -115,6 +118,37 @@ def test_watch_tells_prometheus_who_has_rotted(three: ReplicaSet, tmp_path: Path
     assert 'dledger_audit_verdict{replica="n2",verdict="bit rot"} 1.0' in text
     assert 'dledger_audit_verdict{replica="n1",verdict="bit rot"} 0.0' in text
     assert 'dledger_audit_runs_total{outcome="bit rot"} 1.0' in text
+
+
+def test_lag_of_a_member_that_gives_no_answer_grows(three: ReplicaSet, tmp_path: Path) -> None:
+    """From what it last said on: one whose node is down doesn't just vanish from the metrics. Of
+    one that never said anything, nothing is known; who is no member any more has no series."""
+    watch, metrics, _, _ = watch_of(three, tmp_path, rounds=1)
+    n1, n2, n3 = three.replicas
+    silent = Replica("n2", "h2:1", silence="h2:1 gives no answer")
+    behind = three.end - 5_000  # what the members knew in the first round
+
+    def lags(*replicas: Replica) -> dict[str, float]:
+        watch._audit = lambda: audit_replicas(
+            list(replicas), LocalEngine(), Options(block_size=BLOCK, derived=False)
+        )
+        watch.once()
+        lines = generate_latest(metrics.registry).decode().splitlines()
+        told = [line.split() for line in lines if line.startswith("dledger_audit_lag_bytes{")]
+        return {name.split('"')[1]: float(lag) for name, lag in told}
+
+    assert lags(n1, silent, n3) == {"n1": 0, "n3": 0}
+    verdict = 'dledger_audit_verdict{replica="n2",verdict="incomplete"} 1.0'
+    assert verdict in generate_latest(metrics.registry).decode()
+    at = three.header_of(after=behind)
+    end = at.physical_offset + at.total_size
+    early = Position(end, at.digest, at.index, 1)
+    assert lags(replace(n1, position=early), replace(n2, position=early)) == {"n1": 0, "n2": 0}
+    missed = three.end - end
+    assert lags(n1, silent, n3) == {"n1": 0, "n2": missed, "n3": 0}
+    assert missed > 0
+    assert lags(n1, silent, n3)["n2"] == missed
+    assert lags(n1, n3) == {"n1": 0, "n3": 0}
 
 
 def test_watch_survives_an_audit_that_fails(three: ReplicaSet, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from broker import last_resort
 from broker.last_resort import Doubts, Heard, check, doubts, newest_term
+from broker.local_group.status import REFILLING_ROLE
 from dledger.core.group_epoch import GroupEpoch, Recovery
 from dledger.core.types import Configuration, DiskId, NodeId
 from dledger.wire.cluster_pb2 import NodeStatus
@@ -199,6 +200,23 @@ def test_who_answers_unformed_by_a_members_id_is_told(moved: bool) -> None:
 def test_learners_that_can_be_reached_are_no_majority() -> None:
     known = replace(configuration(3), learners=frozenset({NodeId("n9")}))
     check(survivor(known=known), (), (heard("n9"),))
+
+
+@pytest.mark.parametrize("epoch", [GroupEpoch(), A])
+def test_who_refills_its_log_may_have_the_longer_one(epoch: GroupEpoch) -> None:
+    """It runs, and says nothing of its end, nor of its epoch. As one of a majority it is no loss:
+    it is given its bytes by whoever is started."""
+    five = configuration(5, epoch)
+    refills = replace(heard("n5", 0, 0), role=REFILLING_ROLE)
+    with pytest.raises(RecoveryRefused, match=r"n5 at n5:1 .*refills its log.* --data"):
+        check(survivor(known=five), (), (refills,))
+    with pytest.raises(RecoveryRefused, match=r"n5 at n5:1 .*refills its log"):
+        check(
+            survivor(known=five), (replace(survivor("n2", 3, 12, five), disk_id=b""),), (refills,)
+        )
+    three = configuration(3, epoch)
+    with pytest.raises(RecoveryRefused, match="n2 can be reached, and with n1 that is a majority"):
+        check(survivor(known=three), (), (replace(refills, node_id="n2"),))
 
 
 @pytest.mark.parametrize(("term", "index"), [(3, 21), (4, 5)], ids=["longer", "newer"])

@@ -37,11 +37,13 @@ def tree() -> Iterator[Path]:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_fits_the_code(mutant: Mutant) -> None:
-    """Its text is there once, and what it makes of the file is Python."""
+    """Its text is there once, and what it makes of the file is Python, if that was: a page whose
+    commands are tested can be broken as well."""
     text = (ROOT / mutant.file).read_text(encoding="utf-8")
     changed = mutated(mutant, text)
     assert changed != text
-    compile(changed, mutant.file, "exec")
+    if Path(mutant.file).suffix == ".py":
+        compile(changed, mutant.file, "exec")
 
 
 def test_there_are_enough_of_them() -> None:

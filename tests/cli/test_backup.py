@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from audit.backing import taking
+from audit.backing.taking import Taken
 from broker.config import dump_toml, load_config
 from broker.local_group import LocalGroup
 from dledger.client import StartFrom
 from dledger.client.blocking import BlockingClient
 from dledger.terminal.outcome import ExitCode
+from store.backup import Backup
+from tests.cli.called import command
 from tests.cli.test_members import Growing, Load
 from tests.integration.group import free_ports
 
@@ -127,3 +131,21 @@ def test_members_that_are_silent_are_told(running: Running, tmp_path: Path) -> N
         refused = running.command("group", "restore", str(wrong), "--config", str(config))
         assert refused.returncode == ExitCode.FAILED
         assert "no backup" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("silent", "leader", "code"),
+    [((), "n1", 0), ((), "", 3), (("n3",), "n1", 3), (("n3",), "", 3)],
+)
+def test_only_what_has_all_that_was_acknowledged_ends_with_0(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, silent: tuple[str, ...], leader: str, code: int
+) -> None:
+    """Where all answer and nobody leads, nobody knows what the last leader acknowledged."""
+    backup = Backup("g", "n2", 1 << 20, 1, 9, 1, 7, 900, 1)
+    taken = Taken(backup, 900, (), silent, leader)
+    monkeypatch.setattr(taking, "take_backup", lambda *_: taken)
+    done = command("group", "backup", str(tmp_path / "b"), "--bootstrap", "127.0.0.1:1", "--json")
+    assert done.returncode == code
+    assert json.loads(done.stdout)["leader"] == leader
+    assert ("nobody leads: what only the last leader knew" in done.stderr) == (not leader)
+    assert ("no answer from n3" in done.stderr) == bool(silent)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
+from audit.backing.members import members_of, remarks_on
+from audit.reading.leading import leader_among
+from audit.reading.live import Over, replicas_of_group
 from broker.node import Node, run_node
 from broker.refilling import Refilling
 from dledger.wire import broker_pb2, cluster_pb2, errors_pb2
@@ -49,8 +53,8 @@ async def health_of(group: Group, name: str) -> int:
 
 @on_a_loop
 async def test_node_says_that_it_refills_and_is_a_member_afterwards(tmp_path: Path) -> None:
-    """It answers what it is, to people, probes and metrics, and serves nothing; as soon as somebody
-    has the bytes it starts."""
+    """It answers what it is, to people, probes and metrics, and serves nothing; for a backup that
+    is no answer. As soon as somebody has the bytes it starts."""
     async with running_group(tmp_path, 3) as group:
         for config, port in zip(group.configs.values(), free_ports(3), strict=True):
             measured = {"metrics_listen": f"127.0.0.1:{port}"}
@@ -84,6 +88,10 @@ async def test_node_says_that_it_refills_and_is_a_member_afterwards(tmp_path: Pa
                 except grpc.aio.AioRpcError:
                     await asyncio.sleep(0.02)
         assert (status.role, status.log_damages, status.node_id) == ("refilling", 1, name)
+        look = partial(replicas_of_group, on_hosts=False, over=Over.GRPC)
+        known = await asyncio.to_thread(look, [group.configs[name].listen])
+        assert (members_of(known)[0], leader_among(known)) == ([], None)
+        assert f"{name} says nothing of its log, as one that refills it" in remarks_on(known)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await group.call(name, "Broker", "ListTopics", broker_pb2.ListTopicsRequest())
         assert error_of(refused.value).code == errors_pb2.NOT_READY

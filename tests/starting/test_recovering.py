@@ -10,7 +10,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from typer.testing import CliRunner
 
+from audit.commands.log import app as log_commands
 from broker.config import NodeConfig
 from chaos.forming import form_disks
 from dledger.codec import configuration_bytes
@@ -28,7 +30,7 @@ from store.backup import Backup, write_backup
 from store.commitlog import CommitLogOptions
 from store.directory import DataDirectory, DirectoryState, Identity
 from store.doubt import DoubtNote
-from store.errors import DirectoryInUse, RecoveryRefused, StorageFailed
+from store.errors import DirectoryInUse, GapFound, RecoveryRefused, StorageFailed
 from store.files import FileSystem, OsFiles
 from store.out_of_service import Divergence, mark
 from store.starting.errors import NotAMember, OutOfService
@@ -111,7 +113,8 @@ def append(site: Site, configuration: Configuration, term: int = 4) -> None:
     with opened_at(site) as opened:
         index = opened.log.last_index + 1
         body = configuration_bytes(configuration)
-        opened.log.append(EntryKind.CONFIGURATION, index, Term(term), 5000, 0, body)
+        time_ms = max(5000, opened.log.last_append_time_ms)
+        opened.log.append(EntryKind.CONFIGURATION, index, Term(term), time_ms, 0, body)
         opened.log.submit(1)
 
 
@@ -373,12 +376,28 @@ def test_one_that_was_given_up_is_refused(tmp_path: Path) -> None:
     assert refused.value.divergence.recoveries == (RECOVERY_ID.hex(),)
 
 
-def test_rot_that_is_known_is_repaired_before(tmp_path: Path) -> None:
-    """Nobody would be left to give the bytes back."""
-    site = formed(tmp_path, OsFiles())
-    DoubtNote(site.files, site.path).write([("00000000000000000000", 100)])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_rot_that_is_known_is_repaired_before(tmp_path: Path, *, is_there: bool) -> None:
+    """Nobody would be left to give the bytes back. With them back, as the refusal asks for, it can
+    be gone on with: what is left of another one's directory is enough."""
+    site = formed(tmp_path, OsFiles(), entries=0)
+    for _ in range(9):
+        append(site, members_of(site))
+    path, at = site.path / "commitlog" / f"{0:020d}", 700
+    shutil.copytree(site.path, tmp_path / "left")
+    DoubtNote(site.files, site.path).write([(path.name, at)])
     with pytest.raises(RecoveryRefused, match="log repair"):
         examine(site.path, site.identity, site.files)
+    if is_there:
+        content = bytearray(path.read_bytes())
+        content[at] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(GapFound):
+            examine(site.path, site.identity, site.files)
+    words = ["repair", "--data", str(site.path), "--from", str(tmp_path / "left")]
+    repaired = CliRunner().invoke(log_commands, words)
+    assert repaired.exit_code == 0, repaired.stderr
+    assert examine(site.path, site.identity, site.files).last_index == 10
 
 
 def test_a_group_is_recovered_only_so_often(tmp_path: Path) -> None:

@@ -131,6 +131,14 @@ AUDITING = (
         tests=_PLAN,
     ),
     Mutant(
+        "who-gives-no-answer-lags-no-more",
+        "audit/commands/watching.py",
+        "        known = {**self._settled, **settled_by(report)}\n",
+        "        known = settled_by(report)\n",
+        masked=_READS_ONLY,
+        tests=_WATCH,
+    ),
+    Mutant(
         "what-nobody-foresaw-ends-the-watch",
         "audit/commands/watching.py",
         "        except Exception as error:\n            if is_first",

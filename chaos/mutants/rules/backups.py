@@ -52,8 +52,26 @@ BACKUPS = (
     _mutant(
         "backup-of-a-member-that-is-out-of-service",
         _MEMBERS,
-        "each.id for each in members if each.address is None or each.silence or each.standing\n",
-        "each.id for each in members if each.address is None or each.silence\n",
+        "        if each.address is None or each.silence or each.standing or _has_no_log(each)\n",
+        "        if each.address is None or each.silence or _has_no_log(each)\n",
+    ),
+    _mutant(
+        "backup-of-a-member-without-a-log",
+        _MEMBERS,
+        "        if each.address is None or each.silence or each.standing or _has_no_log(each)\n",
+        "        if each.address is None or each.silence or each.standing\n",
+    ),
+    _mutant(
+        "backup-in-an-election-is-whole",
+        _TAKING,
+        "        if leader is not None or time.monotonic() >= until:\n",
+        "        if True:\n",
+    ),
+    _mutant(
+        "backup-without-a-leader-is-whole",
+        _TAKING,
+        '            return found, "" if leader is None else leader.id\n',
+        "            return found, found[0].id\n",
     ),
     _mutant(
         "backup-of-who-is-no-member",

@@ -332,7 +332,7 @@ DELIVERY_AUDITS = (
     ),
     Mutant(
         "majority-knows-what-is-committed",
-        "audit/delivery/tail.py",
+        "audit/reading/leading.py",
         "not leader.seat.serves or leader",
         "leader",
         masked=_READS_ONLY,
@@ -340,7 +340,7 @@ DELIVERY_AUDITS = (
     ),
     Mutant(
         "deposed-leader-knows-the-end",
-        "audit/delivery/tail.py",
+        "audit/reading/leading.py",
         " or leader.seat.term < newest:\n",
         ":\n",
         masked=_READS_ONLY,
@@ -348,7 +348,7 @@ DELIVERY_AUDITS = (
     ),
     Mutant(
         "leader-alone-knows-the-end",
-        "audit/delivery/tail.py",
+        "audit/reading/leading.py",
         "        if all(2 * len(",
         "        if True or all(2 * len(",
         masked=_READS_ONLY,
@@ -356,7 +356,7 @@ DELIVERY_AUDITS = (
     ),
     Mutant(
         "observers-know-the-end",
-        "audit/delivery/tail.py",
+        "audit/reading/leading.py",
         "2 * len(voters & terms.keys())",
         "2 * len(terms)",
         masked=_READS_ONLY,

@@ -221,6 +221,22 @@ LAST_RESORT = (
         tests=_ASKED,
     ),
     Mutant(
+        "who-refills-has-the-shorter-log",
+        "broker/last_resort.py",
+        "    _check_refilling(survivor, heard)\n",
+        "",
+        masked=_OWN,
+        tests=_ASKED,
+    ),
+    Mutant(
+        "who-refills-is-of-another-epoch",
+        "broker/last_resort.py",
+        "[each for each in heard if not each.refills]",
+        "heard",
+        masked=_OWN,
+        tests=_ASKED,
+    ),
+    Mutant(
         "who-shows-no-certificate-is-lost",
         "broker/last_resort.py",
         "    there |= {NodeId(each) for each in (*doubts.listening, *doubts.unformed)}\n",

@@ -62,6 +62,30 @@ OFFLINE_REPAIRS = (
         "audit/commands/repair.py",
     ),
     _mutant(
+        "offline-repair-leaves-the-node-in-doubt",
+        "    if files is not None and is_cleared(log, total, files):\n",
+        "    if False:\n",
+        "audit/commands/repair.py",
+    ),
+    _mutant(
+        "offline-repair-ends-a-doubt-that-is-right",
+        "    if total.verdict is not Soundness.SOUND:\n",
+        "    if False:\n",
+        "audit/commands/repair.py",
+    ),
+    _mutant(
+        "offline-repair-ends-a-doubt-behind-what-it-read",
+        "    right_to = log.read_end if total.tail is None else log.end\n",
+        "    right_to = log.read_end\n",
+        "audit/commands/repair.py",
+    ),
+    _mutant(
+        "offline-repair-ends-a-doubt-that-was-not-all-named",
+        "    if total.tail is not None and not note.says_all():\n",
+        "    if False:\n",
+        "audit/commands/repair.py",
+    ),
+    _mutant(
         "offline-repair-under-a-node",
         '    if log.holder is not None:\n        raise UsageMistake(f"{data} is held',
         '    if log.holder is None and dry_run:\n        raise UsageMistake(f"{data} is held',

@@ -291,6 +291,14 @@ RETENTION = (
         tests=_ARCHIVE,
     ),
     Mutant(
+        "archive-takes-half-a-file-for-a-whole-one",
+        "docs/operations.md",
+        'cp "$0" "$to.part"; sync "$to.part"; mv -f "$to.part" "$to"; sync "$1"',
+        'test -e "$to" || cp "$0" "$to"; sync "$to" "$1"',
+        masked=_ARCHIVED,
+        tests=("tests/broker/test_archive_command.py",),
+    ),
+    Mutant(
         "archive-commands-children-left",
         "broker/archiving.py",
         "        os.killpg(process.pid, signal.SIGKILL)\n",

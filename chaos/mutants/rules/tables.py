@@ -149,6 +149,22 @@ TABLES = (
         tests=(*_TABLES, "tests/audit/test_export.py"),
     ),
     Mutant(
+        "what-a-table-has-read-is-a-hole-once-it-has-gone",
+        "audit/tables/export.py",
+        " or _ends_segment(log, at)\n",
+        "\n",
+        masked=_READS_ONLY,
+        tests=_TABLES,
+    ),
+    Mutant(
+        "hole-in-a-table-is-accepted-again-and-again",
+        "audit/tables/export.py",
+        "        is_due = is_behind_hole or ",
+        "        is_due = ",
+        masked=_READS_ONLY,
+        tests=_TABLES,
+    ),
+    Mutant(
         "queue-in-a-table-goes-back",
         "audit/tables/export.py",
         '        if known is not None and row["queue_offset_min"] < known:\n',
