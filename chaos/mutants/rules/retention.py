@@ -283,6 +283,14 @@ RETENTION = (
         tests=_ARCHIVE,
     ),
     Mutant(
+        "pipe-of-a-command-that-is-cancelled-as-it-starts-stays",
+        "broker/archiving.py",
+        "        words.close()\n        raise\n",
+        "        raise\n",
+        masked=_ARCHIVED,
+        tests=_ARCHIVE,
+    ),
+    Mutant(
         "archive-command-never-ended",
         "broker/archiving.py",
         "        async with asyncio.timeout(timeout_s):\n",
