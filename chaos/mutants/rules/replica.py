@@ -97,6 +97,14 @@ REPLICA = (
         tests=("tests/broker/test_turns.py",),
     ),
     Mutant(
+        "batch-looked-at-beyond-what-it-says",
+        "broker/leader/batches.py",
+        "                most=batch.count,",
+        "                most=None,",
+        masked="it costs time and no truth",
+        tests=("tests/broker/test_turns.py",),
+    ),
+    Mutant(
         "tag-of-another-record",
         "store/tagging.py",
         "    good = begins & (places >= properties[records]) & "
