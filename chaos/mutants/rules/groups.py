@@ -363,6 +363,22 @@ GROUPS = (
         tests=_KEEPER,
     ),
     Mutant(
+        "what-is-installed-is-looked-at-for-each-name",
+        "broker/leader/groups/strategies.py",
+        "        if self._clock() < self._next_look_s:\n",
+        "        if False:\n",
+        masked="it costs time and no truth",
+        tests=_PARTS,
+    ),
+    Mutant(
+        "what-is-installed-later-is-never-found",
+        "broker/leader/groups/strategies.py",
+        "        if self._clock() < self._next_look_s:\n",
+        "        if self._next_look_s > 0:\n",
+        masked="nothing is installed for simulated nodes",
+        tests=_PARTS,
+    ),
+    Mutant(
         "sticky-forgets-who-had-what",
         "broker/leader/groups/strategies.py",
         "        if share.held.get(queue) in held:\n",
