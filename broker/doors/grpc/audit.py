@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from broker.reading.segments import SegmentProblem
 from broker.services.audit import Audit, RangeDigests, SegmentClaim, Survey
+from dledger.reading.files import in_unicode
 from dledger.reading.log_start import FROM_THE_FIRST
 from dledger.wire import audit_pb2 as apb
 
@@ -73,7 +74,7 @@ def _log_survey(survey: Survey) -> apb.LogSurvey:
     answer = apb.LogSurvey(
         broker_group=place.broker_group,
         node_id=place.node_id,
-        commitlog=str(place.folder),
+        commitlog=in_unicode(place.folder),
         segment_size_bytes=place.segment_size_bytes,
         committed_offset=survey.committed_offset,
         first_index=survey.first_index,
