@@ -363,6 +363,14 @@ GROUPS = (
         tests=_KEEPER,
     ),
     Mutant(
+        "new-leader-may-count-nobody-as-present-for-long",
+        "broker/leader/groups/pace.py",
+        "        assert self.return_ms * 10 >= self.session_ms * 7",
+        "        assert True",
+        masked="the paces that there are keep to it",
+        tests=_KEEPER,
+    ),
+    Mutant(
         "what-is-installed-is-looked-at-for-each-name",
         "broker/leader/groups/strategies.py",
         "        if self._clock() < self._next_look_s:\n",
