@@ -196,6 +196,7 @@ def _health(health: NodeHealth) -> cpb.NodeHealth:
         suspected_index=health.suspected_index,
         differing=health.differing,
         front_held=health.front_held,
+        log_behind_ms=health.log_behind_ms,
     )
     if health.free_bytes is not None:
         told.space.free_bytes = health.free_bytes

@@ -394,6 +394,14 @@ REPLICA = (
         tests=("tests/chaos_real/test_sick_disks.py::test_exit_code_says_whether_it_was_the_disk",),
     ),
     Mutant(
+        "log-time-that-is-off-is-not-told",
+        "broker/doctor/judging.py",
+        "    if not abs(behind) <= LOG_TIME_OFF_MS:\n",
+        "    if False:\n",
+        masked="nobody asks the doctor of a simulated group",
+        tests=("tests/broker/test_doctor.py",),
+    ),
+    Mutant(
         "doctor-takes-half-for-a-majority",
         "broker/doctor/judging.py",
         "    return len(voters) // 2 + 1\n",
