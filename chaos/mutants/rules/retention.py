@@ -388,8 +388,8 @@ RETENTION = (
     ),
     _mutant(
         "longer-wish-of-a-topic-unheard",
-        "max(age_ms, self._wishes.longest_ms()) if age_ms else 0",
-        "age_ms",
+        "max(age_ms, self._wishes.longest_ms()) * self._pace()",
+        "age_ms * self._pace()",
     ),
     Mutant(
         "what-has-gone-passed-over-unasked",
