@@ -30,7 +30,6 @@ from broker.state.machine import MachineStatistics
 from dledger.core.types import Configuration, CoreStatistics, DiskId, NodeId, Role
 from dledger.driver import DriverStatistics
 from dledger.peers import PeerLink
-from dledger.reading.files import in_unicode
 from store.commitlog import LogStatistics
 from store.scrubbing import ScrubStatistics
 
@@ -92,7 +91,7 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds, health: NodeHea
         peers=tuple(_peer_status(facts, peer) for peer in sorted(facts.links)),
         version=program_version(),
         segment_size_bytes=config.store.segment_size_bytes,
-        data_directory=in_unicode(config.data_directory),
+        data_directory=str(config.data_directory),
         is_serving=facts.leadership.is_serving,
         apply_stopped=facts.driver.apply_stopped,
         level=facts.machine.level,

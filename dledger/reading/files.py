@@ -50,8 +50,8 @@ def is_same_directory(path: str, other: str) -> bool:
 
 
 def in_unicode(path: str | Path) -> str:
-    """A path as a message can hold it: bytes of it that are no UTF-8 are written out, `\\xff`.
-    Everything else is as it was, so that it still leads there."""
+    """A path, or words that name one, as a message can hold it: bytes of it that are no UTF-8 are
+    written out, `\\xff`. Everything else is as it was, so that it still leads there."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 

@@ -43,9 +43,9 @@ DOORS = (
     ),
     Mutant(
         "status-with-a-path-that-is-no-utf-8-as-it-is",
-        "broker/picture.py",
-        "data_directory=in_unicode(config.data_directory)",
-        "data_directory=str(config.data_directory)",
+        "broker/doors/grpc/cluster.py",
+        "data_directory=in_unicode(status.data_directory)",
+        "data_directory=status.data_directory",
         masked="no simulated path has such a name",
         tests=("tests/integration/test_services.py",),
     ),
