@@ -146,6 +146,9 @@ async def run_command(arguments: Sequence[str], timeout_s: float, /) -> str:
     except (OSError, ValueError) as error:
         words.close()
         return f"it can't be started: {error}"
+    except BaseException:  # cancelled meanwhile; asyncio ends what it has started so far
+        words.close()
+        raise
     try:
         async with asyncio.timeout(timeout_s):
             code = await process.wait()

@@ -24,6 +24,7 @@ from broker.local_group.status import OUT_OF_SERVICE_ROLE
 from broker.picture import program_version
 from broker.quiet_metrics import Gauge, serve_gauges
 from broker.recovery import open_directory
+from dledger.reading.files import in_unicode
 from dledger.reading.log_start import start_noted
 from dledger.wire.cluster_pb2 import Divergence as WireDivergence
 from dledger.wire.cluster_pb2 import NodeHealth, NodeStatus, PeerStatus
@@ -106,7 +107,7 @@ class Aside:
             ],
             version=program_version(),
             segment_size_bytes=config.store.segment_size_bytes,
-            data_directory=str(config.data_directory),
+            data_directory=in_unicode(config.data_directory),
             divergence=wire_divergence(told),
             health=NodeHealth(disk_id=disk_id),
         )

@@ -43,6 +43,7 @@ from dledger.outcome import ExitCode
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
+MAX_BYTES = 1 << 62  # of anything: it travels in statuses, in 64 bits
 
 MAX_MEMBERS = 15
 RECORD_SLACK_BYTES = MIB  # what a segment must hold beside the largest body: headers, properties
@@ -169,7 +170,7 @@ class StoreConfig(_Section):
     warm_up: bool = False
     mlock: bool = False
     write_buffer_bytes: int = Field(default=0, ge=0, le=GIB)
-    reserve_bytes: int = Field(default=64 * MIB, ge=0)
+    reserve_bytes: int = Field(default=64 * MIB, ge=0, le=MAX_BYTES)
     scrub_percent: float = Field(default=3.0, ge=0, le=100)  # of a processor; 0: none
 
     @model_validator(mode="after")
@@ -189,7 +190,7 @@ class RetentionConfig(_Section):
     that reason. The same on every member, as each may lead."""
 
     age_hours: int = Field(default=72, ge=0, le=24 * 36_500)
-    bytes: int = Field(default=0, ge=0)
+    bytes: int = Field(default=0, ge=0, le=MAX_BYTES)
     disk_percent: int = Field(default=0, ge=0, le=99)  # of a voter's disk, from which on
     archive: list[str] = []  # program and arguments, given each segment before it goes
     archive_hold_hours: int = Field(default=24, ge=0, le=24 * 365)  # while that fails

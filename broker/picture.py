@@ -135,6 +135,7 @@ def node_health(config: NodeConfig, facts: Facts, disk: DiskId, premises: Premis
         suspected_index=facts.comparison.suspected,
         differing=tuple(sorted(facts.comparison.differing)),
         front_held=facts.front_held,
+        log_behind_ms=facts.driver.clock.behind_ms,
     )
 
 

@@ -20,6 +20,7 @@ from broker.forming.member import Member
 from broker.picture import program_version
 from broker.quiet_metrics import Gauge, serve_gauges
 from broker.recovery import log_options, open_directory
+from dledger.reading.files import in_unicode
 from dledger.wire.cluster_pb2 import NodeHealth, NodeStatus, PeerStatus
 from store.files import FileSystem
 from store.starting.errors import NotAMember
@@ -104,6 +105,6 @@ class Standby:
             ],
             version=program_version(),
             segment_size_bytes=config.store.segment_size_bytes,
-            data_directory=str(config.data_directory),
+            data_directory=in_unicode(config.data_directory),
             health=NodeHealth(disk_id=itself.disk_id),
         )

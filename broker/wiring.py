@@ -236,6 +236,7 @@ class Wiring:
             lambda: member.leadership.serving,
             self._life.fail,
             ports.rhythm.retention_s,
+            lambda: member.driver.statistics().clock.behind_ms,
         )
 
     def _make_topic_retention(self) -> TopicRetention:

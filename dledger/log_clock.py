@@ -75,6 +75,7 @@ class LogClock:
         monotonic time, isn't known: it counts as now."""
         self._node = node
         self._reading_us = last_append_time_ms * 1000
+        self._least_us = 0  # as this leadership has shown
         self._read_at_us = now_us
         self._new_until_us = now_us
         # The estimate, as its distance from the monotonic clock; None: no majority is heard.
@@ -101,6 +102,7 @@ class LogClock:
         """This node has been elected: time may step, for a while, and not by what was heard long
         before."""
         self._new_until_us = now_us + NEW_US
+        self._least_us = 0
         self._shown = {
             peer: shown
             for peer, shown in self._shown.items()
@@ -145,8 +147,10 @@ class LogClock:
         return time_us // 1000
 
     def shown_ms(self, now_us: int) -> int:
-        """What `read_ms` would give; the log's time doesn't move by it."""
-        return self._time_us(now_us) // 1000
+        """What `read_ms` would give, and no less than that from now on: who was shown it has chosen
+        what is due. The pace isn't counted anew by it."""
+        self._least_us = self._time_us(now_us)
+        return self._least_us // 1000
 
     def statistics(self, now_us: int) -> ClockStatistics:
         """A frozen picture; to be asked of a leader."""
@@ -161,7 +165,7 @@ class LogClock:
         reached_us = slow_us if self._ahead_us is None else self._ahead_us + now_us
         if now_us >= self._new_until_us:
             reached_us = min(reached_us, self._fast_us(now_us))
-        return min(max(slow_us, reached_us), MAX_TIME_MS * 1000)
+        return min(max(slow_us, reached_us, self._least_us), MAX_TIME_MS * 1000)
 
     def _fast_us(self, now_us: int) -> int:
         return self._reading_us + 2 * max(0, now_us - self._read_at_us)

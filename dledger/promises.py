@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dledger.core.types import MAX_INDEX, MAX_TERM, NO_INDEX, NO_TERM, DiskId, Index, NodeId, Term
+from dledger.naming import is_name
 from dledger.wire.raft_pb2 import PeerMessage
 
 NOBODY: Final = NodeId("")  # no vote
-MAX_VOTE_CHARACTERS: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Start:
         return (
             self.term <= MAX_TERM
             and self.last_index <= MAX_INDEX
-            and len(self.vote) <= MAX_VOTE_CHARACTERS
+            and (self.vote == NOBODY or is_name(self.vote))
         )
 
 

@@ -42,6 +42,7 @@ from dledger_cli.tables import cut, duration
 app = new_program("Look at consumer groups, move them, copy them.")
 
 
+MAX_OFFSET_DIGITS = 18  # no queue is that long
 LISTED_WIDTH = 33  # of a group's name, beside the longest style and time
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", callback=checked_consumer_group)]
 QueuesOption = Annotated[
@@ -223,7 +224,7 @@ def _parsed_target(text: str) -> StartFrom | datetime | int:
     """
     if text in ("first", "last"):
         return StartFrom[text.upper()]
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) <= MAX_OFFSET_DIGITS:
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

@@ -18,14 +18,13 @@ import numpy.typing as npt
 
 from dledger.records.errors import InvalidRecord
 from dledger.records.layout import RECORD
-from dledger.records.properties import find_property, tags_code
+from dledger.records.properties import REMEMBERED_CHARACTERS, find_property, tags_code
 from dledger.records.record import FIXED_SIZE, MIN_RECORD_SIZE
 
 TAGS: Final = b"TAGS\x01"
 _END: Final = 2  # the byte behind a property
 _LATER: Final = b"\x02" + TAGS
-# Longer ones are hashed by numpy, and not remembered: the cache of `tags_code` counts tags.
-LONG_TAG: Final = 256
+LONG_TAG: Final = REMEMBERED_CHARACTERS  # longer ones are hashed by numpy
 RUN_BYTES: Final = 1 << 15
 # So many records are looked at one by one, as their properties may be long: finding a letter in
 # bytes is faster than comparing all of them.

@@ -258,6 +258,8 @@ def test_device_without_an_end_is_no_configuration() -> None:
         ("store", "segment_size_bytes = 67108865", "67108865", "a multiple of 4096"),
         ("store", "segment_size_bytes = 4294967296", "4294967296", "at most 2147483648"),
         ("store", "write_buffer_bytes = 4096", "4096", 'store.flush = "async"'),
+        ("store", f"reserve_bytes = {1 << 64}", str(1 << 64), f"at most {1 << 62}"),
+        ("retention", f"bytes = {1 << 64}", str(1 << 64), f"at most {1 << 62}"),
         ("store", 'flush = "never"', '"never"', "'sync' or 'async'"),
         ("store", "mlock = 1", "1", "true or false"),
         ("broker", "max_message_bytes = 8388608", "8388608", "at most 4194304"),

@@ -63,6 +63,7 @@ class HealthFacts:
     suspected_index: int = 0
     differing: tuple[str, ...] = ()
     front_held: str = ""
+    log_behind_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,4 +269,5 @@ def _health_facts(health: cpb.NodeHealth) -> HealthFacts:
         suspected_index=health.suspected_index,
         differing=tuple(health.differing),
         front_held=health.front_held,
+        log_behind_ms=health.log_behind_ms,
     )

@@ -50,6 +50,7 @@ class Kind(StrEnum):
     QUEUES_WRONG = "queues being mended"
     DISK_SLOW = "disk slow"
     CLOCK_OFF = "clock off"
+    LOG_TIME_OFF = "log time off"
     GONE = "no member any more"
     ADDRESSES_DIFFER = "addresses differ"
     CERTIFICATE_EXPIRES = "certificate expires"
@@ -84,6 +85,7 @@ _NOTICES: Final = frozenset(
     {
         *(Kind.QUEUES_WRONG, Kind.DISK_SLOW, Kind.CLOCK_OFF, Kind.GONE, Kind.ADDRESSES_DIFFER),
         *(Kind.CERTIFICATE_EXPIRES, Kind.DISK_NEARLY_FULL, Kind.FRONT_HELD, Kind.LEVEL_BELOW),
+        Kind.LOG_TIME_OFF,
     }
 )
 _GRAVITY: Final = {
@@ -129,6 +131,8 @@ _REMEDIES: Final = {
     Kind.QUEUES_WRONG: "wait; replace {member}'s disk before it rots further",
     Kind.DISK_SLOW: "look at what else uses {member}'s disk, and at the disk itself",
     Kind.CLOCK_OFF: "put {member}'s clock right (NTP, chrony)",
+    Kind.LOG_TIME_OFF: "wait; behind, `dledger group transfer` ends it, and all that is hidden may "
+    "be due at once",
     Kind.GONE: "stop {member}, and empty its directory",
     Kind.ADDRESSES_DIFFER: "correct `[peers]` of {member} and restart it; if it is the log that is "
     "wrong, `dledger member add` with the right address",

@@ -25,6 +25,7 @@ from broker.doctor.finding import Finding, Kind
 from broker.local_group.status import OUT_OF_SERVICE_ROLE, REFILLING_ROLE, WAITING_ROLES
 
 CLOCK_OFF_MS: Final = 1_000.0
+LOG_TIME_OFF_MS: Final = 60_000.0
 SLOW_FSYNC_MS: Final = 500.0  # as a leader's disk counts as stalled
 SPARE_SEGMENTS: Final = 2  # room for fewer is nearly full
 EXPIRES_MS: Final = 30 * 24 * 3600 * 1000
@@ -422,6 +423,11 @@ def _links(picture: _Picture) -> Iterator[Finding]:
 
 def _surroundings(picture: _Picture) -> Iterator[Finding]:
     """Clocks and certificates."""
+    behind = (picture.leader.health or _NO_HEALTH).log_behind_ms if picture.leader else 0.0
+    if not abs(behind) <= LOG_TIME_OFF_MS:
+        way = "behind" if behind > 0 else "ahead of"
+        detail = f"it is {_figure(abs(behind) / 1000)} s {way} what a majority's clocks show"
+        yield Finding(Kind.LOG_TIME_OFF, "", detail)
     for named in (picture.leader.health or _NO_HEALTH).members if picture.leader else ():
         off = named.clock_off_ms
         if off is not None and not abs(off) <= CLOCK_OFF_MS:  # what is no number isn't either

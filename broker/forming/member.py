@@ -14,10 +14,12 @@ from google.protobuf.message import DecodeError
 
 from broker.forming.errors import FormationRefused
 from broker.forming.planning import Description, as_told, founders_of
-from dledger.core.types import HardState, NodeId, Term
+from dledger.core.admission import wrong_configuration
+from dledger.core.types import MAX_TIME_MS, EntryKind, EntryMeta, HardState, Index, NodeId, Term
 from dledger.hard_state import HardStateStore
 from dledger.level import KNOWN_LEVEL
-from dledger.reading.entry import EntryKind
+from dledger.limits import MAX_CONFIGURATION_TAKEN_BYTES
+from dledger.reading.entry import HEADER_SIZE
 from store.atomic_file import AtomicFile
 from store.commitlog import CommitLog, CommitLogOptions
 from store.directory import DataDirectory, DirectoryState
@@ -142,8 +144,11 @@ class Member:
             raise FormationRefused(f"{node} is of another broker group or segment size")
         try:
             named, founders = founding.members.disk_of(NodeId(node)), founders_of(founding)
+            why = _what_peers_refuse(founding)
         except DecodeError as error:
             raise FormationRefused(f"{node} can't read the founding: {error}") from error
+        if why:
+            raise FormationRefused(f"{node} can't begin a log with the founding: {why}")
         if named != disk.disk_id:
             raise FormationRefused(f"{node} is on disk {disk.disk_id.hex()}, not {named.hex()}")
         if founders != self._peers:
@@ -181,3 +186,17 @@ class Member:
         return CommitLog.open(
             self._directory.path, self._options, self._files, workers=ManualWorker
         )
+
+
+def _what_peers_refuse(founding: Founding) -> str:
+    """Why no follower would take the founding's entry 1, so that the group would commit nothing
+    for ever; empty: they will."""
+    body = founding.configuration
+    if founding.time_ms > MAX_TIME_MS:
+        return f"its time is {founding.time_ms} ms, {MAX_TIME_MS} at most: is a clock wrong?"
+    size = HEADER_SIZE + len(body)
+    if size > MAX_CONFIGURATION_TAKEN_BYTES:
+        return f"its configuration has {size} bytes, {MAX_CONFIGURATION_TAKEN_BYTES} at most"
+    entry = EntryMeta(Index(1), FIRST_TERM, size, EntryKind.CONFIGURATION, founding.members)
+    wrong = wrong_configuration(entry)
+    return f"its configuration should have {wrong.expected}" if wrong is not None else ""

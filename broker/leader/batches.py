@@ -197,6 +197,7 @@ class BatchRules:
                 topic=batch.topic,
                 queue_id=batch.queue_id,
                 max_record_size=bounds.record,
+                most=batch.count,  # by which the work was weighed, whatever there is
             )
         except InvalidRecord as error:
             if first:

@@ -34,11 +34,13 @@ class Mark(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Lived:
     """How long the group has lived since the entry before the first that is held, when that was
-    appended by the log's time, and what is known of moments since, in their order."""
+    appended by the log's time, and what is known of moments since, in their order. `pace`: so much
+    may have been lived, lately, in a moment of 1."""
 
     lived_ms: int
     begin_time_ms: int
     marks: tuple[Mark, ...] = ()
+    pace: int = 1
 
     def age_at_least(self, time_ms: int) -> int:
         """Of an entry that was appended then: lived time, never more than it is."""
@@ -58,7 +60,7 @@ class Lived:
 
     def older_before(self, age_ms: int) -> int:
         """A moment of the log's time: what was appended before it is older than that."""
-        lived_ms = self.lived_ms - age_ms
+        lived_ms = self.lived_ms - age_ms * self.pace
         marks = [Mark(self.begin_time_ms, 0), *self.marks]
         last = bisect_right(marks, lived_ms, key=lambda mark: mark.lived_ms) - 1
         mark = marks[max(last, 0)]

@@ -23,6 +23,10 @@ the entry before the first, and for moments that this node was there at, or read
 isn't old, and the entry could be, as the log's time stepped or the group rested in between, the log
 is read from its beginning to that entry (`broker.lived_reader`), and its age is known.
 
+A log's time that is behind catches up at twice the pace of time, and so do ages by it. While it is
+behind by more than `BEHIND_MS`, and until what was stored meanwhile is older than anybody wishes,
+ages count half: later is no harm, sooner would be. A leader that came later has seen nothing of it.
+
 The log's time never goes back, and nothing in a log is older than the group has lived since what is
 before it. An entry that would be is no reason for anything to go: what it, or the log's beginning,
 says of the time is wrong, and that is told.
@@ -47,6 +51,7 @@ from broker.leader.lived_marks import Lived, Mark
 from dledger.core.types import NodeId
 
 MAX_SEGMENTS: Final = 64  # that are looked at at once; the next look goes on from there
+BEHIND_MS: Final = 60_000  # the log's time; less makes no age wrong that is counted in hours
 KEPT_WHEN_FULL: Final = 2  # segments, the one that is written to among them
 
 log = structlog.get_logger(__name__)
@@ -194,6 +199,7 @@ class Retention:
         failed: is told of an error that ends this, and the replica.
         look_s: from one look to the next.
         wishes: of topics.
+        behind_ms: how far the log's time is, to be asked of a leader.
     """
 
     def __init__(
@@ -206,7 +212,10 @@ class Retention:
         serves: Callable[[], bool],
         failed: Callable[[BaseException], None],
         look_s: float,
+        behind_ms: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        self._behind_ms = behind_ms
+        self._fast_until_s = 0.0  # by the loop's clock: ages may be twice what they are
         self._front = front
         self._rules = rules
         self._wishes = wishes
@@ -243,6 +252,9 @@ class Retention:
             self._failed(error)
 
     async def _look(self) -> None:
+        if self._behind_ms() > BEHIND_MS:
+            longest_ms = max(self._rules.age_ms, self._wishes.longest_ms())
+            self._fast_until_s = asyncio.get_running_loop().time() + longest_ms / 1000
         if self._rules.ask_for_anything:
             await self._look_at_segments()
         try:
@@ -252,12 +264,18 @@ class Retention:
                 raise
 
     async def _now(self) -> Lived:
-        return (await self._front.measured()).lived
+        return replace((await self._front.measured()).lived, pace=self._pace())
+
+    def _pace(self) -> int:
+        """How much an age may be that is 1 in truth."""
+        return 2 if asyncio.get_running_loop().time() < self._fast_until_s else 1
 
     def _rules_now(self) -> Rules:
         """A topic that wishes its messages for longer holds all segments for as long, by age."""
         age_ms = self._rules.age_ms
-        return replace(self._rules, age_ms=max(age_ms, self._wishes.longest_ms()) if age_ms else 0)
+        if age_ms:
+            age_ms = max(age_ms, self._wishes.longest_ms()) * self._pace()
+        return replace(self._rules, age_ms=age_ms)
 
     async def _look_at_segments(self) -> None:
         front = self._front

@@ -72,6 +72,7 @@ class NodeHealth:
         suspected_index: an entry that differs on a peer, and nobody knows whose is wrong; 0: none.
         differing: members whose logs differ from what a majority holds.
         front_held: why what the group let go of is still here; empty: nothing holds it.
+        log_behind_ms: how far the log's time is behind a majority's clocks, by a leader.
     """
 
     disk_id: bytes
@@ -88,6 +89,7 @@ class NodeHealth:
     suspected_index: int = 0
     differing: tuple[str, ...] = ()
     front_held: str = ""
+    log_behind_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

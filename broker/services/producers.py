@@ -65,9 +65,9 @@ class Producers:
         producer = self._state.producers.registered(wanted.token)
         if producer is None:  # Another took the name over before this one could be told.
             raise refused(ProducerFenced(wanted.name))
-        names = {each.incarnation: each.name for each in self._state.topics.values()}
+        name_of = self._state.topics.name_of  # one registers; there may be 100,000 topics
         numbers = tuple(
-            NextSequence(names[incarnation], queue_id, next_sequence(recent), incarnation)
+            NextSequence(name_of(incarnation), queue_id, next_sequence(recent), incarnation)
             for (incarnation, queue_id), recent in producer.queues.items()
         )
         return Registered(producer.producer_id, producer.origin, numbers)

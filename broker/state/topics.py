@@ -85,11 +85,12 @@ class TopicState:
 
 @dataclass(slots=True)
 class Topics:
-    """All topics, as of the last applied entry. Every field is replicated state or its bound, so
-    that two of them are equal if and only if the states are."""
+    """All topics, as of the last applied entry. Every field is replicated state, its bound or
+    what follows from it, so that two of them are equal if and only if the states are."""
 
     max_queues: int = MAX_QUEUES
     _topics: dict[str, TopicState] = field(default_factory=dict, init=False)
+    _names: dict[int, str] = field(default_factory=dict, init=False)  # by incarnation
     _queue_count: int = field(default=0, init=False)
 
     # --- reading ------------------------------------------------------------------------------
@@ -109,6 +110,10 @@ class Topics:
 
     def __len__(self) -> int:
         return len(self._topics)
+
+    def name_of(self, incarnation: int) -> str:
+        """What the topic of that incarnation is called; there must be one."""
+        return self._names[incarnation]
 
     def values(self) -> ValuesView[TopicState]:
         """Every topic, in the order of creation."""
@@ -131,6 +136,7 @@ class Topics:
         if self._queue_count + queue_count > self.max_queues:
             return TooManyQueues(queue_count, self.max_queues)
         self._topics[name] = TopicState(name, incarnation, created_time_ms, [0] * queue_count)
+        self._names[incarnation] = name
         self._queue_count += queue_count
         return None
 
@@ -151,7 +157,9 @@ class Topics:
 
     def delete(self, name: str) -> None:
         """The topic is gone; there must be one."""
-        self._queue_count -= len(self._topics.pop(name).next_offsets)
+        topic = self._topics.pop(name)
+        del self._names[topic.incarnation]
+        self._queue_count -= len(topic.next_offsets)
 
     def refusal_of(
         self,
@@ -225,6 +233,7 @@ class Topics:
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = TopicState(name, *made, [])
+            self._names[part.incarnation] = name
         elif first == 0:
             raise SnapshotDamaged(f"{SECTION}: {name}", "one topic of a name", "two")
         same = (topic.incarnation, topic.created_time_ms) == made
@@ -250,6 +259,8 @@ class Topics:
             if len(topic.units_crcs) != len(topic.next_offsets):
                 raise InvariantViolation(f"topic {name!r} is {topic}")
         incarnations = [topic.incarnation for topic in self._topics.values()]
+        if list(self._names.items()) != list(zip(incarnations, self._topics, strict=True)):
+            raise InvariantViolation(f"topics are {self._names} by their incarnations")
         if any(one >= other for one, other in pairwise(incarnations)):
             raise InvariantViolation(f"topics were created in the order {incarnations}")
 

@@ -22,7 +22,7 @@ from dledger.client.errors import InvalidArgument, QueueNotFound, Subject
 from dledger.client.lane import Lane
 from dledger.client.results import SendResult
 from dledger.records.errors import InvalidProperties, InvalidRecord
-from dledger.records.properties import MAX_SENT_PROPERTIES_BYTES
+from dledger.records.properties import MAX_SENT_PROPERTIES_BYTES, REMEMBERED_CHARACTERS
 from dledger.records.record import (
     KEYS,
     TAGS,
@@ -35,12 +35,18 @@ from dledger.records.record import (
 _ARGUMENTS: Final = {KEYS: "key", TAGS: "tag"}  # what their callers call them
 
 
-@lru_cache(maxsize=65_536)
 def queue_of_key(key: str, queue_count: int) -> int:
     """The queue of `key`, stable over clients, versions and languages.
 
     Source: RocketMQ `SelectMessageQueueByHash`.
     """
+    if len(key) > REMEMBERED_CHARACTERS:
+        return hash_of_key(key) % queue_count
+    return _queue_of_key(key, queue_count)
+
+
+@lru_cache(maxsize=65_536)
+def _queue_of_key(key: str, queue_count: int) -> int:
     return hash_of_key(key) % queue_count
 
 
@@ -60,10 +66,21 @@ def labels(key: str | None, tag: str | None, properties: Mapping[str, str] | Non
     return _encode_labels(key, tag, properties)
 
 
-@lru_cache(maxsize=8_192)
 def labels_alone(key: str | None, tag: str | None) -> bytes:
     """`labels` of a message without properties; often the same."""
+    if _is_long(key) or _is_long(tag):
+        return _encode_labels(key, tag, {})
+    return _labels_alone(key, tag)
+
+
+@lru_cache(maxsize=8_192)
+def _labels_alone(key: str | None, tag: str | None) -> bytes:
     return _encode_labels(key, tag, {})
+
+
+def _is_long(label: str | None) -> bool:
+    """Whether it isn't remembered; what is no string is refused by others."""
+    return isinstance(label, str) and len(label) > REMEMBERED_CHARACTERS
 
 
 def _encode_labels(key: str | None, tag: str | None, properties: Mapping[str, str]) -> bytes:

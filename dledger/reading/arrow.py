@@ -22,6 +22,7 @@ from dledger.reading.columns import (
 from dledger.reading.decode import Records
 from dledger.reading.schema import KINDS, Kind
 
+_TIMES_MS: Final = (-62_135_596_800_000, 253_402_300_799_999)  # the years 1 to 9999
 _TIME: Final = pa.timestamp("us", tz="UTC")  # The only unit that Spark takes.
 _KINDS: Final = {  # In Arrow, and in Spark's SQL.
     Kind.INT32: (pa.int32(), "int"),
@@ -108,5 +109,8 @@ def _cut(kind: pa.DataType, buffer: bytes, starts: Integers, ends: Integers) -> 
 
 def _integers(name: str, values: Integers) -> pa.Array:
     if KINDS[name] is Kind.TIME:
-        return pa.array(values * 1000, pa.int64()).cast(_TIME)
+        # What a producer says is any number of 64 bits: in microseconds it would be another time,
+        # or one that readers in Python, for one, have no value for and end at.
+        told = np.clip(values, *_TIMES_MS)
+        return pa.array(told * 1000, pa.int64()).cast(_TIME)
     return pa.array(values, pa.int64()).cast(TYPES[name])

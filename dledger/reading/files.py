@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 from dledger.reading.objects import fetched, is_object, sizes_in
@@ -45,7 +46,13 @@ def is_same_directory(path: str, other: str) -> bool:
     try:
         return os.path.samefile(path, other)
     except OSError:
-        return os.path.normpath(path) == os.path.normpath(other)
+        return os.path.normpath(in_unicode(path)) == os.path.normpath(in_unicode(other))
+
+
+def in_unicode(path: str | Path) -> str:
+    """A path, or words that name one, as a message can hold it: bytes of it that are no UTF-8 are
+    written out, `\\xff`. Everything else is as it was, so that it still leads there."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def printable(text: str) -> str:

@@ -21,6 +21,9 @@ MAX_PROPERTIES_BYTES: Final = 32_767  # PROPERTIESLENGTH is a signed 16-bit numb
 # What producers may send: a copy of a message that failed says where it came from, in the rest.
 MAX_SENT_PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - 1_024
 
+# Longer keys and tags are no part of a cache: those count what they remember, not its bytes.
+REMEMBERED_CHARACTERS: Final = 256
+
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
 
@@ -64,7 +67,6 @@ def find_property(encoded: bytes, name: bytes) -> str | None:
     return encoded[start : end if end >= 0 else len(encoded)].decode(errors="replace")
 
 
-@lru_cache(maxsize=4096)
 def tags_code(tags: str) -> int:
     """Java's `String.hashCode` of the tag, as a signed 32-bit number; 0 for no tag.
 
@@ -72,6 +74,15 @@ def tags_code(tags: str) -> int:
 
     Source: RocketMQ `MessageExtBrokerInner.tagsString2tagsCode`.
     """
+    return _hash_code(tags) if len(tags) > REMEMBERED_CHARACTERS else _remembered_code(tags)
+
+
+@lru_cache(maxsize=4096)
+def _remembered_code(tags: str) -> int:
+    return _hash_code(tags)
+
+
+def _hash_code(tags: str) -> int:
     units = tags.encode("utf-16-be", "surrogatepass")
     code = 0
     for at in range(0, len(units), 2):

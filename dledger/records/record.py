@@ -152,7 +152,12 @@ def set_queue_id(buf: bytearray, starts: Sequence[int], queue_id: int) -> None:
 
 
 def validate_records(
-    buf: bytes | bytearray | memoryview, *, topic: str, queue_id: int, max_record_size: int
+    buf: bytes | bytearray | memoryview,
+    *,
+    topic: str,
+    queue_id: int,
+    max_record_size: int,
+    most: int | None = None,
 ) -> list[int]:
     """The start offset of each record in `buf`, every one of them checked.
 
@@ -164,6 +169,7 @@ def validate_records(
     Args:
         buf: records back to back, of one topic and one queue.
         max_record_size: the largest TOTALSIZE accepted, bytes.
+        most: no more records than that are accepted, nor looked at.
 
     Raises:
         InvalidRecord: with the position of the first bad record and its first bad field.
@@ -177,7 +183,9 @@ def validate_records(
     end = len(raw)
     starts: list[int] = []
     at = 0
-    while at < end:
+    for _ in range(end if most is None else most):
+        if at == end:
+            break
         if end - at < MIN_RECORD_SIZE:
             raise InvalidRecord(at, "remaining size", f"at least {MIN_RECORD_SIZE}", end - at)
         size, magic, crc, queue, sysflag, body_size = unpack(raw, at)
@@ -200,6 +208,8 @@ def validate_records(
             raise _explain(raw, at, topic_field, queue_id, max_record_size)
         starts.append(at)
         at += size
+    if at < end:
+        raise InvalidRecord(at, "remaining size", f"0 behind {most} records", end - at)
     return starts
 
 

@@ -116,7 +116,7 @@ class Divergence(_message.Message):
     def __init__(self, found_ms: _Optional[int] = ..., compared_index: _Optional[int] = ..., own_digest: _Optional[int] = ..., peers_digest: _Optional[int] = ..., peers: _Optional[_Iterable[str]] = ..., agreed_index: _Optional[int] = ..., differing_index: _Optional[int] = ..., own_term: _Optional[int] = ..., peers_term: _Optional[int] = ..., recoveries: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class NodeHealth(_message.Message):
-    __slots__ = ("disk_id", "members", "log_full", "apply_paused", "short_of_space", "space", "queues_wrong", "contradictions", "last_fsync_ms", "certificate_expires_ms", "suspected_index", "differing", "front_held")
+    __slots__ = ("disk_id", "members", "log_full", "apply_paused", "short_of_space", "space", "queues_wrong", "contradictions", "last_fsync_ms", "certificate_expires_ms", "suspected_index", "differing", "front_held", "log_behind_ms")
     DISK_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     LOG_FULL_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +130,7 @@ class NodeHealth(_message.Message):
     SUSPECTED_INDEX_FIELD_NUMBER: _ClassVar[int]
     DIFFERING_FIELD_NUMBER: _ClassVar[int]
     FRONT_HELD_FIELD_NUMBER: _ClassVar[int]
+    LOG_BEHIND_MS_FIELD_NUMBER: _ClassVar[int]
     disk_id: bytes
     members: _containers.RepeatedCompositeFieldContainer[MemberHealth]
     log_full: bool
@@ -143,7 +144,8 @@ class NodeHealth(_message.Message):
     suspected_index: int
     differing: _containers.RepeatedScalarFieldContainer[str]
     front_held: str
-    def __init__(self, disk_id: _Optional[bytes] = ..., members: _Optional[_Iterable[_Union[MemberHealth, _Mapping]]] = ..., log_full: _Optional[bool] = ..., apply_paused: _Optional[bool] = ..., short_of_space: _Optional[bool] = ..., space: _Optional[_Union[SpaceHealth, _Mapping]] = ..., queues_wrong: _Optional[int] = ..., contradictions: _Optional[int] = ..., last_fsync_ms: _Optional[float] = ..., certificate_expires_ms: _Optional[int] = ..., suspected_index: _Optional[int] = ..., differing: _Optional[_Iterable[str]] = ..., front_held: _Optional[str] = ...) -> None: ...
+    log_behind_ms: float
+    def __init__(self, disk_id: _Optional[bytes] = ..., members: _Optional[_Iterable[_Union[MemberHealth, _Mapping]]] = ..., log_full: _Optional[bool] = ..., apply_paused: _Optional[bool] = ..., short_of_space: _Optional[bool] = ..., space: _Optional[_Union[SpaceHealth, _Mapping]] = ..., queues_wrong: _Optional[int] = ..., contradictions: _Optional[int] = ..., last_fsync_ms: _Optional[float] = ..., certificate_expires_ms: _Optional[int] = ..., suspected_index: _Optional[int] = ..., differing: _Optional[_Iterable[str]] = ..., front_held: _Optional[str] = ..., log_behind_ms: _Optional[float] = ...) -> None: ...
 
 class SpaceHealth(_message.Message):
     __slots__ = ("free_bytes", "reserve_bytes")

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from audit.reading.replica import Replica
@@ -131,6 +132,25 @@ def test_properties_are_split_as_consumers_split_them(encoded: bytes) -> None:
     (batch,) = to_arrow(Records(4, {"properties": table}))
     column = batch.column(0).to_pylist()
     assert [dict(each) for each in column] == [decode_properties(each) for each in given]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (-(1 << 63), datetime.min),
+        (-(1 << 62) // 1000, datetime.min),
+        (-1, datetime(1969, 12, 31, 23, 59, 59, 999_000)),
+        (1 << 50, datetime.max.replace(microsecond=999_000)),
+        ((1 << 63) - 1, datetime.max.replace(microsecond=999_000)),
+    ],
+)
+def test_times_that_no_table_has_are_told_as_the_nearest(said: int, told: datetime) -> None:
+    """A producer may say any number: one message would end whoever reads the table."""
+    pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
+    from dledger.reading.arrow import to_arrow
+
+    (batch,) = to_arrow(Records(1, {"born_time": np.array([said], np.int64)}))
+    assert batch.column(0).to_pylist() == [told.replace(tzinfo=UTC)]
 
 
 @pytest.mark.spark

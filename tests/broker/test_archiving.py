@@ -258,6 +258,37 @@ def test_command_ends_with_who_waits_for_it(tmp_path: Path) -> None:
     until(lambda: gone(int(note.read_text())))
 
 
+def test_who_is_cancelled_while_a_command_is_started_leaves_no_pipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node that is stopped then would keep two descriptors, and the loop a reader of one."""
+    pipes: list[tuple[int, int]] = []
+    make_pipe = os.pipe
+
+    def noted() -> tuple[int, int]:
+        pipes.append(make_pipe())
+        return pipes[-1]
+
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    async def stopped() -> None:
+        monkeypatch.setattr(os, "pipe", noted)
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", never)
+        waiting = asyncio.create_task(run_command(["true"], 600.0))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        ((reads, writes),) = pipes
+        assert not asyncio.get_running_loop().remove_reader(reads)
+        for descriptor in (reads, writes):
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(descriptor)
+
+    asyncio.run(stopped())
+
+
 @pytest.mark.parametrize("call", ["pipe", "process"])
 def test_a_process_without_descriptors_holds_the_segment_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, call: str

@@ -280,7 +280,7 @@ def joint(
     return facts
 
 
-OF_THE_GROUP = {Kind.NO_MAJORITY, Kind.NO_LEADER, Kind.NO_MARGIN}
+OF_THE_GROUP = {Kind.NO_MAJORITY, Kind.NO_LEADER, Kind.NO_MARGIN, Kind.LOG_TIME_OFF}
 # What keeps a member from being counted on.
 COSTS_A_MEMBER = {
     *(Kind.OLDER_COPY, Kind.OTHER_DISK, Kind.OTHER_GROUP, Kind.UNREACHABLE),
@@ -515,6 +515,17 @@ def test_clock_that_is_off_by_no_time_at_all(off_ms: float) -> None:
     assert len(findings[0].detail) < 80
 
 
+@pytest.mark.parametrize("behind_ms", [float("nan"), float("inf"), 60_001.0, -60_001.0])
+def test_log_time_that_is_off_is_the_groups_matter(behind_ms: float) -> None:
+    """As its leader says, and nobody else; a minute is no matter."""
+    facts = health(log_behind_ms=behind_ms)(well(3), LEADER)
+    (found,) = judge(facts)
+    assert (found.kind, found.member) == (Kind.LOG_TIME_OFF, "")
+    assert len(found.detail) < 80
+    assert judge(health(log_behind_ms=behind_ms)(well(3), VICTIM)) == ()
+    assert judge(health(log_behind_ms=60_000.0)(well(3), LEADER)) == ()
+
+
 def test_committed_logs_with_other_digests_differ() -> None:
     """Up to the same entry only: at another one they have another digest."""
     differing = member(committed_digest=0xDEF)(well(3), VICTIM)
@@ -566,6 +577,7 @@ HEALTH = st.builds(
     is_log_full=st.booleans(), is_apply_paused=st.booleans(), is_short_of_space=st.booleans(),
     free_bytes=st.none() | INTEGERS, reserve_bytes=INTEGERS, queues_wrong=SMALL,
     contradictions=SMALL, last_fsync_ms=FLOATS, certificate_expires_ms=INTEGERS,
+    log_behind_ms=FLOATS,
 )  # fmt: skip
 MEMBERS = st.builds(
     MemberFacts, id=IDS, address=st.text(max_size=8), group=st.sampled_from(["", "g1", "g2"]),
@@ -647,6 +659,7 @@ def test_facts_are_what_was_answered() -> None:
                 cpb.MemberHealth(node_id="n3", observes=True),
             ],
             space=cpb.SpaceHealth(free_bytes=5, reserve_bytes=2),
+            log_behind_ms=7.0,
         ),
     )
     found = member_facts("a:1", told).health
@@ -656,7 +669,7 @@ def test_facts_are_what_was_answered() -> None:
         NamedMember("n2", votes=False, votes_until_left=True, address="a:2"),
         NamedMember("n3", votes=False, observes=True),
     )
-    assert (found.free_bytes, found.reserve_bytes) == (5, 2)
+    assert (found.free_bytes, found.reserve_bytes, found.log_behind_ms) == (5, 2, 7.0)
 
 
 # --- the operator's page --------------------------------------------------------------------------

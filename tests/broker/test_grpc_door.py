@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any, NoReturn
 
 import grpc
 import pytest
 
-from broker.doors.grpc.errors import STATUS, Context, abort, wire_address, wire_error
+from broker.doors.grpc.errors import (
+    MAX_TEXT_BYTES,
+    STATUS,
+    Context,
+    abort,
+    wire_address,
+    wire_error,
+)
 from broker.errors import TRAITS, BrokerError, ErrorCode, Failure, NodeAddress
 from dledger.limits import ERROR_METADATA_KEY
 from dledger.outcome import Outcome
@@ -32,6 +40,15 @@ def test_an_error_keeps_its_facts_on_the_wire(code: ErrorCode) -> None:
     assert wire.retriable == TRAITS[code].is_retriable
     assert epb.Outcome.Name(wire.outcome) == TRAITS[code].outcome.name
     assert (wire.leader.node_id, wire.leader.address) == ("n2", "10.0.0.2:7000")
+
+
+@pytest.mark.parametrize("size", [1, MAX_TEXT_BYTES])
+def test_an_error_that_names_a_path_which_is_no_utf_8_reaches_its_caller(size: int) -> None:
+    """It would end the call without a word of what became of it."""
+    path = os.fsdecode(b"\xff" * size)
+    error = wire_error(Failure(ErrorCode.TOPIC_NOT_FOUND, path))
+    assert error.message.startswith("\\udcff")
+    assert epb.Error.FromString(error.SerializeToString()) == error
 
 
 @pytest.mark.parametrize("text", ["a" * 20_000, "ü" * 10_000, "€" * 10_000])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from broker.services.attendance import MAX_MEMBERS
 from broker.services.updates import HeartbeatAnswered
 from broker.state.groups import Settings, Start
 from broker.state.refusals import GroupHasMembers
+from dledger.client.members.member import STARTABLE_SHARE
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, CommittedOffset
 from tests.broker.attended import QUEUES, Room, share
 from tests.broker.leader import batch
@@ -49,6 +51,15 @@ def test_many_members_are_heard_less_often(sessions: int, ms: int) -> None:
     whoever begins nothing new after two thirds of a session."""
     assert PACE.heartbeat_of(sessions) == ms
     assert PACE.heartbeat_of(sessions) < PACE.session_ms * 2 / 3
+
+
+def test_nobody_is_given_queues_while_their_holder_may_begin_messages() -> None:
+    """Who doesn't come back to a new leader begins them for two thirds of a session after the last
+    answer of the one before."""
+    assert PACE.return_ms >= STARTABLE_SHARE * PACE.session_ms + 300
+    for changes in ({"return_ms": 6_900}, {"session_ms": 11_000}):
+        with pytest.raises(AssertionError, match="too early"):
+            replace(PACE, **changes)
 
 
 def test_each_answer_tells_how_often_members_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given
@@ -78,6 +79,7 @@ def test_a_step_is_forgotten_by_nobody_who_looked_behind_it() -> None:
     assert known.age_at_least(asked) == 179 * hour_ms
     assert blind.age_at_least(asked) == MAX_GAP_MS
     assert known.older_before(72 * hour_ms) == now.time_ms - 72 * hour_ms
+    assert replace(known, pace=2).older_before(36 * hour_ms) == now.time_ms - 72 * hour_ms
     assert known.older_before(300 * hour_ms) < BEGAN.time_ms + 240 * hour_ms
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.lived_marks import Mark
+from broker.leader.lived_marks import Lived, Mark
 from broker.leader.retention import Measured, Retention, Rules, SegmentEnd, first_kept
 from dledger.core.types import NodeId
 
@@ -230,12 +230,14 @@ class NoWishes:
     def __init__(self, longest_ms: int = 0) -> None:
         self._longest_ms = longest_ms
         self.looks = 0
+        self.paces: list[int] = []
 
     def longest_ms(self) -> int:
         return self._longest_ms
 
-    async def look(self, now: object) -> None:
+    async def look(self, now: Callable[[], Awaitable[Lived]]) -> None:
         self.looks += 1
+        self.paces.append((await now()).pace)
 
 
 def looks(
@@ -245,8 +247,11 @@ def looks(
     *,
     serves: bool = True,
     needed: int | None = None,
+    behind_ms: Sequence[float] = (),
 ) -> tuple[list[int], list[object]]:
-    """What is proposed in a few looks, and what ended it."""
+    """What is proposed in a few looks, and what ended it. `behind_ms`: the log's time, in the first
+    of them."""
+    behind = iter(behind_ms)
     proposed: list[int] = []
     ends: list[object] = []
 
@@ -265,6 +270,7 @@ def looks(
             lambda: serves,
             ends.append,
             0.001,
+            lambda: next(behind, 0.0),
         )
         retention.start()
         await asyncio.sleep(0.05)
@@ -279,6 +285,30 @@ def test_refusal_is_no_end_and_is_asked_again() -> None:
     assert len(proposed) > 1
     assert set(proposed) == {41}
     assert not ends
+
+
+def test_ages_count_half_where_the_logs_time_catches_up() -> None:
+    """It runs at twice the pace then, and ages by it; what was stored meanwhile stays as old as it
+    looks for as long as it is there. A minute is no matter, nor is anything else than an age."""
+    wishes = NoWishes()
+    assert looks(Front(), Rules(age_ms=5_000), wishes, behind_ms=[60_001])[0] == []
+    assert set(wishes.paces) == {2}
+    assert set(looks(Front(), Rules(age_ms=2_000), behind_ms=[60_001])[0]) == {51}
+    assert set(looks(Front(), Rules(age_ms=2_000), behind_ms=[60_000, -1e9])[0]) == {71}
+    assert set(looks(Front(), Rules(bytes=5 * SIZE), behind_ms=[60_001])[0]) == {61}
+
+
+def test_ages_count_whole_again_when_all_is_older_that_was_stored_meanwhile() -> None:
+    """As old as the longest wish, in time that has passed."""
+
+    class Young(Front):
+        def full_segments(self, most: int) -> list[SegmentEnd]:
+            return [SegmentEnd(10, 10_000 - 30, SIZE)]
+
+    wishes = NoWishes(longest_ms=20)
+    assert set(looks(Young(), Rules(age_ms=1), wishes, behind_ms=[60_001])[0]) == {11}
+    assert wishes.paces[0] == 2
+    assert wishes.paces[-1] == 1
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from broker.leader.groups.presence import SETTLE_TICKS, Presence
 from broker.leader.groups.steps import STEP, at_once
 from broker.leader.groups.strategies import (
     BUILT_IN,
+    Installed,
     Member,
     QueueName,
     Share,
@@ -161,19 +162,19 @@ def test_members_get_queues_of_topics_that_they_want() -> None:
 
 
 def test_a_strategy_may_come_from_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By an entry point; one that can't be loaded is unknown, and asked for again."""
+    """By an entry point; one that can't be loaded is unknown."""
     module = "tests.broker.test_strategies"
     found = {
         "MINE": EntryPoint("MINE", f"{module}:everything_to_the_first", strategies.ENTRY_POINTS),
         "GONE": EntryPoint("GONE", "no.such.module:x", strategies.ENTRY_POINTS),
     }
 
-    def entry_points(*, group: str, name: str) -> Sequence[EntryPoint]:
+    def entry_points(*, group: str) -> Sequence[EntryPoint]:
         assert group == strategies.ENTRY_POINTS
-        return [found[name]] if name in found else []
+        return tuple(found.values())
 
     monkeypatch.setattr(strategies, "entry_points", entry_points)
-    strategies._installed.cache_clear()
+    monkeypatch.setattr(strategies, "INSTALLED", Installed())
     assert at_once(share_out(strategy_of("MINE"), Share(members(2), queues(2), {}))) == {
         QueueName("t", 0): 1,
         QueueName("t", 1): 1,
@@ -182,7 +183,46 @@ def test_a_strategy_may_come_from_another_package(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(StrategyUnknown):
             strategy_of(name)
     assert strategy_of("") is sticky
-    strategies._installed.cache_clear()
+
+
+def test_what_is_installed_is_looked_at_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may join naming anything, and a look takes milliseconds of the event loop. What is
+    installed since, and what couldn't be loaded, is found by the next one."""
+    now, looks, loads = [5.0], [0], [0]
+    found: list[EntryPoint] = []
+
+    class Faulty(EntryPoint):
+        def load(self) -> object:
+            loads[0] += 1
+            raise ImportError
+
+    def entry_points(*, group: str) -> Sequence[EntryPoint]:
+        looks[0] += 1
+        return tuple(found)
+
+    def of(name: str) -> object:
+        try:
+            return installed.of(name)
+        except StrategyUnknown:
+            return None
+
+    monkeypatch.setattr(strategies, "entry_points", entry_points)
+    installed = Installed(lambda: now[0])
+    assert [of(f"S{number}") for number in range(100)] == [None] * 100
+    mine = "tests.broker.test_strategies:everything_to_the_first"
+    found += [
+        EntryPoint("MINE", mine, strategies.ENTRY_POINTS),
+        Faulty("GONE", "no.such.module:x", strategies.ENTRY_POINTS),
+        EntryPoint("TWICE", mine, strategies.ENTRY_POINTS),
+        EntryPoint("TWICE", "other:x", strategies.ENTRY_POINTS),
+    ]
+    assert (of("MINE"), looks[0]) == (None, 1)
+    now[0] += strategies.LOOK_AGAIN_S
+    names = ("MINE", "GONE", "GONE", "TWICE", "MINE")
+    assert [of(name) for name in names] == [everything_to_the_first, *[None] * 3, of("MINE")]
+    assert (looks[0], loads[0]) == (2, 1)
+    now[0] += strategies.LOOK_AGAIN_S
+    assert (of("GONE"), looks[0], loads[0]) == (None, 3, 2)
 
 
 def everything_to_the_first(share: Share) -> dict[QueueName, int]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
+from zlib import crc32
 
 import pytest
 
@@ -19,6 +20,7 @@ from broker.services.services import Services
 from broker.services.topics import MAX_QUEUES, PAGE_GROUPS, PAGE_OFFSETS, PAGE_TOPICS
 from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
+from dledger.records import record
 from dledger.records.layout import RECORD
 from dledger.records.record import decode_records
 from tests.broker.asked import Asked, EndlessCall, play
@@ -286,6 +288,30 @@ def test_a_large_batch_that_is_wrong_anywhere_is_refused_whole(at: int, harm: st
         (stored,) = await services.sends.send(PRODUCER, [batch(0, b"first")])
         assert isinstance(stored, Placed)
         assert stored.base_queue_offset == 0
+
+    play(asked, test)
+
+
+def test_a_batch_is_not_looked_at_beyond_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn's work is weighed by that: thousands of records that say to be one would be a turn of
+    a tenth of a second."""
+    asked = Asked(turns=Interrupted())
+    looked = 0
+
+    def counted(body: memoryview) -> int:
+        nonlocal looked
+        looked += 1
+        return crc32(body)
+
+    async def test() -> None:
+        await asked.services.topics.create("t", 1, if_not_exists=False)
+        many = replace(batch(0, *[b"body"] * LARGE), count=1)
+        monkeypatch.setattr(record, "crc32", counted)
+        answers = await asked.services.sends.send(PRODUCER, [many] * 3)
+        assert [isinstance(each, Failure) and each.code for each in answers] == [
+            ErrorCode.RECORD_CORRUPT
+        ] * 3
+        assert looked == 3
 
     play(asked, test)
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from broker.local_group import GroupOptions, LocalGroup
 from dledger.client import GroupQueue
 from dledger.terminal.outcome import ExitCode
 from dledger_cli.app import app
-from dledger_cli.consumers import rates_of
+from dledger_cli.consumers import _parsed_target, rates_of
 
 pytestmark = pytest.mark.slow
 
@@ -200,6 +201,15 @@ def test_a_group_that_is_not_there_ends_with_1(group: LocalGroup, command: str, 
     assert (code, out) == (ExitCode.FAILED, "")
     assert said in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["1" * 19, "7" * 5_000, "-1", "soon", "2026-01-31T12:00:00"])
+def test_a_target_that_is_none_is_told_as_a_wrong_option(text: str) -> None:
+    """Exit code 2 and a sentence, however long it is."""
+    with pytest.raises(typer.BadParameter) as refused:
+        _parsed_target(text)
+    assert len(str(refused.value)) < 300
+    assert _parsed_target("1" * 18) == int("1" * 18)
 
 
 def test_rates_are_of_what_was_there_before_and_went_on() -> None:

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.client import routing
 from dledger.client.epochs import Epochs
 from dledger.client.errors import InvalidArgument, QueueNotFound
 from dledger.client.lane import Lane
 from dledger.client.routing import Route, for_queue, labels, queue_of_key
+from dledger.records import properties
 from dledger.records.record import RecordTemplate, decode_records
 
 
@@ -40,6 +42,21 @@ def test_queue_of_key_is_a_queue(key: str, count: int) -> None:
 def test_smallest_hash_is_placed_as_java_places_it() -> None:
     """abs(Integer.MIN_VALUE) overflows in Java; RocketMQ takes the remainder first."""
     assert queue_of_key("polygenelubricants", 7) == (1 << 31) % 7
+
+
+def test_long_keys_are_not_remembered() -> None:
+    """The caches count keys: so many of 31 KB would be gigabytes of a producer's memory."""
+    caches = (routing._queue_of_key, routing._labels_alone, properties._remembered_code)
+    before = [cache.cache_info().misses for cache in caches]
+    longest = "x" * properties.REMEMBERED_CHARACTERS
+    for key in (f"{longest}1", f"{longest}2"):
+        assert queue_of_key(key, 7) == queue_of_key(key, 7) < 7
+        assert key.encode() in labels(key, None)
+        assert key.encode() in labels(None, key)
+    assert [cache.cache_info().misses for cache in caches] == before
+    queue_of_key(longest, 7)
+    labels(longest, None)
+    assert [cache.cache_info().misses for cache in caches] == [each + 1 for each in before]
 
 
 def route(queues: int) -> Route:

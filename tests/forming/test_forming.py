@@ -27,7 +27,8 @@ from broker.forming.planning import (
 )
 from broker.local_group.disks import form_disks
 from broker.recovery import StoreMachinery, open_directory, recover
-from dledger.core.types import NodeId
+from dledger.core.types import MAX_TIME_MS, NodeId
+from dledger.wire import raft_pb2
 from store.commitlog import CommitLogOptions
 from store.directory import Birth, DirectoryState, write_sealed
 from store.errors import StorageFailed
@@ -483,6 +484,32 @@ def test_a_member_is_prepared_only_with_those_of_its_own_table(tmp_path: Path) -
                 FormationRefused, match=r"n1 has n1 at .* in its \[peers\], and the"
             ):
                 member.prepare(other)
+        assert member.founding is None
+
+
+@pytest.mark.parametrize(
+    ("what", "why"), [("time", "its time is"), ("disks", "a disk of its own"), ("size", "bytes")]
+)
+def test_a_member_is_not_prepared_for_what_its_peers_would_refuse(
+    tmp_path: Path, what: str, why: str
+) -> None:
+    """Each would begin its log with it, and the group would commit nothing for ever."""
+    (site, *_) = sites_in(tmp_path).by_address.values()
+    with site.boot() as member:
+        itself = member.describe()
+        others = [described(name, peers=itself.peers) for name, _ in itself.peers[1:]]
+        founding = founding_of([itself, *others], adopt=False)
+        assert founding is not None
+        wire = raft_pb2.Configuration.FromString(founding.configuration)
+        if what == "time":
+            founding = replace(founding, time_ms=MAX_TIME_MS + 1)
+        elif what == "disks":
+            wire.members[2].disk_id = wire.members[1].disk_id
+        else:  # as a later program's field would be
+            wire.MergeFromString(b"\xfa\x07" + b"\x80\x80\x40" + bytes(1 << 20))
+        wrong = replace(founding, configuration=wire.SerializeToString())
+        with pytest.raises(FormationRefused, match=why):
+            member.prepare(wrong)
         assert member.founding is None
 
 

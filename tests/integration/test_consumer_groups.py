@@ -21,7 +21,7 @@ from tests.integration.attending import Stream, attending, commit_of
 from tests.integration.group import Group, error_of, make_configs
 
 # As usual, but for what a test would wait for.
-PACE = Pace(session_ms=3_000, return_ms=1_000, release_ms=700, orderly_release_ms=1_400)
+PACE = Pace(session_ms=3_000, return_ms=2_100, release_ms=700, orderly_release_ms=1_400)
 Begin = Callable[[], Any]
 QUEUES = 4
 

@@ -27,7 +27,7 @@ from tests.integration.group import Group, make_configs
 
 # As usual, but for what a test would wait for.
 PACE = Pace(
-    heartbeat_ms=500, session_ms=3_000, return_ms=1_000, release_ms=700, orderly_release_ms=1_400
+    heartbeat_ms=500, session_ms=3_000, return_ms=2_100, release_ms=700, orderly_release_ms=1_400
 )
 PUSH = PushOptions(hold_ms=1_000)
 QUEUES = 6

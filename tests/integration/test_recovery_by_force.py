@@ -294,7 +294,7 @@ async def test_members_that_run_are_asked_before_anybody_is_given_up(tmp_path: P
         await group.close()
 
 
-PACE = Pace(heartbeat_ms=500, session_ms=6_000, return_ms=1_000)
+PACE = Pace(heartbeat_ms=500, session_ms=6_000, return_ms=4_200)
 
 
 async def _send_to_the_group(client: Client, *bodies: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from dledger.level import KNOWN_LEVEL
+from dledger.reading.files import is_same_directory
+from dledger.wire import audit_pb2 as apb
 from dledger.wire import cluster_pb2 as cpb
-from tests.integration.group import Group, free_ports, running_group
+from tests.integration.group import Group, free_ports, make_configs, running_group
 
 
 def test_health_says_serving(shared: Group, loop: asyncio.AbstractEventLoop) -> None:
@@ -44,6 +47,27 @@ def test_reflection_lists_the_services(shared: Group, loop: asyncio.AbstractEven
 
     names = loop.run_until_complete(scenario())
     assert {"dledger.v1.Broker", "dledger.v1.Cluster", "grpc.health.v1.Health"} <= names
+
+
+def test_node_whose_path_is_no_utf_8_tells_its_status_and_survey(tmp_path: Path) -> None:
+    """With those bytes written out: a message holds text."""
+
+    async def scenario() -> None:
+        (made,) = make_configs(tmp_path, count=1)
+        directory = tmp_path / os.fsdecode(b"caf\xe9")
+        group = Group([made.model_copy(update={"data_directory": directory})])
+        try:
+            await group.start()
+            told = await group.call("n1", "Cluster", "GetStatus", b"")
+            assert told.data_directory.endswith("caf\\xe9")
+            assert is_same_directory(str(directory), told.data_directory)
+            ask: Any = group.channel("n1").unary_unary("/dledger.v1.Audit/SurveyLog")
+            survey = apb.LogSurvey.FromString(await ask(b""))
+            assert survey.commitlog.startswith(told.data_directory)
+        finally:
+            await group.close()
+
+    asyncio.run(scenario())
 
 
 def test_metrics_show_role_indexes_and_latencies(tmp_path: Path) -> None:

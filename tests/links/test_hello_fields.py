@@ -56,6 +56,17 @@ def test_a_disk_has_an_id_of_its_length_or_none(size: int) -> None:
     node.links.on_call(said(disk_id=b""))
 
 
+@pytest.mark.parametrize("vote", ["n" * 65, "n\0", "é"])
+def test_a_vote_that_nobody_can_have_got_is_not_kept(vote: str) -> None:
+    """In JSON a letter takes up to six bytes: the file of 64 disks would be too large to be read
+    again."""
+    node = Node()
+    with pytest.raises(PeerRefused, match="beyond any log"):
+        node.links.on_call(said(begun_vote=vote))
+    assert not node.links.promises()
+    assert node.links.on_call(said(begun_vote=LONGEST))
+
+
 def test_a_refusal_tells_no_more_of_a_hello_than_people_read() -> None:
     """It goes into the log of this node, and to who is refused."""
     for field in ("broker_group", "to_node_id", "node_id"):
@@ -71,7 +82,7 @@ NUMBERS = st.integers(0, (1 << 64) - 1)
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(
     name=WORDS,
-    vote=st.text(max_size=255),
+    vote=st.one_of(st.sampled_from(["", "n3", LONGEST]), st.text(max_size=255)),
     disk=st.one_of(st.binary(min_size=16, max_size=16), st.binary(max_size=40)),
     numbers=st.lists(st.one_of(st.integers(0, 9), NUMBERS), min_size=6, max_size=6),
 )

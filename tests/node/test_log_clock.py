@@ -148,6 +148,39 @@ def test_a_clock_that_was_put_back_is_believed_at_once() -> None:
     assert desk.read() == 0
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2 * SECOND_US), st.integers(-5_000, 5_000), st.booleans()),
+        min_size=2,
+        max_size=20,
+    )
+)
+def test_no_append_time_is_below_what_was_shown(steps: list[tuple[int, int, bool]]) -> None:
+    """Whatever clocks are put back meanwhile: what was due stays due until its entry."""
+    desk = Desk([0, 0, 0])
+    desk.lead(1, 2)
+    last_ms = 0
+    for after_us, off_ms, is_read in steps:
+        desk.now_us += after_us
+        desk.off_ms = [off_ms, off_ms, 0]
+        desk.hear()
+        desk.clock.estimate(desk.voters, desk.shows_ms(0), desk.now_us)
+        time_ms = (desk.clock.read_ms if is_read else desk.clock.shown_ms)(desk.now_us)
+        assert time_ms >= last_ms
+        last_ms = time_ms
+
+
+def test_what_was_shown_is_no_bound_of_the_next_leadership() -> None:
+    """That may have heard of nothing as late."""
+    desk = Desk([DAY_MS, DAY_MS, 0], last_ms=TRUE_MS - DAY_MS)
+    desk.hear()
+    desk.clock.begin_leading(0)
+    desk.clock.estimate(desk.voters, desk.shows_ms(0), 0)
+    assert desk.clock.shown_ms(0) == TRUE_MS + DAY_MS
+    desk.off_ms = [0, 0, 0]
+    assert desk.lead(1, 2) == 0
+
+
 def test_a_new_leader_does_not_step_by_what_was_heard_before_its_election() -> None:
     """Clocks may have been put right since."""
     desk = Desk([DAY_MS, 0, DAY_MS])

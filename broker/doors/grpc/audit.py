@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from broker.reading.segments import SegmentProblem
 from broker.services.audit import Audit, RangeDigests, SegmentClaim, Survey
+from dledger.reading.files import in_unicode
 from dledger.reading.log_start import FROM_THE_FIRST
 from dledger.wire import audit_pb2 as apb
 
@@ -52,7 +53,7 @@ class AuditDoor:
             bytes_per_s=request.bytes_per_second,
         )
         return apb.ReadRangeResponse(
-            data=found.content, problem=_PROBLEMS[found.problem], detail=found.detail
+            data=found.content, problem=_PROBLEMS[found.problem], detail=in_unicode(found.detail)
         )
 
     async def read_base(
@@ -64,7 +65,7 @@ class AuditDoor:
             size_bytes=found.size_bytes,
             piece=found.content,
             problem=apb.SEGMENT_UNREADABLE if found.detail else apb.RANGE_PROBLEM_UNSPECIFIED,
-            detail=found.detail,
+            detail=in_unicode(found.detail),
         )
 
 
@@ -73,13 +74,13 @@ def _log_survey(survey: Survey) -> apb.LogSurvey:
     answer = apb.LogSurvey(
         broker_group=place.broker_group,
         node_id=place.node_id,
-        commitlog=str(place.folder),
+        commitlog=in_unicode(place.folder),
         segment_size_bytes=place.segment_size_bytes,
         committed_offset=survey.committed_offset,
         first_index=survey.first_index,
         files=[apb.LogFile(name=each.name, size=each.size_bytes) for each in content.files],
         checkpoint_readable=content.checkpoint is not None,
-        problem=content.problem,
+        problem=in_unicode(content.problem),
     )
     if content.start is not None:
         answer.log_start = b"" if content.start == FROM_THE_FIRST else content.start.encode()
@@ -96,5 +97,5 @@ def _range_digests(answer: RangeDigests) -> apb.RangeDigests:
         done=answer.is_last,
         problem=_PROBLEMS[hashed.problem],
         readable=hashed.readable,
-        detail=hashed.detail,
+        detail=in_unicode(hashed.detail),
     )

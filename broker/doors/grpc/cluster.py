@@ -19,6 +19,7 @@ from broker.services.cluster import (
     PeerStatus,
 )
 from dledger.core.types import DiskId, Index, NodeId
+from dledger.reading.files import in_unicode
 from dledger.wire import cluster_pb2 as cpb
 from dledger.wire import errors_pb2 as epb
 
@@ -158,10 +159,10 @@ def wire_status(status: NodeStatus) -> cpb.NodeStatus:
         peers=[_peer(each) for each in status.peers],
         version=status.version,
         segment_size_bytes=status.segment_size_bytes,
-        data_directory=status.data_directory,
+        data_directory=in_unicode(status.data_directory),
         serving=status.is_serving,
         first_index=status.first_index,
-        apply_stopped=status.apply_stopped,
+        apply_stopped=in_unicode(status.apply_stopped),
         level=status.level,
         known_level=status.known_level,
         health=_health(status.health),
@@ -195,7 +196,8 @@ def _health(health: NodeHealth) -> cpb.NodeHealth:
         certificate_expires_ms=health.certificate_expires_ms,
         suspected_index=health.suspected_index,
         differing=health.differing,
-        front_held=health.front_held,
+        front_held=in_unicode(health.front_held),
+        log_behind_ms=health.log_behind_ms,
     )
     if health.free_bytes is not None:
         told.space.free_bytes = health.free_bytes

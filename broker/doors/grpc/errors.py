@@ -87,9 +87,9 @@ def wire_error(failure: Failure) -> epb.Error:
 
 
 def _beginning(text: str) -> str:
-    encoded = text.encode(errors="replace")
+    encoded = text.encode(errors="backslashreplace")  # a path that it names may be no UTF-8
     if len(encoded) <= MAX_TEXT_BYTES:
-        return text
+        return encoded.decode()
     return encoded[:MAX_TEXT_BYTES].decode(errors="ignore") + _CUT
 
 

@@ -16,7 +16,7 @@ class Pace:
     heartbeat_ms: int = 3_000
     session_ms: int = 10_000
     away_ms: int = 500  # after a stream broke: until the session of a concurrent group ends
-    return_ms: int = 5_000  # for which a new leader counts everybody as present
+    return_ms: int = 7_000  # for which a new leader counts everybody as present
     release_ms: int = 3_000
     orderly_release_ms: int = 30_000
     late_ms: int = 1_000  # between two ticks: then what was said meanwhile is read first
@@ -24,6 +24,11 @@ class Pace:
     retry_ms: int = 1_000  # after a proposal that failed
     forget_ms: int = 60_000  # from one look at who may be forgotten to the next
     unused_ms: int = 7 * 24 * 3_600_000  # of lived time, until a group may be
+
+    def __post_init__(self) -> None:
+        # Who doesn't come back begins messages for two thirds of a session from what the leader
+        # before has answered, which may have gone on doing so for a moment. Nobody has them before.
+        assert self.return_ms * 10 >= self.session_ms * 7, "queues are granted too early"
 
     def ticks(self, ms: int) -> int:
         return max(1, -(-ms // self.tick_ms))

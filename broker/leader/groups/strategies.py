@@ -21,11 +21,13 @@ Source: RocketMQ `AllocateMessageQueueAveragely`, `…AveragelyByCircle`, `…By
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from itertools import chain, repeat
+from math import inf
+from time import monotonic
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -33,6 +35,7 @@ from crc32c import crc32c
 from broker.leader.groups.steps import STEP, Steps
 
 ENTRY_POINTS: Final = "dledger.strategies"
+LOOK_AGAIN_S: Final = 60.0  # at what is installed
 STICKY: Final = "STICKY"
 VIRTUAL_NODES: Final = 10  # of one member on the ring
 ARCS: Final = 256  # of the ring, each put in order by itself
@@ -128,18 +131,44 @@ def strategy_of(name: str) -> Strategy:
     Raises:
         StrategyUnknown: there is none.
     """
-    return BUILT_IN.get(name or STICKY) or _installed(name)
+    return BUILT_IN.get(name or STICKY) or INSTALLED.of(name)
 
 
-@cache
-def _installed(name: str) -> Strategy:
-    """What another package brings along. One that can't be had now isn't kept: it may be later."""
-    try:
-        (found,) = entry_points(group=ENTRY_POINTS, name=name)
-        strategy: Strategy = found.load()
-    except Exception as error:  # whatever somebody else's module does as it is loaded
-        raise StrategyUnknown(name) from error
-    return strategy
+class Installed:
+    """What other packages bring along. A look at them reads the names of every package that there
+    is, in milliseconds, and whoever joins may name anything: so one is taken once a minute at most,
+    and what it doesn't show, or can't be loaded, isn't asked for until the next one."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._loaded: dict[str, Strategy] = {}
+        self._found: dict[str, EntryPoint] = {}  # and neither loaded nor tried since the last look
+        self._next_look_s = -inf
+
+    def of(self, name: str) -> Strategy:
+        """The strategy of that name.
+
+        Raises:
+            StrategyUnknown: there is none that can be had.
+        """
+        if name not in self._loaded:
+            self._look()
+            try:
+                self._loaded[name] = self._found.pop(name).load()
+            except Exception as error:  # whatever somebody else's module does as it is loaded
+                raise StrategyUnknown(name) from error
+        return self._loaded[name]
+
+    def _look(self) -> None:
+        if self._clock() < self._next_look_s:
+            return
+        self._next_look_s = self._clock() + LOOK_AGAIN_S
+        every = tuple(entry_points(group=ENTRY_POINTS))
+        names = Counter(each.name for each in every)  # one that is given twice is nobody's
+        self._found = {each.name: each for each in every if names[each.name] == 1}
+
+
+INSTALLED: Final = Installed()
 
 
 # --- the strategies ----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ _DISPATCH = ("tests/client/test_dispatch.py",)
 _FAILED_SENDS = ("tests/client/test_failed_sends.py",)
 _WHO_IS_TOLD = "tests/client/test_who_is_told.py::"
 _SENT = "tests/client/test_sent.py::"
+_ROUTING = ("tests/client/test_routing.py",)
 _TAGS = ("tests/client/test_tags.py",)
 _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
@@ -39,6 +40,30 @@ CLIENT = (
         "if False:",
         masked=_NO_SUCH_CLIENT,
         tests=_ARGUMENTS,
+    ),
+    Mutant(
+        "queues-of-long-keys-are-remembered",
+        "dledger/client/routing.py",
+        "    if len(key) > REMEMBERED_CHARACTERS:\n",
+        "    if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_ROUTING,
+    ),
+    Mutant(
+        "long-labels-are-remembered",
+        "dledger/client/routing.py",
+        "isinstance(label, str) and len(label) > REMEMBERED_CHARACTERS",
+        "False",
+        masked=_NO_SUCH_CLIENT,
+        tests=_ROUTING,
+    ),
+    Mutant(
+        "hashes-of-long-keys-are-remembered",
+        "dledger/records/properties.py",
+        " if len(tags) > REMEMBERED_CHARACTERS else ",
+        " if False else ",
+        masked=_NO_SUCH_CLIENT,
+        tests=_ROUTING,
     ),
     Mutant(
         "keys-with-blanks",

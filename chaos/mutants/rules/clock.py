@@ -59,8 +59,16 @@ CLOCK = (
     Mutant(
         "append-time-runs-backwards",
         "dledger/log_clock.py",
-        "        return min(max(slow_us, reached_us), MAX_TIME_MS * 1000)\n",
+        "        return min(max(slow_us, reached_us, self._least_us), MAX_TIME_MS * 1000)\n",
         "        return min(reached_us, MAX_TIME_MS * 1000)\n",
+    ),
+    Mutant(
+        "append-time-below-what-was-shown",
+        "dledger/log_clock.py",
+        "        return min(max(slow_us, reached_us, self._least_us), MAX_TIME_MS * 1000)\n",
+        "        return min(max(slow_us, reached_us), MAX_TIME_MS * 1000)\n",
+        masked="a clock has to be put back between a choice and its entry",
+        tests=("tests/node/test_log_clock.py",),
     ),
     Mutant(
         "follower-forgets-where-time-was",

@@ -420,8 +420,16 @@ CONSUMERS = (
     _mutant(
         "file-is-left-while-it-is-written",
         "dledger/client/members/kept_offsets.py",
+        "        await _to_its_end(loop.run_in_executor(None, self._replace, content))\n",
+        "        await loop.run_in_executor(None, self._replace, content)\n",
+        _BROADCAST,
+    ),
+    _mutant(
+        "file-is-written-by-a-task-that-is-cancelled-with-all",
+        "dledger/client/members/kept_offsets.py",
+        "        await _to_its_end(loop.run_in_executor(None, self._replace, content))\n",
+        "        replacing = asyncio.to_thread(self._replace, content)\n"
         "        await _to_its_end(asyncio.ensure_future(replacing))\n",
-        "        await replacing\n",
         _BROADCAST,
     ),
     _mutant(

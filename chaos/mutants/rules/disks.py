@@ -269,6 +269,22 @@ DISKS = (
         tests=_FORMING,
     ),
     Mutant(
+        "prepared-for-what-peers-refuse",
+        "broker/forming/member.py",
+        "        if why:\n",
+        "        if False:\n",
+        masked=_FORMED_BEFORE,
+        tests=_FORMING,
+    ),
+    Mutant(
+        "prepared-for-a-time-that-peers-refuse",
+        "broker/forming/member.py",
+        "    if founding.time_ms > MAX_TIME_MS:\n",
+        "    if False:\n",
+        masked=_FORMED_BEFORE,
+        tests=_FORMING,
+    ),
+    Mutant(
         "prepared-with-others-than-it-is-configured-with",
         "broker/forming/member.py",
         "        if founders != self._peers:\n",

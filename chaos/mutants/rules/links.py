@@ -6,6 +6,14 @@ from chaos.mutants.mutant import Mutant
 
 LINKS = (
     Mutant(
+        "vote-kept-for-whom-nobody-can-have-voted",
+        "dledger/promises.py",
+        "            and (self.vote == NOBODY or is_name(self.vote))\n",
+        "            and len(self.vote) <= 255\n",
+        masked="no simulated stranger says such a Hello",
+        tests=("tests/links/test_hello_fields.py",),
+    ),
+    Mutant(
         "leader-that-goes-is-not-heard-to-the-end",
         "dledger/peers.py",
         "        if not (knows_more or peer.has_led):\n",

@@ -97,6 +97,14 @@ REPLICA = (
         tests=("tests/broker/test_turns.py",),
     ),
     Mutant(
+        "batch-looked-at-beyond-what-it-says",
+        "broker/leader/batches.py",
+        "                most=batch.count,",
+        "                most=None,",
+        masked="it costs time and no truth",
+        tests=("tests/broker/test_turns.py",),
+    ),
+    Mutant(
         "tag-of-another-record",
         "store/tagging.py",
         "    good = begins & (places >= properties[records]) & "
@@ -384,6 +392,14 @@ REPLICA = (
         "        return ExitCode.DISK_FAILED\n",
         masked="no simulated node fails of a defect: that ends the run",
         tests=("tests/chaos_real/test_sick_disks.py::test_exit_code_says_whether_it_was_the_disk",),
+    ),
+    Mutant(
+        "log-time-that-is-off-is-not-told",
+        "broker/doctor/judging.py",
+        "    if not abs(behind) <= LOG_TIME_OFF_MS:\n",
+        "    if False:\n",
+        masked="nobody asks the doctor of a simulated group",
+        tests=("tests/broker/test_doctor.py",),
     ),
     Mutant(
         "doctor-takes-half-for-a-majority",

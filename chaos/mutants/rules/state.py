@@ -51,8 +51,8 @@ STATE = (
     Mutant(
         "deleted-topic-leaves-its-queues-counted",
         "broker/state/topics.py",
-        "        self._queue_count -= len(self._topics.pop(name).next_offsets)\n",
-        "        del self._topics[name]\n",
+        "        self._queue_count -= len(topic.next_offsets)\n",
+        "",
     ),
     Mutant(
         "snapshot-without-its-last-records",

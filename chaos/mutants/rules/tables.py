@@ -13,6 +13,14 @@ _OBJECTS = ("tests/audit/test_objects.py",)
 
 TABLES = (
     Mutant(
+        "times-beyond-all-years",
+        "dledger/reading/arrow.py",
+        "        told = np.clip(values, *_TIMES_MS)\n",
+        "        told = values\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_table.py",),
+    ),
+    Mutant(
         "names-live-on-through-what-was-not-read",
         "dledger/reading/lifetimes.py",
         "        self._living.clear()  # They may",

@@ -151,8 +151,9 @@ class KeptOffsets:
         }
         kept = former | dict(moved)
         content = _encoded(self._group, kept, self._in_part - settled)
-        replacing = asyncio.to_thread(self._replace, content)
-        await _to_its_end(asyncio.ensure_future(replacing))
+        # No task: whoever cancels all there are, as a loop that ends does, would cancel it as well.
+        loop = asyncio.get_running_loop()
+        await _to_its_end(loop.run_in_executor(None, self._replace, content))
         self._kept = kept
         self._in_part -= settled
 

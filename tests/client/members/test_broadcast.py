@@ -354,6 +354,38 @@ def test_file_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:
     check()
 
 
+def test_file_is_waited_for_where_every_task_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a loop's end does: a task around the thread would be over before the thread is."""
+    brokers: Any = Ended()
+    writing, go_on = threading.Event(), threading.Event()
+    replace_file = KeptOffsets._replace
+
+    def slowly(kept: KeptOffsets, content: str) -> None:
+        writing.set()
+        assert go_on.wait(20)
+        replace_file(kept, content)
+
+    async def check() -> None:
+        kept = KeptOffsets(tmp_path / "kept", "g", brokers, StartFrom.FIRST)
+        queue = ProcessQueue(Place("t", 1, 0), 0, None, order=Order.KEYS, bounds=Bounds())
+        monkeypatch.setattr(KeptOffsets, "_replace", slowly)
+        keeping = asyncio.create_task(kept.keep([Progress(queue, 7, [], release=False)]))
+        await asyncio.to_thread(writing.wait, 20)
+        for each in asyncio.all_tasks() - {asyncio.current_task()}:
+            each.cancel()
+        await asyncio.wait([keeping], timeout=0.05)
+        assert not keeping.done()
+        go_on.set()
+        await asyncio.wait([keeping])
+        assert keeping.cancelled()
+        kept.close()
+        assert (tmp_path / "kept").exists()
+
+    asyncio.run(check())
+
+
 def test_member_that_is_cancelled_while_it_writes_its_file_waits_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
