@@ -19,6 +19,7 @@ from broker.picture import program_version
 from broker.ports import ReplicaPorts
 from broker.quiet_metrics import Gauge, serve_gauges
 from broker.refilling import Refilling
+from dledger.reading.files import in_unicode
 from dledger.wire.cluster_pb2 import NodeHealth, NodeStatus, PeerStatus
 from store.errors import GapFound
 
@@ -91,7 +92,7 @@ class HoledNode:
             ],
             version=program_version(),
             segment_size_bytes=config.store.segment_size_bytes,
-            data_directory=str(config.data_directory),
+            data_directory=in_unicode(config.data_directory),
             log_damages=refilling.statistics().gaps,
             health=NodeHealth(disk_id=holed.directory.disk.disk_id),
         )
