@@ -34,6 +34,15 @@ DOORS = (
         tests=("tests/broker/test_grpc_door.py",),
     ),
     Mutant(
+        "one-members-unknown-start-ends-all",
+        "broker/doors/grpc/groups.py",
+        "    except BrokerError as error:  # of a later program, say\n"
+        "        attendance.refuse(join.slot, error.message)\n",
+        "    except BrokerError:\n        raise\n",
+        masked="no simulated client is of a later program",
+        tests=_SIZES,
+    ),
+    Mutant(
         "connections-unbounded",
         "broker/doors/grpc/bounds.py",
         '        ("grpc.max_allowed_incoming_connections", bounds.count),\n',
