@@ -128,7 +128,8 @@ class GroupFacts:
     look, a second before all else here; `fsyncs_before`: how long each member's last sync had taken
     then, in milliseconds; `apart_before`: who didn't hear whom then; `led_before`: who led at any
     look before the last. `now_ms`: by the clock of who asks. `group`: which one was asked for;
-    empty: that of most members."""
+    empty: that of most members. `contradictions_before`: what each had counted at the first
+    look."""
 
     members: tuple[MemberFacts, ...]
     silent: tuple[Silence, ...]
@@ -138,6 +139,7 @@ class GroupFacts:
     apart_before: frozenset[tuple[str, str]] = frozenset()
     led_before: tuple[MemberFacts, ...] = ()
     group: str = ""
+    contradictions_before: tuple[tuple[str, int], ...] = ()
 
 
 def group_of(members: Iterable[MemberFacts]) -> str:

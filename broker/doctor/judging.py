@@ -215,12 +215,15 @@ def _given_up(told: DivergenceFacts) -> str:
 
 def _differing(picture: _Picture) -> Iterator[Finding]:
     running = (*picture.formed, *picture.gone)  # what was committed is the same on those as well
+    counted = dict(picture.facts.contradictions_before)
     for member in running:
-        count = (member.health or _NO_HEALTH).contradictions
-        if count:
+        health = member.health or _NO_HEALTH
+        count = health.contradictions
+        # It counts since the start, and what was contradicted long ago may be settled since.
+        is_fresh = count != counted.get(member.id, 0)
+        if count and (is_fresh or health.suspected_index or health.differing):
             detail = f"{count} messages of peers contradicted what is settled on {member.id}"
             yield Finding(Kind.REPLICAS_DIFFER, member.id, detail)
-        health = member.health or _NO_HEALTH
         if health.suspected_index:
             detail = (
                 f"entry {health.suspected_index} of {member.id} isn't what a peer holds, and no "

@@ -522,6 +522,23 @@ def test_committed_logs_with_other_digests_differ() -> None:
     assert kinds(member(committed_digest=0xDEF, commit_index=LAST - 3)(well(3), VICTIM)) == []
 
 
+def test_contradictions_are_found_while_they_last() -> None:
+    """They are counted since the start: what was settled since, by a new disk for the wrong log,
+    is over without a restart of those who were right. What comes, or isn't settled, is told."""
+    settled = replace(
+        health(contradictions=4)(well(3), VICTIM), contradictions_before=((VICTIM, 4),)
+    )
+    assert judge(settled) == ()
+    moved = health(contradictions=5)(settled, VICTIM)
+    assert kinds(moved) == [Kind.REPLICAS_DIFFER]
+    restarted = health(contradictions=1)(settled, VICTIM)
+    assert kinds(restarted) == [Kind.REPLICAS_DIFFER]
+    for unsettled in (health(suspected_index=9), health(differing=(OTHER,))):
+        findings = judge(unsettled(settled, VICTIM))
+        assert {each.kind for each in findings} == {Kind.REPLICAS_DIFFER}
+        assert sum("4 messages" in each.detail for each in findings) == 1
+
+
 def test_what_passes_is_no_fault() -> None:
     """A sync that was slow once, some time ago; a clock a little off; a peer's match between two
     looks."""
@@ -584,6 +601,7 @@ GROUPS = st.builds(
     fsyncs_before=st.lists(st.tuples(IDS, FLOATS), max_size=3).map(tuple),
     apart_before=st.frozensets(st.tuples(IDS, IDS), max_size=3),
     led_before=st.lists(MEMBERS, max_size=3).map(tuple), group=st.sampled_from(["", "g1", "g9"]),
+    contradictions_before=st.lists(st.tuples(IDS, SMALL), max_size=3).map(tuple),
 )  # fmt: skip
 
 
