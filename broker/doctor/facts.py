@@ -105,6 +105,8 @@ class MemberFacts:
     health: HealthFacts | None = None
     directory: str = ""
     divergence: DivergenceFacts | None = None  # it is out of service
+    epoch: int = 0
+    newer_epoch: int = 0  # that it has heard of: it serves nobody
 
     @property
     def node(self) -> tuple[str, str, bytes, str]:
@@ -213,6 +215,8 @@ def member_facts(address: str, answer: cpb.NodeStatus) -> MemberFacts:
         health=_health_facts(answer.health) if answer.HasField("health") else None,
         directory=answer.data_directory,
         divergence=_divergence(answer.divergence) if answer.HasField("divergence") else None,
+        epoch=answer.epoch.number,
+        newer_epoch=answer.newer_epoch,
     )
 
 

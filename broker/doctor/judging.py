@@ -41,6 +41,7 @@ def judge(facts: GroupFacts) -> tuple[Finding, ...]:
     found = {
         *_leaders(picture),
         *_out_of_service(picture),
+        *_newer_epochs(picture),
         *_differing(picture),
         *_impossible(picture),
         *_doubled(picture),
@@ -211,6 +212,16 @@ def _given_up(told: DivergenceFacts) -> str:
         f"{majority} says. It neither votes nor acknowledges nor serves; what its disk holds "
         "beyond that is no longer the group's, and is kept as it is"
     )
+
+
+def _newer_epochs(picture: _Picture) -> Iterator[Finding]:
+    for member in picture.own:
+        if member.newer_epoch:
+            detail = (
+                f"it is of epoch {member.epoch} of the group, and a client was served in epoch "
+                f"{member.newer_epoch}: it serves nobody until it is started again"
+            )
+            yield Finding(Kind.NEWER_EPOCH, member.id, detail)
 
 
 def _differing(picture: _Picture) -> Iterator[Finding]:

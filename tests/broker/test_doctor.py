@@ -229,6 +229,7 @@ FAULTS: dict[Kind, Fault] = {
         role="out-of-service",
         divergence=DivergenceFacts(0, 0, 0, (LEADER,), 0, 0, 0, 0, recoveries=1),
     ),
+    Kind.NEWER_EPOCH: member(epoch=1, newer_epoch=2),
     Kind.REPLICAS_DIFFER: health(contradictions=1),
     Kind.OLDER_COPY: seen(is_older_copy=True, is_connected=False),
     Kind.OTHER_DISK: health(disk_id=disk("nx")),
@@ -591,7 +592,7 @@ MEMBERS = st.builds(
     committed_digest=SMALL, is_serving=st.booleans(), apply_stopped=st.text(max_size=3),
     level=SMALL, known_level=SMALL, segment_size_bytes=INTEGERS, log_damages=SMALL,
     peers=st.lists(PEERS, max_size=4).map(tuple), health=st.none() | HEALTH,
-    directory=st.sampled_from(["", "/a", "/b"]),
+    directory=st.sampled_from(["", "/a", "/b"]), epoch=SMALL, newer_epoch=SMALL,
 )  # fmt: skip
 GROUPS = st.builds(
     GroupFacts, members=st.lists(MEMBERS, max_size=5).map(tuple),
@@ -657,6 +658,8 @@ def test_facts_are_what_was_answered() -> None:
     assert bare.log_damages == 2
     told = cpb.NodeStatus(
         node_id="n1",
+        epoch=cpb.GroupEpochName(number=1),
+        newer_epoch=2,
         health=cpb.NodeHealth(
             disk_id=b"d",
             members=[
@@ -667,7 +670,10 @@ def test_facts_are_what_was_answered() -> None:
             space=cpb.SpaceHealth(free_bytes=5, reserve_bytes=2),
         ),
     )
-    found = member_facts("a:1", told).health
+    assert (bare.epoch, bare.newer_epoch) == (0, 0)
+    known = member_facts("a:1", told)
+    assert (known.epoch, known.newer_epoch) == (1, 2)
+    found = known.health
     assert found is not None
     assert found.members == (
         NamedMember("n1", votes=True, clock_off_ms=2.0),

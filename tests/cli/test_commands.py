@@ -199,6 +199,7 @@ def test_status_of_a_group_that_was_never_started(tmp_path: Path) -> None:
     assert facts["nodes"] == [
         {"id": node.id, **silent, "applied_index": None, "address": node.address, "alive": False}
         | {"apply_stopped": "", "older_copies": [], "log_damages": 0, "scrub_ended_ms": None}
+        | {"newer_epoch": 0}
         for node in group.nodes
     ]
 
