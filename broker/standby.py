@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from broker.config import NodeConfig
+from broker.descriptors import connections_of
 from broker.doors.grpc.door import Entrance
 from broker.doors.grpc.standby import standby_door
 from broker.forming.member import Member
@@ -87,7 +88,7 @@ class Standby:
         serve_gauges(open_things, self._config, lambda: (Gauge("standing_by", text, 1),))
         door = standby_door(member, lambda: self._status(member), self._changed.set, self._fail)
         open_things.push_async_callback(door.close)
-        await door.open(self._entrances())
+        await door.open(self._entrances(), connections_of(self._config))
 
     def _status(self, member: Member) -> NodeStatus:
         config, itself = self._config, member.describe()

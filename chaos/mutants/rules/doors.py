@@ -43,6 +43,22 @@ DOORS = (
         tests=_SIZES,
     ),
     Mutant(
+        "clients-keep-everybody-from-a-quiet-node",
+        "broker/doors/grpc/standby.py",
+        "count=connections.count // len(entrances))",
+        "count=32)",
+        masked=NO_PROCESS,
+        tests=_QUIET,
+    ),
+    Mutant(
+        "few-watches-keep-everybody-from-a-quiet-node",
+        "broker/doors/grpc/standby.py",
+        "maximum_concurrent_rpcs=MAX_CALLS)",
+        "maximum_concurrent_rpcs=64)",
+        masked=NO_PROCESS,
+        tests=_QUIET,
+    ),
+    Mutant(
         "connections-unbounded",
         "broker/doors/grpc/bounds.py",
         '        ("grpc.max_allowed_incoming_connections", bounds.count),\n',
