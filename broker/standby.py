@@ -67,8 +67,7 @@ class Standby:
             member = Member(directory, self._files, log_options(config), config.peers)
             if member.is_member:
                 return True
-            path, name = str(config.data_directory), config.node_id
-            what = str(NotAMember(path, name, directory.disk.state.value))
+            what = what_to_do(config, directory.disk.state.value)
             disk_id = directory.disk.disk_id.hex()
             async with contextlib.AsyncExitStack() as open_things:
                 await self._open(open_things, member)
@@ -108,3 +107,14 @@ class Standby:
             data_directory=str(config.data_directory),
             health=NodeHealth(disk_id=itself.disk_id),
         )
+
+
+def what_to_do(config: NodeConfig, state: str) -> str:
+    """What is told of a node whose directory is in that state, and no member's."""
+    told = str(NotAMember(str(config.data_directory), config.node_id, state))
+    if config.admin_listen is not None and config.admin_address is None:
+        told += (
+            f". admin_listen is {config.admin_listen}, which other machines don't reach: only a "
+            "group of this node alone can be formed, and no other takes it in"
+        )
+    return told

@@ -19,6 +19,8 @@ from broker.doors.grpc.bounds import ConnectionBounds, server_options
 from broker.doors.grpc.door import Entrance
 from broker.doors.grpc.offered import OFFERED, For, offered_at
 from broker.doors.grpc.standby import QuietDoor, aside_door, refilling_door, standby_door
+from broker.forming.calls import GrpcCalls
+from broker.forming.errors import FormationRefused
 from broker.forming.member import Member
 from broker.services.audit import Audit
 from dledger.wire import cluster_pb2
@@ -75,6 +77,38 @@ def test_quiet_node_refuses_each_call_as_not_ready(name: str) -> None:
     assert {"Groups/Attend", "Groups/PullQueues", "Deliveries/Receive"} < told.keys()
     assert {"Consumers/ListGroups", "Broker/Send", "Cluster/WatchLeader"} < told.keys()
     assert set(told.values()) == {epb.NOT_READY}
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ("", "admin_listen of n1 is on loopback"),
+        ("the clients'", "which it names, doesn't either: give the addresses of admin_listen"),
+    ],
+)
+def test_node_that_only_its_machine_administers_is_formed_by_nobody_else(
+    told: str, why: str
+) -> None:
+    """Whoever set it doesn't want to be administered from where clients come in, before there is a
+    group as little as after: commands say what to set."""
+
+    async def scenario() -> None:
+        clients, admin = (f"127.0.0.1:{port}" for port in free_ports(2))
+        door = doors()["standby"]
+        named = clients if told else ""
+        await door.open(
+            [
+                Entrance(clients, For.CLIENTS | For.PEERS, admin_address=named),
+                Entrance(admin, For.ADMINISTRATION),
+            ]
+        )
+        try:
+            with pytest.raises(FormationRefused, match=why):
+                await GrpcCalls().describe(clients)
+        finally:
+            await door.close()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("name", ANSWERED)
