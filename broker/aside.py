@@ -18,6 +18,7 @@ import structlog
 
 from broker.assembly import audit_of
 from broker.config import NodeConfig
+from broker.descriptors import connections_of
 from broker.doors.grpc.door import Entrance
 from broker.doors.grpc.standby import aside_door
 from broker.local_group.status import OUT_OF_SERVICE_ROLE
@@ -70,7 +71,7 @@ class Aside:
             async with contextlib.AsyncExitStack() as open_things:
                 serve_gauges(open_things, config, lambda: _gauges(told))
                 open_things.push_async_callback(door.close)
-                await door.open(self._entrances())
+                await door.open(self._entrances(), connections_of(config))
                 await self._mark(told)
                 await self._stop_asked.wait()
 

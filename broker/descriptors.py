@@ -12,6 +12,9 @@ import resource
 from dataclasses import dataclass
 from typing import Final
 
+from broker.config import NodeConfig
+from broker.doors.grpc.bounds import ConnectionBounds
+
 WANTED: Final = 65_536  # descriptors; past it a larger table only costs
 LEAST: Final = 128  # below it a node couldn't hold its own files and a peer or two
 MAX_CONNECTIONS: Final = 20_000
@@ -63,3 +66,12 @@ def raised() -> Descriptors:
     if soft < LEAST:
         raise TooFewDescriptors(soft)
     return Descriptors(soft)
+
+
+def connections_of(config: NodeConfig) -> ConnectionBounds:
+    """Of a node by that configuration, whether it takes part or not.
+
+    Raises:
+        TooFewDescriptors: see `raised`.
+    """
+    return ConnectionBounds(raised().connections, config.broker.idle_connection_ms)

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Sequence
 
 from broker.config import NodeConfig
+from broker.descriptors import connections_of
 from broker.doors.grpc.door import Entrance, Replicate
 from broker.doors.grpc.standby import refilling_door
 from broker.local_group.status import REFILLING_ROLE
@@ -62,7 +63,7 @@ class HoledNode:
             open_things.push_async_callback(refilling.close)
             serve_gauges(open_things, self._config, lambda: _gauges(refilling))
             open_things.push_async_callback(door.close)
-            await door.open(self._entrances)
+            await door.open(self._entrances, connections_of(self._config))
             return await self._filled(refilling)
 
     async def _filled(self, refilling: Refilling) -> bool:

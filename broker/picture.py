@@ -102,6 +102,7 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds, health: NodeHea
         preferred=facts.configuration.preferred or "",
         epoch=EpochName.of(facts.configuration.epoch.recoveries),
         last_term=ends.last_term,
+        newer_epoch=facts.leadership.newer_epoch,
     )
 
 
@@ -250,7 +251,7 @@ def _standing_gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         ),
         "newer_epoch_heard_of": (
             "1 if a client was served in a newer epoch of the group: nobody is served here.",
-            facts.leadership.has_heard_of_newer_epoch,
+            bool(facts.leadership.newer_epoch),
         ),
         "level": ("The level of formats and commands in use.", machine.level),
         "known_level": ("The highest level that this program understands.", machine.known_level),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from broker.config import NodeConfig
+from broker.descriptors import connections_of
 from broker.doors.grpc.door import Entrance
 from broker.doors.grpc.standby import standby_door
 from broker.forming.member import Member
@@ -67,8 +68,7 @@ class Standby:
             member = Member(directory, self._files, log_options(config), config.peers)
             if member.is_member:
                 return True
-            path, name = str(config.data_directory), config.node_id
-            what = str(NotAMember(path, name, directory.disk.state.value))
+            what = what_to_do(config, directory.disk.state.value)
             disk_id = directory.disk.disk_id.hex()
             async with contextlib.AsyncExitStack() as open_things:
                 await self._open(open_things, member)
@@ -88,7 +88,7 @@ class Standby:
         serve_gauges(open_things, self._config, lambda: (Gauge("standing_by", text, 1),))
         door = standby_door(member, lambda: self._status(member), self._changed.set, self._fail)
         open_things.push_async_callback(door.close)
-        await door.open(self._entrances())
+        await door.open(self._entrances(), connections_of(self._config))
 
     def _status(self, member: Member) -> NodeStatus:
         config, itself = self._config, member.describe()
@@ -108,3 +108,14 @@ class Standby:
             data_directory=in_unicode(config.data_directory),
             health=NodeHealth(disk_id=itself.disk_id),
         )
+
+
+def what_to_do(config: NodeConfig, state: str) -> str:
+    """What is told of a node whose directory is in that state, and no member's."""
+    told = str(NotAMember(str(config.data_directory), config.node_id, state))
+    if config.admin_listen is not None and config.admin_address is None:
+        told += (
+            f". admin_listen is {config.admin_listen}, which other machines don't reach: only a "
+            "group of this node alone can be formed, and no other takes it in"
+        )
+    return told

@@ -455,6 +455,12 @@ def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
             )
         if node.apply_stopped:
             typer.echo(f"{node.id} has stopped applying: {node.apply_stopped}")
+        if node.newer_epoch:
+            typer.echo(
+                f"{node.id} serves nobody until it is started again: a client was served in epoch "
+                f"{node.newer_epoch} of the group, which {node.id} knows nothing of. `dledger "
+                "group doctor` says what to do"
+            )
         if node.log_damages:
             places = "a place" if node.log_damages == 1 else f"{node.log_damages} places"
             typer.echo(

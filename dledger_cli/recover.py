@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger.terminal.options import JsonOption, parse_addresses
-from dledger.terminal.outcome import errors_told, new_runner
+from dledger.terminal.outcome import errors_told, new_runner, terminable
 from dledger.terminal.output import print_columns, print_json
 from dledger.terminal.tls import chosen_material
 
@@ -90,8 +90,8 @@ def recover(
             _tell_done(survivor, as_json=as_json)
             return
         with new_runner() as runner:
-            heard = runner.run(hear(survivor, addresses, tls))
-            unsure = runner.run(doubts(survivor, heard, addresses, tls))
+            heard = runner.run(terminable(hear(survivor, addresses, tls)))
+            unsure = runner.run(terminable(doubts(survivor, heard, addresses, tls)))
         if not as_json:
             _tell_found(survivor, rivals, heard, unsure)
         check(survivor, rivals, heard, unsure)

@@ -18,6 +18,7 @@ from broker.config import (
     load_config,
 )
 from broker.raft_options import raft_options
+from broker.standby import what_to_do
 from dledger.addresses import is_loopback, split_address
 from dledger.core.raft import check_options
 
@@ -385,6 +386,7 @@ def test_administration_is_told_where_others_reach_it(
         }
     )
     assert config.admin_address == told
+    assert ("other machines don't reach" in what_to_do(config, "unformed")) is (told is None)
 
 
 @given(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -132,12 +133,24 @@ class LocalEngine:
             ) from error
         except MemoryError as error:
             raise EngineFailed("there is no memory left for a task") from error
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C, SIGTERM: nobody waits for what is under way
+            self._abandon()
+            raise
 
     def close(self) -> None:
         """See `Engine.close`."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
+
+    def _abandon(self) -> None:
+        """As `close`, in the middle of tasks: one may take minutes, at the rate that is wanted."""
+        if self._pool is not None:
+            for process in multiprocessing.active_children():  # the pool's: nobody else makes any
+                process.terminate()
+            self.close()
 
     def _run_inline(
         self, work: Callable[[T], R], tasks: Sequence[T], progress: Progress
@@ -154,7 +167,9 @@ class LocalEngine:
         if self._pool is None:
             # Spawned and not forked: this process may hold threads and gRPC's state.
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.parallelism, mp_context=context)
+            self._pool = ProcessPoolExecutor(
+                self.parallelism, mp_context=context, initializer=_end_with_parent
+            )
         futures = [self._pool.submit(work, task) for task in tasks]
         weights: dict[Future[R], int] = {
             future: task.weight for future, task in zip(futures, tasks, strict=True)
@@ -170,3 +185,17 @@ class LocalEngine:
             for future in pending:
                 future.cancel()
         return [future.result() for future in futures]
+
+
+def _end_with_parent() -> None:
+    """This process of a pool ends as soon as the one that made it does, however that ends: it would
+    wait for tasks for ever, as every process of the pool can write into the pipe that they come
+    from. (PR_SET_PDEATHSIG would go by the thread that made it, which may end before.)"""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_leave_after, args=(parent.join,), daemon=True).start()
+
+
+def _leave_after(ended: Callable[[], None]) -> None:
+    ended()
+    os._exit(1)

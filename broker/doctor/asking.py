@@ -57,6 +57,7 @@ async def ask_group(
         if number == LOOKS - 1 or serving or not members:
             break
     before = [each for each in first if each.group == group]
+    contradictions = tuple((each.id, each.health.contradictions) for each in before if each.health)
     fsyncs = tuple((each.id, each.health.last_fsync_ms) for each in before if each.health)
     return GroupFacts(
         members,
@@ -67,6 +68,7 @@ async def ask_group(
         apart(before),
         tuple(led),
         group,
+        contradictions,
     )
 
 

@@ -106,6 +106,8 @@ class MemberFacts:
     health: HealthFacts | None = None
     directory: str = ""
     divergence: DivergenceFacts | None = None  # it is out of service
+    epoch: int = 0
+    newer_epoch: int = 0  # that it has heard of: it serves nobody
 
     @property
     def node(self) -> tuple[str, str, bytes, str]:
@@ -129,7 +131,8 @@ class GroupFacts:
     look, a second before all else here; `fsyncs_before`: how long each member's last sync had taken
     then, in milliseconds; `apart_before`: who didn't hear whom then; `led_before`: who led at any
     look before the last. `now_ms`: by the clock of who asks. `group`: which one was asked for;
-    empty: that of most members."""
+    empty: that of most members. `contradictions_before`: what each had counted at the first
+    look."""
 
     members: tuple[MemberFacts, ...]
     silent: tuple[Silence, ...]
@@ -139,6 +142,7 @@ class GroupFacts:
     apart_before: frozenset[tuple[str, str]] = frozenset()
     led_before: tuple[MemberFacts, ...] = ()
     group: str = ""
+    contradictions_before: tuple[tuple[str, int], ...] = ()
 
 
 def group_of(members: Iterable[MemberFacts]) -> str:
@@ -212,6 +216,8 @@ def member_facts(address: str, answer: cpb.NodeStatus) -> MemberFacts:
         health=_health_facts(answer.health) if answer.HasField("health") else None,
         directory=answer.data_directory,
         divergence=_divergence(answer.divergence) if answer.HasField("divergence") else None,
+        epoch=answer.epoch.number,
+        newer_epoch=answer.newer_epoch,
     )
 
 

@@ -29,6 +29,7 @@ class Kind(StrEnum):
     TWO_LEADERS = "two leaders"
     OUT_OF_SERVICE = "out of service"
     GIVEN_UP = "given up"
+    NEWER_EPOCH = "newer epoch heard of"
     REPLICAS_DIFFER = "replicas differ"
     IMPOSSIBLE = "figures that can't be"
     SAME_ID = "two nodes of one id"
@@ -76,7 +77,7 @@ class Kind(StrEnum):
 _CRITICAL: Final = frozenset(
     {
         *(Kind.TWO_LEADERS, Kind.OUT_OF_SERVICE, Kind.REPLICAS_DIFFER),
-        *(Kind.IMPOSSIBLE, Kind.SAME_ID, Kind.GIVEN_UP),
+        *(Kind.IMPOSSIBLE, Kind.SAME_ID, Kind.GIVEN_UP, Kind.NEWER_EPOCH),
         *(Kind.NO_MAJORITY, Kind.NO_LEADER),
         *(Kind.OLDER_COPY, Kind.OTHER_DISK, Kind.OTHER_GROUP),
     }
@@ -105,9 +106,13 @@ _REMEDIES: Final = {
     "its directory elsewhere, start it on an empty one and `dledger group replace {member}`",
     Kind.GIVEN_UP: "stop {member}, keep its directory elsewhere if anybody is to look into it, "
     "start it on an empty one, and `dledger member add {member} ADDRESS`",
+    Kind.NEWER_EPOCH: "if the group was recovered by force without {member}, stop it for good; if "
+    "this group was restored from a backup, a client of the one before is left: stop that, and "
+    "start {member} again",
     Kind.REPLICAS_DIFFER: "keep the data directories of all nodes, then `dledger audit replicas`",
     Kind.NO_MAJORITY: "start members that are down, or mend the network between them",
-    Kind.NO_LEADER: "wait a few seconds; then look at the nodes' logs for why nobody is elected",
+    Kind.NO_LEADER: "mend what is said above, if anything is; else wait a few seconds, then look "
+    "at the nodes' logs for why nobody is elected",
     Kind.OLDER_COPY: "stop {member}, empty its directory, start it and "
     "`dledger group replace {member}`",
     Kind.OTHER_DISK: "mount the disk that {member} had, or stop it, empty its directory, start it "

@@ -42,6 +42,7 @@ def judge(facts: GroupFacts) -> tuple[Finding, ...]:
     found = {
         *_leaders(picture),
         *_out_of_service(picture),
+        *_newer_epochs(picture),
         *_differing(picture),
         *_impossible(picture),
         *_doubled(picture),
@@ -214,14 +215,27 @@ def _given_up(told: DivergenceFacts) -> str:
     )
 
 
+def _newer_epochs(picture: _Picture) -> Iterator[Finding]:
+    for member in picture.own:
+        if member.newer_epoch:
+            detail = (
+                f"it is of epoch {member.epoch} of the group, and a client was served in epoch "
+                f"{member.newer_epoch}: it serves nobody until it is started again"
+            )
+            yield Finding(Kind.NEWER_EPOCH, member.id, detail)
+
+
 def _differing(picture: _Picture) -> Iterator[Finding]:
     running = (*picture.formed, *picture.gone)  # what was committed is the same on those as well
+    counted = dict(picture.facts.contradictions_before)
     for member in running:
-        count = (member.health or _NO_HEALTH).contradictions
-        if count:
+        health = member.health or _NO_HEALTH
+        count = health.contradictions
+        # It counts since the start, and what was contradicted long ago may be settled since.
+        is_fresh = count != counted.get(member.id, 0)
+        if count and (is_fresh or health.suspected_index or health.differing):
             detail = f"{count} messages of peers contradicted what is settled on {member.id}"
             yield Finding(Kind.REPLICAS_DIFFER, member.id, detail)
-        health = member.health or _NO_HEALTH
         if health.suspected_index:
             detail = (
                 f"entry {health.suspected_index} of {member.id} isn't what a peer holds, and no "

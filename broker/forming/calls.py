@@ -30,6 +30,18 @@ SILENT = frozenset(
 _CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
 
+def _only_there(address: str, node_id: str) -> str:
+    """What is told of a node that doesn't say where administration is taken. Only its own machine
+    reaches that: it isn't had at the clients' address instead, of a node that nobody has formed
+    either, as whoever reaches that could make a group of it under this one's name."""
+    return (
+        f"{address} takes no administration: admin_listen of {node_id} is on loopback (if its "
+        "program isn't older than this command). Run the command on that machine, with that "
+        f"address; to form a group of several machines with {node_id}, or to take it in, set an "
+        "address that others reach, or none until it is a member"
+    )
+
+
 class GrpcCalls:
     """`FormingCalls`, and what replacing a disk takes beside.
 
@@ -122,10 +134,12 @@ class GrpcCalls:
             status = await self._ask(
                 address, "Cluster/GetStatus", cpb.GetStatusRequest(), cpb.NodeStatus
             )
-            if status.admin_address in ("", self._elsewhere.get(address)):
+            if not status.admin_address:
+                raise FormationRefused(_only_there(address, status.node_id)) from error
+            if status.admin_address in (address, self._elsewhere.get(address)):
                 raise FormationRefused(
-                    f"{address} takes no administration, and doesn't say who does: give the "
-                    "addresses of admin_listen"
+                    f"{address} takes no administration, and {status.admin_address}, which it "
+                    "names, doesn't either: give the addresses of admin_listen"
                 ) from error
             self._elsewhere[address] = status.admin_address
             return await self._ask(status.admin_address, method, request, answer)

@@ -77,7 +77,7 @@ class LeadershipStatistics:
     elections: int
     leader_changes: int
     epoch: int = 0
-    has_heard_of_newer_epoch: bool = False
+    newer_epoch: int = 0  # that was heard of; 0: none
 
 
 class Leadership:
@@ -335,5 +335,5 @@ class Leadership:
             elections=self.elections,
             leader_changes=self.leader_changes,
             epoch=self.fence.name.number,
-            has_heard_of_newer_epoch=self.fence.is_shut,
+            newer_epoch=self.fence.told_number if self.fence.is_shut else 0,
         )

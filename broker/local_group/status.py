@@ -170,6 +170,7 @@ class NodeView:
     other_group: str = ""  # whose node answers there, and isn't this member
     other_directory: str = ""  # that node's
     silence: str = ""  # why it doesn't answer, if that was asked
+    newer_epoch: int = 0  # of the group, that it has heard of: it serves nobody
     is_full: bool = False  # its disk has no room for more of the log, or for what derives from it
 
     @classmethod
@@ -214,6 +215,7 @@ class NodeView:
             log_damages=answer.log_damages,
             scrub_ended_ms=answer.scrub_ended_ms or None,
             preferred=answer.preferred,
+            newer_epoch=answer.newer_epoch,
             is_full=(
                 answer.health.log_full or answer.health.apply_paused or answer.health.short_of_space
             ),
@@ -230,7 +232,8 @@ class NodeView:
         more = ("address", "alive", "apply_stopped")
         facts: dict[str, object] = {key: getattr(self, key) for key in (*keys, *more)}
         scrub = {"log_damages": self.log_damages, "scrub_ended_ms": self.scrub_ended_ms}
-        return facts | {"older_copies": list(self.older_copies)} | scrub
+        heard = {"newer_epoch": self.newer_epoch}
+        return facts | {"older_copies": list(self.older_copies)} | scrub | heard
 
 
 @dataclass(frozen=True, slots=True)

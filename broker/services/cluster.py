@@ -107,6 +107,7 @@ class NodeStatus:
         preferred: the member that is to lead, by its log; empty: none.
         epoch: of the group, as its log has it.
         last_term: of the last entry.
+        newer_epoch: of the group, in which a client was served: nobody is served here; 0: none.
     """
 
     broker_group: str
@@ -136,6 +137,7 @@ class NodeStatus:
     preferred: str = ""
     epoch: EpochName = FIRST
     last_term: int = 0
+    newer_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """While the program's modules are imported, which takes up to a second: how that ends.
 
-Ctrl-C ends the process at once: nothing is begun in that time, so nothing has to be tidied up, and
-an exception would surface wherever a module is half made. Where only the client is installed, what
-is missing is told. This itself imports only what the interpreter has brought along.
+Ctrl-C and SIGTERM end the process at once: nothing is begun in that time, so nothing has to be
+tidied up, and an exception would surface wherever a module is half made. Where only the client is
+installed, what is missing is told. This itself imports only what the interpreter has brought along.
 """
 
 import os
@@ -37,18 +37,20 @@ def importing() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_end() -> Iterator[None]:
-    # Ignored in the background of a script: it stays so. Threads have no say in signals.
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
+    if threading.current_thread() is not threading.main_thread():  # threads have no say in signals
         yield
         return
-    signal.signal(signal.SIGINT, _leave)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # Ignored in the background of a script: it stays so.
+    usual = (signal.default_int_handler, signal.SIG_DFL)
+    ours = {number: known for number, known in before.items() if known in usual}
+    for number in ours:
+        signal.signal(number, _leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, known in ours.items():
+            signal.signal(number, known)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

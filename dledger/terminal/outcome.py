@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import ClassVar, NoReturn, TypeVar
+from types import FrameType
+from typing import NoReturn, TypeVar
 
 import typer
 import uvloop
@@ -27,15 +29,16 @@ __all__ = [
     "interruption_told",
     "new_runner",
     "run",
+    "terminable",
 ]
 
 T = TypeVar("T")
 
+BY_SIGTERM = "ended by SIGTERM"
 
-class Terminated(Exception):
-    """SIGTERM has come."""
 
-    exit_code: ClassVar[ExitCode] = ExitCode.INTERRUPTED
+class Terminated(BaseException):
+    """SIGTERM has come. Like Ctrl-C it passes whoever handles errors."""
 
 
 def exit_code_of(error: Exception, unreadable: ExitCode = ExitCode.FAILED) -> ExitCode | None:
@@ -69,10 +72,15 @@ def end(code: ExitCode) -> NoReturn:
 
 @contextmanager
 def errors_told(*, unreadable: ExitCode = ExitCode.FAILED) -> Iterator[None]:
-    """Turns the errors of the world into a line and an exit code; `unreadable` as above."""
+    """Turns the errors of the world into a line and an exit code; `unreadable` as above. Ctrl-C and
+    SIGTERM end the command with 130, whatever it is doing, and what is within may tidy up."""
     try:
-        yield
+        with _sigterm_raises():
+            yield
     except KeyboardInterrupt:
+        end(ExitCode.INTERRUPTED)
+    except Terminated as ended:
+        complain(str(ended))
         end(ExitCode.INTERRUPTED)
     except BrokenPipeError as error:
         if error.filename is not None:  # of a file that the command works on
@@ -86,6 +94,26 @@ def errors_told(*, unreadable: ExitCode = ExitCode.FAILED) -> Iterator[None]:
         end(code)
 
 
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Within it SIGTERM raises `Terminated`, unless somebody else handles it: by itself it would
+    end the process where it stands, and no `finally` would be heard of. Threads have no say."""
+    is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not is_free or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is _terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise Terminated(BY_SIGTERM)
+
+
 def new_runner() -> AbstractContextManager[asyncio.Runner]:
     """The event loop of a command; there is one per process (grpc.aio's poller is global)."""
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
@@ -95,16 +123,18 @@ def run(work: Coroutine[object, object, T]) -> T:
     """Runs `work` on the command's event loop; errors of the world end the command. So do Ctrl-C
     and SIGTERM, both with 130: `work` is cancelled, and may tidy up."""
     with errors_told(), new_runner() as runner:
-        return runner.run(_terminable(work))
+        return runner.run(terminable(work))
 
 
-async def _terminable(work: Coroutine[object, object, T]) -> T:
-    """As `work`, which may have a handler of its own.
+async def terminable(work: Coroutine[object, object, T]) -> T:
+    """As `work`, which may have a handler of its own, and is cancelled by SIGTERM: an exception
+    would surface in whatever the loop was at.
 
     Raises:
         Terminated: it was ended by SIGTERM.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    before = signal.getsignal(signal.SIGTERM)
     was_told = False
 
     def terminate() -> None:
@@ -118,10 +148,11 @@ async def _terminable(work: Coroutine[object, object, T]) -> T:
         return await work
     except asyncio.CancelledError:
         if was_told:
-            raise Terminated("ended by SIGTERM") from None
+            raise Terminated(BY_SIGTERM) from None
         raise
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # the loop leaves none
 
 
 @contextmanager

@@ -229,6 +229,7 @@ FAULTS: dict[Kind, Fault] = {
         role="out-of-service",
         divergence=DivergenceFacts(0, 0, 0, (LEADER,), 0, 0, 0, 0, recoveries=1),
     ),
+    Kind.NEWER_EPOCH: member(epoch=1, newer_epoch=2),
     Kind.REPLICAS_DIFFER: health(contradictions=1),
     Kind.OLDER_COPY: seen(is_older_copy=True, is_connected=False),
     Kind.OTHER_DISK: health(disk_id=disk("nx")),
@@ -533,6 +534,23 @@ def test_committed_logs_with_other_digests_differ() -> None:
     assert kinds(member(committed_digest=0xDEF, commit_index=LAST - 3)(well(3), VICTIM)) == []
 
 
+def test_contradictions_are_found_while_they_last() -> None:
+    """They are counted since the start: what was settled since, by a new disk for the wrong log,
+    is over without a restart of those who were right. What comes, or isn't settled, is told."""
+    settled = replace(
+        health(contradictions=4)(well(3), VICTIM), contradictions_before=((VICTIM, 4),)
+    )
+    assert judge(settled) == ()
+    moved = health(contradictions=5)(settled, VICTIM)
+    assert kinds(moved) == [Kind.REPLICAS_DIFFER]
+    restarted = health(contradictions=1)(settled, VICTIM)
+    assert kinds(restarted) == [Kind.REPLICAS_DIFFER]
+    for unsettled in (health(suspected_index=9), health(differing=(OTHER,))):
+        findings = judge(unsettled(settled, VICTIM))
+        assert {each.kind for each in findings} == {Kind.REPLICAS_DIFFER}
+        assert sum("4 messages" in each.detail for each in findings) == 1
+
+
 def test_what_passes_is_no_fault() -> None:
     """A sync that was slow once, some time ago; a clock a little off; a peer's match between two
     looks."""
@@ -586,7 +604,7 @@ MEMBERS = st.builds(
     committed_digest=SMALL, is_serving=st.booleans(), apply_stopped=st.text(max_size=3),
     level=SMALL, known_level=SMALL, segment_size_bytes=INTEGERS, log_damages=SMALL,
     peers=st.lists(PEERS, max_size=4).map(tuple), health=st.none() | HEALTH,
-    directory=st.sampled_from(["", "/a", "/b"]),
+    directory=st.sampled_from(["", "/a", "/b"]), epoch=SMALL, newer_epoch=SMALL,
 )  # fmt: skip
 GROUPS = st.builds(
     GroupFacts, members=st.lists(MEMBERS, max_size=5).map(tuple),
@@ -596,6 +614,7 @@ GROUPS = st.builds(
     fsyncs_before=st.lists(st.tuples(IDS, FLOATS), max_size=3).map(tuple),
     apart_before=st.frozensets(st.tuples(IDS, IDS), max_size=3),
     led_before=st.lists(MEMBERS, max_size=3).map(tuple), group=st.sampled_from(["", "g1", "g9"]),
+    contradictions_before=st.lists(st.tuples(IDS, SMALL), max_size=3).map(tuple),
 )  # fmt: skip
 
 
@@ -651,6 +670,8 @@ def test_facts_are_what_was_answered() -> None:
     assert bare.log_damages == 2
     told = cpb.NodeStatus(
         node_id="n1",
+        epoch=cpb.GroupEpochName(number=1),
+        newer_epoch=2,
         health=cpb.NodeHealth(
             disk_id=b"d",
             members=[
@@ -662,7 +683,10 @@ def test_facts_are_what_was_answered() -> None:
             log_behind_ms=7.0,
         ),
     )
-    found = member_facts("a:1", told).health
+    assert (bare.epoch, bare.newer_epoch) == (0, 0)
+    known = member_facts("a:1", told)
+    assert (known.epoch, known.newer_epoch) == (1, 2)
+    found = known.health
     assert found is not None
     assert found.members == (
         NamedMember("n1", votes=True, clock_off_ms=2.0),

@@ -113,6 +113,13 @@ def clone(name: str, disk: bytes, **changes: object) -> NodeStatus:
     return copy
 
 
+def contradicted(name: str) -> NodeStatus:
+    """Long ago: its counter doesn't move."""
+    copy = status(name)
+    copy.health.contradictions = 3
+    return copy
+
+
 # What the doctor must say of each, whatever is asked first.
 STRANGE: dict[str, tuple[Answers, set[Kind]]] = {
     "well": (well(), set()),
@@ -157,6 +164,7 @@ STRANGE: dict[str, tuple[Answers, set[Kind]]] = {
         {**well(), at("n3"): changed(status("n3"), commit_index=500)},
         {Kind.IMPOSSIBLE},
     ),
+    "contradicted until somebody was replaced": ({**well(), at("n2"): contradicted("n2")}, set()),
     "alone at a newer term": (
         {**well(), at("n3"): changed(status("n3"), role="candidate", term=9)},
         set(),

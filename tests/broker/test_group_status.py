@@ -16,6 +16,7 @@ from broker.local_group.status import GroupStatus, group_status
 from dledger.credentials.tls import TlsMaterial
 from dledger.outcome import ExitCode
 from dledger.wire.cluster_pb2 import MemberHealth, NodeHealth, NodeStatus, PeerStatus
+from dledger_cli.group import _tell_status
 
 AT = {f"n{number}": f"10.0.0.{number}:7001" for number in range(1, 4)}
 
@@ -39,6 +40,23 @@ def found(
 
     monkeypatch.setattr(status, "ask", ask)
     return asyncio.run(group_status(asked))
+
+
+def test_who_has_heard_of_a_newer_epoch_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It serves nobody until it is started again, and looks like any other member."""
+    answers = {at: node(each, "follower", 3) for each, at in AT.items()}
+    answers[AT["n2"]].newer_epoch = 4
+    told = found(monkeypatch, answers, [AT["n1"]])
+    assert [(each.id, each.facts()["newer_epoch"]) for each in told.nodes] == [
+        ("n1", 0),
+        ("n2", 4),
+        ("n3", 0),
+    ]
+    _tell_status(told, as_json=False)
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "epoch" in each]
+    assert line.startswith("n2 serves nobody until it is started again: ")
 
 
 def test_a_node_of_another_group_at_a_members_address_leads_nobody(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import pkgutil
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,9 +14,13 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
 import dledger.wire
+from broker.doors.grpc import standby
+from broker.doors.grpc.bounds import ConnectionBounds, server_options
 from broker.doors.grpc.door import Entrance
 from broker.doors.grpc.offered import OFFERED, For, offered_at
 from broker.doors.grpc.standby import QuietDoor, aside_door, refilling_door, standby_door
+from broker.forming.calls import GrpcCalls
+from broker.forming.errors import FormationRefused
 from broker.forming.member import Member
 from broker.services.audit import Audit
 from dledger.wire import cluster_pb2, raft_pb2
@@ -60,6 +65,9 @@ def doors() -> dict[str, QuietDoor]:
     }
 
 
+WATCHERS = 100
+STATUS = cluster_pb2.DESCRIPTOR.services_by_name["Cluster"].methods_by_name["GetStatus"]
+
 # What each of them does answer.
 ANSWERED = {"standby": {"Formation"}, "aside": {"Audit"}, "refilling": set[str]()}
 
@@ -98,6 +106,87 @@ def test_who_gets_back_what_has_rotted_takes_the_streams_of_peers(
         await door.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ("", "admin_listen of n1 is on loopback"),
+        ("the clients'", "which it names, doesn't either: give the addresses of admin_listen"),
+    ],
+)
+def test_node_that_only_its_machine_administers_is_formed_by_nobody_else(
+    told: str, why: str
+) -> None:
+    """Whoever set it doesn't want to be administered from where clients come in, before there is a
+    group as little as after: commands say what to set."""
+
+    async def scenario() -> None:
+        clients, admin = (f"127.0.0.1:{port}" for port in free_ports(2))
+        door = doors()["standby"]
+        named = clients if told else ""
+        await door.open(
+            [
+                Entrance(clients, For.CLIENTS | For.PEERS, admin_address=named),
+                Entrance(admin, For.ADMINISTRATION),
+            ]
+        )
+        try:
+            with pytest.raises(FormationRefused, match=why):
+                await GrpcCalls().describe(clients)
+        finally:
+            await door.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_clients_keep_nobody_from_a_quiet_node(name: str) -> None:
+    """Each has a connection to every node, with a call on it nearly all the time."""
+
+    async def scenario() -> None:
+        door, address = doors()[name], f"127.0.0.1:{free_ports(1)[0]}"
+        await door.open(
+            [Entrance(address, For.CLIENTS | For.ADMINISTRATION)],
+            ConnectionBounds(count=200, idle_ms=60_000),
+        )
+        async with AsyncExitStack() as open_things:
+            open_things.push_async_callback(door.close)
+            for _ in range(WATCHERS):
+                channel: Any = await open_things.enter_async_context(own_channel(address))
+                watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
+                assert await watch(b"", wait_for_ready=True, timeout=60).read()
+            channel = await open_things.enter_async_context(own_channel(address))
+            assert await _failure(channel, "/dledger.v1.Cluster/GetStatus", STATUS) is None
+
+    asyncio.run(scenario())
+
+
+def own_channel(address: str) -> grpc.aio.Channel:
+    """On a connection of its own."""
+    return grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+
+
+@pytest.mark.parametrize(("entrances", "share"), [(1, 300), (3, 100)])
+def test_quiet_node_lets_in_as_many_as_a_member(
+    entrances: int, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process's share, divided by its addresses; a connection stays as long as configured."""
+    seen: list[ConnectionBounds] = []
+
+    def options(bounds: ConnectionBounds) -> Any:
+        seen.append(bounds)
+        return server_options(bounds)
+
+    async def scenario() -> None:
+        door = doors()["standby"]
+        at = [Entrance(f"127.0.0.1:{port}", For.CLIENTS) for port in free_ports(entrances)]
+        await door.open(at, ConnectionBounds(count=300, idle_ms=5_000))
+        await door.close()
+
+    monkeypatch.setattr(standby, "server_options", options)
+    asyncio.run(scenario())
+    assert seen == [ConnectionBounds(count=share, idle_ms=5_000)] * entrances
 
 
 async def _told(door: QuietDoor, offers: For, but: set[str]) -> dict[str, int | None]:

@@ -222,6 +222,27 @@ def test_a_join_that_says_too_much_ends_nobody_else() -> None:
     assert said == [("join", 1), ("refuse", 2), ("join", 3)]
 
 
+def test_a_join_of_a_later_program_ends_nobody_else() -> None:
+    """Where its group is to start is told by a number that this program doesn't know."""
+    said: list[tuple[str, int]] = []
+
+    class Listening:
+        async def join(self, slot: int, *_: object, **__: object) -> None:
+            said.append(("join", slot))
+
+        def refuse(self, slot: int, why: str) -> None:
+            assert why == "a group can't start at 77"
+            said.append(("refuse", slot))
+
+    async def requests() -> AsyncIterator[groups_pb2.AttendRequest | Malformed]:
+        for slot, start in ((1, 1), (2, 77), (3, 2)):
+            settings = commands_pb2.GroupSettings(start=cast(Any, start))
+            yield groups_pb2.AttendRequest(join=groups_pb2.Join(slot=slot, settings=settings))
+
+    asyncio.run(_listen(requests(), cast(Attendance, Listening())))
+    assert said == [("join", 1), ("refuse", 2), ("join", 3)]
+
+
 def test_queues_that_name_the_same_tags_share_them() -> None:
     """They are looked up once."""
     tags = [f"tag{number}" for number in range(100)]

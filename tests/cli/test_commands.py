@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from broker.config import ConfigError
 from broker.local_group import GROUP_FILE, LocalGroup, NoAnswer, NoSuchNode, NotAGroup, PortInUse
 from dledger.client import BrokerGroupUnreachable, DeadlineExceeded, TopicNotFound
 from dledger.terminal.options import parse_addresses, parse_size
-from dledger.terminal.outcome import ExitCode, errors_told, exit_code_of
+from dledger.terminal.outcome import ExitCode, errors_told, exit_code_of, run
 from dledger_cli.app import app
 from dledger_cli.group_options import bootstrap_addresses
 from store.errors import CorruptionFound, DirectoryInUse
@@ -199,6 +201,7 @@ def test_status_of_a_group_that_was_never_started(tmp_path: Path) -> None:
     assert facts["nodes"] == [
         {"id": node.id, **silent, "applied_index": None, "address": node.address, "alive": False}
         | {"apply_stopped": "", "older_copies": [], "log_damages": 0, "scrub_ended_ms": None}
+        | {"newer_epoch": 0}
         for node in group.nodes
     ]
 
@@ -287,6 +290,54 @@ def test_ctrl_c_ends_with_130() -> None:
     with pytest.raises(typer.Exit) as ended, errors_told():
         raise KeyboardInterrupt
     assert ended.value.exit_code == 130
+
+
+def test_sigterm_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+    """As Ctrl-C does: what is within may tidy up, however deep, and no handler of errors keeps it.
+    Before and after, the signal is what it was."""
+    done: list[str] = []
+    before = signal.getsignal(signal.SIGTERM)
+
+    def work() -> None:
+        try:
+            with suppress(Exception):
+                signal.raise_signal(signal.SIGTERM)
+        finally:
+            done.append("tidied")
+
+    with pytest.raises(typer.Exit) as ended, errors_told(), errors_told():
+        work()
+    assert (ended.value.exit_code, done) == (130, ["tidied"])
+    assert capsys.readouterr().err == "dledger: ended by SIGTERM\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_sigterm_is_heard_after_a_loop() -> None:
+    """A command that asks its group, and then works on by itself."""
+
+    async def ask() -> None:
+        pass
+
+    def work() -> None:
+        run(ask())
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL, "it would end the tests"
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(typer.Exit) as ended, errors_told():
+        work()
+    assert ended.value.exit_code == 130
+
+
+def test_sigterm_that_somebody_handles_is_theirs() -> None:
+    """As a watch's, which ends a round with it."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        with errors_told():
+            signal.raise_signal(signal.SIGTERM)
+        assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize(

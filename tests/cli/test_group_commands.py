@@ -143,6 +143,7 @@ def test_status_has_the_designs_keys(group: LocalGroup) -> None:
             "older_copies",
             "log_damages",
             "scrub_ended_ms",
+            "newer_epoch",
         ]
         assert node["alive"]
         assert node["applied_index"] <= node["commit_index"] <= node["last_index"]

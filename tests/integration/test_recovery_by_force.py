@@ -17,6 +17,7 @@ from broker.config import NodeConfig
 from broker.last_resort import check, hear
 from broker.leader.epochs import EpochName
 from broker.leader.groups.pace import Pace
+from broker.local_group.status import ask
 from broker.ports import Rhythm
 from dledger.client import Client, ClientOptions, Message, ProducerOptions, PushOptions
 from dledger.client.connection import PULL, WhenDeposed
@@ -206,6 +207,7 @@ async def test_what_a_caller_says_of_the_epoch_is_judged(tmp_path: Path) -> None
         (node,) = group.nodes.values()
         assert node.leadership.fence.name == own
         assert not node.leadership.fence.is_shut
+        assert (await ask(node.config.listen)).newer_epoch == 0
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await _list_topics(group, "n1", epoch(1, b"r" * 16))
         assert "recovered by force without this node" in error_of(refused.value).message
@@ -213,6 +215,7 @@ async def test_what_a_caller_says_of_the_epoch_is_judged(tmp_path: Path) -> None
         node.leadership.on_applied(node.driver.applied_index)  # as when it is elected again
         assert not node.leadership.serving
         assert not node.leadership.view().is_serving
+        assert (await ask(node.config.listen)).newer_epoch == 1
         with pytest.raises(grpc.aio.AioRpcError):
             await _list_topics(group, "n1", ())
         assert await group.stop("n1") == 0

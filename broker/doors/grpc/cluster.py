@@ -171,6 +171,7 @@ def wire_status(status: NodeStatus) -> cpb.NodeStatus:
         scrub_ended_ms=max(0, status.scrub_ended_ms),
         epoch=_wire_epoch(status.epoch),
         last_term=status.last_term,
+        newer_epoch=status.newer_epoch,
     )
 
 

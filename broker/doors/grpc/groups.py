@@ -170,23 +170,37 @@ async def _listen(requests: Requests, attendance: Attendance) -> None:
             raise malformed_request(request.why)
         match request.WhichOneof("body"):
             case "join":
-                join = request.join
-                if why := TOO_MANY(request):  # of this member: others are on the stream
-                    attendance.refuse(join.slot, why)
-                    continue
-                await attendance.join(
-                    join.slot,
-                    _wish(join),
-                    join.session,
-                    attempt=join.attempt,
-                    takes_retries=not join.no_retries,
-                )
+                await _join(request, attendance)
             case "heartbeat":
                 attendance.heartbeat(request.heartbeat.number)
             case "leave":
                 attendance.leave(request.leave.slot)
             case _:
                 raise BrokerError(ErrorCode.INVALID_ARGUMENT, "give join, heartbeat or leave")
+
+
+async def _join(request: pb.AttendRequest, attendance: Attendance) -> None:
+    """The member joins, or is refused for what it says: others are on the stream.
+
+    Raises:
+        BrokerError: see `Attendance.join`.
+    """
+    join = request.join
+    if why := TOO_MANY(request):
+        attendance.refuse(join.slot, why)
+        return
+    try:
+        wish = _wish(join)
+    except BrokerError as error:  # of a later program, say
+        attendance.refuse(join.slot, error.message)
+        return
+    await attendance.join(
+        join.slot,
+        wish,
+        join.session,
+        attempt=join.attempt,
+        takes_retries=not join.no_retries,
+    )
 
 
 def _hang_up(attendance: Attendance, listening: asyncio.Task[None]) -> None:

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import grpc
 from grpc_health.v1 import health_pb2
 
 from broker.doors.grpc.audit import AuditDoor
-from broker.doors.grpc.bounds import SERVER_GRACE_S, ConnectionBounds, server_options
+from broker.doors.grpc.bounds import (
+    RPCS_BESIDE_PULLS,
+    SERVER_GRACE_S,
+    ConnectionBounds,
+    server_options,
+)
 from broker.doors.grpc.door import Entrance, PeerDoor, Replicate, bind, callers_of
 from broker.doors.grpc.formation import FormationDoor
 from broker.doors.grpc.health import HealthDoor
@@ -25,8 +31,9 @@ from broker.forming.member import Member
 from broker.services.audit import Audit
 from dledger.wire import cluster_pb2
 
-MAX_CALLS: Final = 64
-CONNECTIONS: Final = ConnectionBounds(count=32, idle_ms=10_000)  # whoever forms, and who looks on
+# As many as a member answers beside those that wait: of what is refused none is under way for long.
+MAX_CALLS: Final = RPCS_BESIDE_PULLS
+FEWEST: Final = ConnectionBounds(count=64, idle_ms=60_000)  # that any process can have
 
 
 # Who answers at an address, by the service's name; all others of it are refused.
@@ -47,19 +54,24 @@ class QuietDoor:
         self._servers: list[grpc.aio.Server] = []
         self._health = HealthDoor(())  # not serving, until it is another server's matter
 
-    async def open(self, entrances: Sequence[Entrance]) -> None:
+    async def open(
+        self, entrances: Sequence[Entrance], connections: ConnectionBounds = FEWEST
+    ) -> None:
         """Calls are taken at each of the addresses.
+
+        Args:
+            connections: as a member has: each client has one to every node, asks again and again
+                and never leaves, and whoever administers has to get in beside them.
 
         Raises:
             OSError: one of them can't be had; those before it are open until `close`.
         """
+        share = replace(connections, count=connections.count // len(entrances))
         for entrance in entrances:
-            await self._open(entrance)
+            await self._open(entrance, share)
 
-    async def _open(self, entrance: Entrance) -> None:
-        server = grpc.aio.server(
-            options=server_options(CONNECTIONS), maximum_concurrent_rpcs=MAX_CALLS
-        )
+    async def _open(self, entrance: Entrance, share: ConnectionBounds) -> None:
+        server = grpc.aio.server(options=server_options(share), maximum_concurrent_rpcs=MAX_CALLS)
         handlers = self._handlers(entrance)
         offers = entrance.offers
         if "RaftPeer" not in handlers:

@@ -10,9 +10,42 @@ _SCOPE = ("tests/audit/test_scope.py",)
 _EXPORT = ("tests/audit/test_export.py",)
 _LOG = ("tests/audit/test_log.py",)
 _STARTS = ("tests/audit/test_delivery_starts.py",)
+_ENDED = "tests/cli/test_terminated.py::test_an_audit_that_is_ended_leaves_no_process"
 _RANGES = ("tests/audit/test_ranges.py",)
 
 AUDITS = (
+    Mutant(
+        "processes-of-an-audit-outlive-it",
+        "audit/engines/engine.py",
+        "self.parallelism, mp_context=context, initializer=_end_with_parent\n",
+        "self.parallelism, mp_context=context\n",
+        masked=_READS_ONLY,
+        tests=(f"{_ENDED}[9]",),
+    ),
+    Mutant(
+        "an-interrupted-audit-waits-for-its-tasks",
+        "audit/engines/engine.py",
+        "            self._abandon()\n",
+        "            pass\n",
+        masked=_READS_ONLY,
+        tests=(f"{_ENDED}[15]",),
+    ),
+    Mutant(
+        "sigterm-ends-a-command-where-it-stands",
+        "dledger/terminal/outcome.py",
+        "    signal.signal(signal.SIGTERM, _terminate)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=(f"{_ENDED}[15]",),
+    ),
+    Mutant(
+        "a-command-is-deaf-after-its-loop",
+        "dledger/terminal/outcome.py",
+        "        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # the loop leaves none\n",
+        "",
+        masked=_READS_ONLY,
+        tests=("tests/cli/test_commands.py::test_sigterm_is_heard_after_a_loop",),
+    ),
     Mutant(
         "one-altered-term-is-an-epoch",
         "audit/proof/locate.py",

@@ -58,6 +58,31 @@ DOORS = (
         tests=("tests/integration/test_services.py",),
     ),
     Mutant(
+        "one-members-unknown-start-ends-all",
+        "broker/doors/grpc/groups.py",
+        "    except BrokerError as error:  # of a later program, say\n"
+        "        attendance.refuse(join.slot, error.message)\n",
+        "    except BrokerError:\n        raise\n",
+        masked="no simulated client is of a later program",
+        tests=_SIZES,
+    ),
+    Mutant(
+        "clients-keep-everybody-from-a-quiet-node",
+        "broker/doors/grpc/standby.py",
+        "count=connections.count // len(entrances))",
+        "count=32)",
+        masked=NO_PROCESS,
+        tests=_QUIET,
+    ),
+    Mutant(
+        "few-watches-keep-everybody-from-a-quiet-node",
+        "broker/doors/grpc/standby.py",
+        "maximum_concurrent_rpcs=MAX_CALLS)",
+        "maximum_concurrent_rpcs=64)",
+        masked=NO_PROCESS,
+        tests=_QUIET,
+    ),
+    Mutant(
         "connections-unbounded",
         "broker/doors/grpc/bounds.py",
         '        ("grpc.max_allowed_incoming_connections", bounds.count),\n',

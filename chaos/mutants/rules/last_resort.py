@@ -382,6 +382,22 @@ LAST_RESORT = (
         tests=_NODES,
     ),
     Mutant(
+        "who-is-shut-does-not-say-so",
+        "broker/leader/leadership.py",
+        "newer_epoch=self.fence.told_number if self.fence.is_shut else 0,",
+        "newer_epoch=0,",
+        masked=_OWN,
+        tests=_NODES,
+    ),
+    Mutant(
+        "doctor-waits-for-who-is-shut",
+        "broker/doctor/judging.py",
+        "        if member.newer_epoch:\n",
+        "        if member.newer_epoch < 0:\n",
+        masked=_OWN,
+        tests=("tests/broker/test_doctor.py",),
+    ),
+    Mutant(
         "elected-again-and-serves-on",
         "broker/leader/leadership.py",
         "        if self.serving or self._is_over or not is_ready or self.fence.is_shut:\n",

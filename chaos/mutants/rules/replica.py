@@ -498,6 +498,22 @@ REPLICA = (
         tests=_DOCTOR_ASKS,
     ),
     Mutant(
+        "doctor-forgets-no-contradiction",
+        "broker/doctor/judging.py",
+        "        is_fresh = count != counted.get(member.id, 0)\n",
+        "        is_fresh = count\n",
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR,
+    ),
+    Mutant(
+        "doctor-carries-no-contradictions-over",
+        "broker/doctor/asking.py",
+        "(each.id, each.health.contradictions) for each",
+        "(each.id, 0) for each",
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR_ASKS,
+    ),
+    Mutant(
         "doctor-sees-one-leader-of-two",
         "broker/doctor/judging.py",
         "        if len(leaders) > 1:\n",

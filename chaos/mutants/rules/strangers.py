@@ -181,6 +181,22 @@ STRANGERS = (
         tests=_LOCAL,
     ),
     Mutant(
+        "formed-by-whoever-reaches-the-clients-address",
+        "broker/doors/grpc/offered.py",
+        '_offered(formation_pb2, "Formation", For.ADMINISTRATION),',
+        '_offered(formation_pb2, "Formation", For.CLIENTS | For.ADMINISTRATION),',
+        masked=_NO_SOCKETS,
+        tests=("tests/broker/test_quiet_doors.py",),
+    ),
+    Mutant(
+        "who-only-its-machine-forms-does-not-say-so",
+        "broker/standby.py",
+        "    if config.admin_listen is not None and config.admin_address is None:\n",
+        "    if not config:\n",
+        masked=_NO_SOCKETS,
+        tests=("tests/test_config.py",),
+    ),
+    Mutant(
         "administration-told-on-loopback",
         "broker/config.py",
         "if is_loopback(self.admin_listen) and not is_loopback(known_as):",
