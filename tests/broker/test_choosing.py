@@ -14,7 +14,8 @@ import pytest
 from broker.errors import BrokerError, ErrorCode, out_of_range
 from broker.leader.deliveries import choosing
 from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Wanted
-from broker.leader.deliveries.choosing import MAX_GIVEN, Choice, at_provisional, runs
+from broker.leader.deliveries.choosing import MAX_GIVEN, Choice, at_provisional
+from broker.leader.deliveries.hands import runs
 from broker.reading.queues import Found
 from broker.state.deliveries import Deliveries
 from broker.state.delivering import Planning

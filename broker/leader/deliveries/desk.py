@@ -24,7 +24,8 @@ import structlog
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Superseded, Wanted
-from broker.leader.deliveries.choosing import Choice, Read, at_provisional, runs
+from broker.leader.deliveries.choosing import Choice, Read, at_provisional
+from broker.leader.deliveries.hands import runs
 from broker.leader.units import ProposedUnit, UnitResult
 from broker.reading.held import HeldPulls
 from broker.reading.held_back import HeldBack

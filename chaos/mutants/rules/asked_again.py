@@ -70,6 +70,22 @@ ASKED_AGAIN = (
         tests=_AGAIN,
     ),
     Mutant(
+        "in-order-told-again-as-the-rows-lie",
+        "broker/leader/deliveries/choosing.py",
+        "in in_order(hands) if self.planning.is_fifo else hands:\n",
+        "in hands:\n",
+        masked=_FEW_MENDED,
+        tests=_AGAIN,
+    ),
+    Mutant(
+        "in-order-told-again-with-what-it-was-passed-with",
+        "broker/leader/deliveries/choosing.py",
+        "            self._before = {who: latest(given) for who, given in self._before.items()}\n",
+        "            pass\n",
+        masked="few simulated attempts are passed, ask again, are given others and ask again",
+        tests=_AGAIN,
+    ),
+    Mutant(
         "what-is-left-of-what-an-attempt-was-given-gone-with-its-front",
         "broker/leader/deliveries/choosing.py",
         "                base = at = min(end, max(at + 1, self._gone_before))\n",
