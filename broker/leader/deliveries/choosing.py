@@ -26,6 +26,7 @@ from dledger.records.record import record_starts
 from dledger.wire.commands_pb2 import (
     SETTLING_EXTENDED,
     SETTLING_FINISHED,
+    SETTLING_RETURNED,
     DeliverCommand,
     GivenMessages,
     SettledMessages,
@@ -120,7 +121,10 @@ class Choice:
         draft = self.planning.draft(wish.queue_id)
         if not isinstance(draft, Draft):
             return wish.mask
-        if wish.what == SETTLING_EXTENDED and self._is_anothers(draft, wish.handout):
+        hides = wish.what == SETTLING_EXTENDED or (
+            wish.what == SETTLING_RETURNED and wish.hidden_ms > 0
+        )
+        if hides and self._is_anothers(draft, wish.handout):
             return wish.mask
         told = wish.command()
         if self._take(told) is None:
@@ -399,7 +403,8 @@ class Choice:
     def _is_anothers(self, draft: Draft, handout: int) -> bool:
         """In order: whether that hand's time is over, and somebody else has something of the queue,
         or something lies before it, given back or not: what is left is worked on when that is done,
-        by whoever has it next. Finishing what one has done is heard all the same."""
+        by whoever has it next, and hidden by nobody else. Finishing what one has done is heard all
+        the same, and so is giving back what is due already."""
         if not self.planning.is_fifo:
             return False
         mine = list(draft.of_entry(handout))

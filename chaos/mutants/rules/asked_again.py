@@ -23,6 +23,13 @@ ASKED_AGAIN = (
         tests=("tests/broker/test_choosing.py",),
     ),
     Mutant(
+        "who-is-passed-in-order-hides-what-it-gives-back",
+        "broker/leader/deliveries/choosing.py",
+        "            wish.what == SETTLING_RETURNED and wish.hidden_ms > 0\n",
+        "            False\n",
+        tests=("tests/broker/test_choosing.py",),
+    ),
+    Mutant(
         "who-is-passed-in-order-goes-on",
         "broker/leader/deliveries/choosing.py",
         "        if not self.planning.is_fifo:\n            return False\n        mine",
