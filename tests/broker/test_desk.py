@@ -28,6 +28,7 @@ from broker.services.refused import refused
 from broker.services.soundness import Soundness
 from broker.state.groups import Start
 from broker.state.handouts import SPAN, Handout
+from broker.state.refusals import StartMissing
 from broker.state.topic_permissions import USUAL, Permission
 from broker.state.topics import TopicRef
 from dledger.wire.commands_pb2 import SETTLING_FINISHED
@@ -319,6 +320,62 @@ def test_a_receive_whose_time_ends_while_it_is_looked_after_is_told(
     shop.room.pass_ms(100)
     assert receiving.done()
     assert receiving.result().handed == ()
+
+
+@pytest.mark.parametrize("where", ["looked after", "refused"])
+def test_an_attempt_that_asks_again_while_it_is_looked_after_waits_once(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Whatever its place was looked for, if nothing comes of that: who had it before is gone, and
+    would be given what comes next, for which the attempt then looks no more."""
+    shop = Shop()
+    node = shop.room.leader
+    reached: list[asyncio.Future[None]] = []
+    held, proposing, choosing = node.loop.create_future(), Desk._propose, Choice.give
+
+    async def pause() -> bool:
+        """Whether this is the first time that somebody comes here."""
+        reached.append(node.loop.create_future())
+        if len(reached) == 1:
+            await held
+        return len(reached) == 1
+
+    async def give(choice: Choice, *asked: Any) -> None:
+        await pause()
+        await choosing(choice, *asked)
+
+    async def propose(desk: Desk, choice: Choice) -> Any:
+        if await pause():
+            return SimpleNamespace(refusal=StartMissing(0))
+        return await proposing(desk, choice)
+
+    if where == "refused":
+        shop.send(0, b"a")
+        monkeypatch.setattr(Desk, "_propose", propose)
+    else:
+        monkeypatch.setattr(Choice, "give", give)
+
+    def ask(*, is_again: bool) -> asyncio.Task[Received]:
+        wish = Receive(
+            "g", T, False, bytes(7) + b"\1", is_again, 1, 0, 9_000, 60_000, Start.FIRST, 0
+        )
+        return node.begin(node.replica.services.deliveries.receive(wish, EndlessCall()))
+
+    half_open = ask(is_again=False)
+    shop.room.pass_ms(100)
+    asked = ask(is_again=True)
+    shop.room.pass_ms(100)
+    assert (len(reached), half_open.done()) == (1, False), "something may be on its way"
+    held.set_result(None)
+    shop.room.pass_ms(500)
+    if where != "refused":
+        shop.send(0, b"a")
+        shop.room.pass_ms(500)
+    error = half_open.exception()
+    assert isinstance(error, BrokerError)
+    assert error.code is ErrorCode.BUSY
+    (handed,) = asked.result().handed
+    assert handed.count == 1
 
 
 def test_who_may_not_read_decides_nothing() -> None:

@@ -157,6 +157,22 @@ ASKED_AGAIN = (
         tests=_TOLD,
     ),
     Mutant(
+        "attempt-that-asked-again-while-it-was-looked-after-waits-twice",
+        "broker/leader/deliveries/desk.py",
+        "        self._take_places()\n        if choice.is_empty",
+        "        if choice.is_empty",
+        masked="a half-open call of a simulated receiver ends with its hold",
+        tests=_DESK,
+    ),
+    Mutant(
+        "attempt-whose-command-was-refused-waits-twice",
+        "broker/leader/deliveries/desk.py",
+        "        self._take_places()\n        for settler",
+        "        for settler",
+        masked=_FEW_REFUSED,
+        tests=_DESK,
+    ),
+    Mutant(
         "who-asks-again-for-what-cannot-be-read-holds-up-all",
         "broker/leader/deliveries/desk.py",
         "            if not (is_dry or receiver.looks_back):\n",
