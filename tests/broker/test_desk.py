@@ -21,6 +21,7 @@ from broker.leader.deliveries.desk import (
     Surroundings,
 )
 from broker.leader.groups.pace import USUAL_PACE
+from broker.leader.units import UnitResult
 from broker.reading.held_back import HeldBack
 from broker.reading.queues import Found, QueueReader
 from broker.services.deliveries import Receive, Received
@@ -225,6 +226,36 @@ def test_who_had_a_message_and_asks_again_comes_before_who_is_new() -> None:
     (given,) = shop.room.world.run(shop.room.leader, first())
     shop.room.pass_ms(1_000)
     assert shop.room.world.run(shop.room.leader, again()) == [given]
+
+
+def test_one_command_tells_few_pieces_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many ask again at once, as after a failover: it is applied in one turn, and who isn't
+    reached is told by the next one."""
+    monkeypatch.setattr("broker.leader.deliveries.choosing.MAX_GIVEN", 2)
+    shop, proposing = Shop(), Desk._propose
+    sizes: list[int] = []
+
+    async def bury(place: Place, queue_id: int, hand: Handout, found: Found, times: int) -> None:
+        raise AssertionError("nothing is over")
+
+    async def propose(desk: Desk, choice: Choice) -> UnitResult:
+        sizes.append(len(choice.command.settled))
+        return await proposing(desk, choice)
+
+    new_desk = desks(shop, bury)
+
+    async def all_of_them(*, is_again: bool) -> list[list[Handed] | ErrorCode]:
+        desk = new_desk()
+        wishes = [wanted(number)._replace(hidden_ms=60_000) for number in range(1, 7)]
+        asked = [desk.receive(each._replace(is_again=is_again)) for each in wishes]
+        await desk.work()
+        return [await said(each.done) for each in asked]
+
+    shop.send(0, *(b"%d" % number for number in range(6)))
+    first = shop.room.world.run(shop.room.leader, all_of_them(is_again=False))
+    monkeypatch.setattr(Desk, "_propose", propose)
+    assert shop.room.world.run(shop.room.leader, all_of_them(is_again=True)) == first
+    assert sizes == [2, 2, 2]
 
 
 def test_what_is_over_is_buried_after_the_attempts_that_it_had() -> None:

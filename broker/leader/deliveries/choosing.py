@@ -34,7 +34,7 @@ from dledger.wire.commands_pb2 import (
 
 PROVISIONAL: Final = 1 << 63  # the entry that is being made: later than all there are
 CHOSEN_BYTES: Final = 8 << 20  # for one command; who isn't reached by then is the next one's
-MAX_GIVEN: Final = 256  # pieces that one command gives, likewise: it is applied in one turn
+MAX_GIVEN: Final = 256  # pieces given or told again, likewise: a command is applied in one turn
 MAX_OVER: Final = 16  # handouts whose attempts are over, of one look; the others are the next one's
 MOST_AGAIN: Final = MAX_BYTES + MAX_RECORD_SIZE  # bytes told again: no first answer is longer
 
@@ -96,6 +96,7 @@ class Choice:
     _before: dict[bytes, dict[int, list[int]]] = field(default_factory=dict)  # by attempt, queue
     _kept: dict[int, Handout] = field(default_factory=dict)  # of `_due`: taken out, and not used
     _size: int = 0
+    _again: int = 0  # pieces that were given before, and are told again
     _gone_before: int = 0  # of the queue that was read last, where that is known
     _is_enough: Callable[[], bool] = never_enough
 
@@ -238,6 +239,7 @@ class Choice:
                 )
                 if self.planning.settle(longer) is None:
                     self.command.settled.append(longer)
+                    self._again += 1
                     taken.add(_Part(queue_id, each.attempt, count, records, each.index))
 
     async def _give_due(self, receiver: Receiver, queue_id: int, taken: _Taken) -> None:
@@ -448,7 +450,8 @@ class Choice:
     @property
     def is_full(self) -> bool:
         """Whether enough is chosen for one command."""
-        return self._size >= CHOSEN_BYTES or len(self.command.given) >= MAX_GIVEN
+        pieces = self._again + len(self.command.given)
+        return self._size >= CHOSEN_BYTES or pieces >= MAX_GIVEN
 
     @property
     def is_empty(self) -> bool:

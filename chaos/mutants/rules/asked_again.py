@@ -117,6 +117,14 @@ ASKED_AGAIN = (
         tests=_AGAIN,
     ),
     Mutant(
+        "pieces-told-again-without-a-bound",
+        "broker/leader/deliveries/choosing.py",
+        "        pieces = self._again + len(self.command.given)\n",
+        "        pieces = len(self.command.given)\n",
+        masked="it costs time and no truth",
+        tests=_DESK,
+    ),
+    Mutant(
         "attempt-id-ignored",
         "broker/leader/deliveries/choosing.py",
         "is_all = await self._of_each(queues, self._give_it_again, receiver, taken)\n",
