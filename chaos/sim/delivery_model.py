@@ -8,7 +8,8 @@ again an entry at a time.
     what is finished         is never given again
     it is a dead letter      once nobody has it, after its attempts, with a copy each
     who asks again           is told of all that the attempt has
-    in order                 nobody goes on behind what somebody else has, or what comes first
+    in order                 nobody hides what is behind what another one has, or what comes first,
+                             once another one was given something of the queue
     FIFO                     one attempt of a queue has anything that is hidden
 
 What the machine says after each entry must be that.
@@ -29,9 +30,6 @@ Seat = tuple[str, int, int]  # group, incarnation, queue id
 Hand = tuple[str, int, int, int, int]  # its seat, offset, and the entry that gave it
 
 
-CHOSEN_MS = 250  # at most, before the entry is stamped
-
-
 @dataclass(slots=True)
 class _Spell:
     """How long an attempt had an offset in one hand, in entries."""
@@ -50,6 +48,7 @@ class _Held:
     attempt: int
     spell: _Spell | None = None  # None: nobody's
     who: bytes = b""  # the attempt; empty: nobody's
+    is_passed: bool = False  # since it was hidden another one was given something of a FIFO queue
 
 
 @dataclass(slots=True)
@@ -121,6 +120,9 @@ class DeliveryModel:
         for settled in command.settled:
             seat = group, incarnation, settled.queue_id
             queue = self._queue(command, settled.queue_id, header)
+            if command.fifo and _hides(settled) and _is_passed(queue, settled.handout, header):
+                text = f"{_offsets(settled.base, settled.mask)} of queue {settled.queue_id}"
+                raise Defect("delivery", f"entry {header.index} hides {text}, and was passed")
             self._settle(queue, seat, settled, header, is_fifo=command.fifo)
         for given in command.given:
             seat = group, incarnation, given.queue_id
@@ -182,12 +184,11 @@ class DeliveryModel:
                     self.returned += 1
                     for behind, other in queue.held.items() if is_fifo else ():
                         if behind > offset:
-                            _end(other, header)  # it comes first now
+                            # It comes first, once their time is over: no entry says when.
+                            _end(other, header)
                 case _:
-                    if is_fifo and _is_passed(queue, settled.handout, held.who, header):
-                        text = f"entry {header.index} extends {offset} behind what comes first"
-                        raise Defect("delivery", text)
                     held.until_ms = header.append_time_ms + settled.hidden_ms
+                    held.is_passed = False
                     self.extended += 1
 
     def _give(
@@ -229,10 +230,12 @@ class DeliveryModel:
     def _check_fifo(self, command: pb.DeliverCommand, header: EntryHeader) -> None:
         for given in command.given:
             queue = self._queue(command, given.queue_id, header)
-            mine = {o for o, held in queue.held.items() if held.handout == header.index}
+            index = header.index
+            mine = {o for o, held in queue.held.items() if held.handout == index and held.who}
             others = {o: held for o, held in queue.held.items() if o not in mine}
-            for held in others.values():
+            for held in others.values() if mine else ():
                 _end(held, header)  # what lies behind is whoever's who has it next
+                held.is_passed = True
             is_hidden = any(held.until_ms > header.append_time_ms for held in others.values())
             if mine and (is_hidden or any(offset < max(mine) for offset in others)):
                 raise Defect("delivery", f"entry {header.index} gives {given} out of order")
@@ -273,16 +276,24 @@ class DeliveryModel:
                 )
 
 
-def _is_passed(queue: _Queue, handout: int, who: bytes, header: EntryHeader) -> bool:
-    """Whether, in order, something comes before what that hand has, or somebody else has any."""
+def _hides(settled: pb.SettledMessages) -> bool:
+    """Whether these messages are hidden from then on, by whoever settles them."""
+    is_later = settled.what == pb.SETTLING_RETURNED and settled.hidden_ms > 0
+    return is_later or settled.what == pb.SETTLING_EXTENDED
+
+
+def _is_passed(queue: _Queue, handout: int, header: EntryHeader) -> bool:
+    """Whether, in order, something comes before what that hand has, or somebody else has any, and
+    its time was over when that was looked at: it was when another one was given something. What is
+    hidden now was hidden then."""
     mine = {offset: held for offset, held in queue.held.items() if held.handout == handout}
-    if any(held.until_ms > header.append_time_ms - CHOSEN_MS for held in mine.values()):
-        return False  # its time wasn't over when it was chosen
-    first = min(mine)
-    others = ((offset, held) for offset, held in queue.held.items() if held.who != who)
+    own = {held.who for held in mine.values()}
+    if not mine or not all(held.is_passed for held in mine.values()):
+        return False
     return any(
-        offset < first or (held.who and held.until_ms > header.append_time_ms)
-        for offset, held in others
+        offset < min(mine) or (held.who and held.until_ms > header.append_time_ms)
+        for offset, held in queue.held.items()
+        if held.who not in own
     )
 
 

@@ -5,8 +5,9 @@ and ask again with the same attempt, or never; acknowledge twice, and late; name
 never had. What is known to every one of them is noted (`Shop`), in the one true time: in the end
 every message from the group's start on was finished by somebody who had it; whoever was told that
 it is finished sees it never handed out again; what somebody was told to have, nobody else is told
-as the same hand; an attempt that asks again is told of all that it has; and where each attempt at
-an acknowledgement was told as one that did not happen, none did.
+as the same hand; an attempt that asks again is told of all that it has; in order each queue's
+messages are told so; and where each attempt at an acknowledgement was told as one that did not
+happen, none did.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ ATTEMPTS = 6  # of one receive, and of one acknowledgement
 DOUBTED_SHARE = 0.3  # of the answers to who doubts
 DOUBT_S = (0.0, 0.4)
 ASKED_ELSEWHERE_SHARE = 0.3  # of those
+LATE = (cpb.SETTLING_FINISHED, cpb.SETTLING_RETURNED, cpb.SETTLING_EXTENDED)  # who doubts, of any
 
 HANDED_OUT = 3  # times, then a message is a dead letter
 
@@ -44,13 +46,13 @@ Hand = tuple[Message, int]  # the entry that gave it
 
 class ToldAgain(NamedTuple):
     """What an attempt that asked again was told, while the log went on from one entry to another
-    for all that anybody knew: which hands, as (queue id, offset, entry)."""
+    for all that anybody knew: which hands, as (queue id, offset, entry), as they were told."""
 
     attempt_id: bytes
     incarnation: int
     since: int
     until: int
-    told: frozenset[tuple[int, int, int]]
+    told: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(slots=True)
@@ -137,8 +139,17 @@ class Popper(Client):
             self._note_finished(mine, answer.unsettled)
             for handed in answer.handed:
                 self._take(topic, answer.topic_incarnation, handed, sent_us)
+            told = tuple(
+                (each.queue_id, record.queue_offset, each.handout)
+                for each in answer.handed
+                for record in decode_records(each.records)
+            )
+            if self._shop.is_fifo:
+                check_order(self.name, told)
             if request.again:
-                self._note_again(request.attempt_id, answer, since)
+                until, topic_id = self.shared.group.committed, answer.topic_incarnation
+                again = ToldAgain(request.attempt_id, topic_id, since, until, told)
+                self._shop.again.append(again)
             if request.again or not await self._doubts():
                 return
             request.again = True
@@ -153,16 +164,6 @@ class Popper(Client):
         if self.doubts.random() < ASKED_ELSEWHERE_SHARE:
             self.target = self.doubts.choice(self.shared.group.members)
         return True
-
-    def _note_again(self, attempt_id: bytes, answer: pb.ReceiveResponse, since: int) -> None:
-        told = frozenset(
-            (each.queue_id, record.queue_offset, each.handout)
-            for each in answer.handed
-            for record in decode_records(each.records)
-        )
-        until = self.shared.group.committed
-        again = ToldAgain(attempt_id, answer.topic_incarnation, since, until, told)
-        self._shop.again.append(again)
 
     def _check_refused(self, failure: CallFailed) -> None:
         wrong = (epb.INVALID_ARGUMENT, epb.GROUP_STYLED, epb.GROUP_DIFFERS, epb.INTERNAL)
@@ -210,7 +211,8 @@ class Popper(Client):
             self._riding += mine
         elif what < 0.93:
             await asyncio.sleep(self.chance.uniform(0.1, 4.0))  # longer than it may be
-            await self._settle(topic, mine, cpb.SETTLING_FINISHED)
+            late = cpb.SETTLING_FINISHED if self.doubts is None else self.doubts.choice(LATE)
+            await self._settle(topic, mine, late)
         else:
             forged = [
                 InHand(each.message, each.handout + self.chance.choice((-1, 1, 7)), each.attempt)
@@ -313,6 +315,23 @@ def _settlement(each: InHand, what: cpb.Settling, hidden_ms: int = 0) -> pb.Sett
         what=what,
         hidden_ms=hidden_ms,
     )
+
+
+def check_order(who: str, told: Iterable[tuple[int, int, int]]) -> None:
+    """In order what comes first in a queue is told first.
+
+    Args:
+        told: as (queue id, offset, entry).
+
+    Raises:
+        Defect: it isn't.
+    """
+    last: dict[int, int] = {}
+    for queue_id, offset, _ in told:
+        if offset <= last.get(queue_id, -1):
+            text = f"{who} is told {offset} of queue {queue_id} after {last[queue_id]}"
+            raise Defect("told out of order", text)
+        last[queue_id] = offset
 
 
 def check_shops(

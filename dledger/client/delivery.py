@@ -116,11 +116,13 @@ class Delivery:
             raise expired
 
     async def ack(self) -> None:
-        """It is done, and never handed out again. Acknowledging twice is all right.
+        """It is done, and never handed out again. Acknowledging twice is all right. That is no
+        fence: where its time was over and somebody else has done it since, or it is a dead letter,
+        this returns as well.
 
         Raises:
-            ReceiptExpired: it was handed out again before, or given back: by `retry`, or by
-                closing the consumer. Somebody else does it once more.
+            ReceiptExpired: somebody else has it now, or it was given back: by `retry`, or by
+                closing the consumer. It is done once more.
         """
         if self.settled is Settled.FINISHED:
             return

@@ -111,6 +111,14 @@ def answer(choice: Choice) -> list[tuple[Message, int]]:
     ]
 
 
+def is_in_order(told: Sequence[tuple[Message, int]]) -> bool:
+    """Whether of each queue what comes first is told first."""
+    offsets = {
+        queue_id: [at for (of, at), _ in told if of == queue_id] for queue_id in range(QUEUES)
+    }
+    return all(each == sorted(each) for each in offsets.values())
+
+
 def settled_of(shop: Sized, chance: Random) -> list[Settlement]:
     """Some of what anybody has, message by message."""
     return [
@@ -151,6 +159,11 @@ async def one_life(chance: Random) -> str:
     if chance.random() < 0.4:
         every = chance.choice((2, 10))
         shop.unreadable = {each for each in shop.sizes if not chance.randrange(every)}
+    if (
+        shop.held(MINE) and chance.random() < 0.4
+    ):  # a part of it is hidden anew, and told by no answer
+        await shop.ask(asking(MINE, *bounds, is_again=True), chance.randrange(QUEUES))
+        shop.unreadable = set()
     held = shop.held(MINE)
     again = asking(MINE, *bounds, is_again=True)
     choice = await shop.ask(again, chance.randrange(QUEUES))
@@ -166,6 +179,7 @@ async def one_life(chance: Random) -> str:
     assert not again.lacks
     assert sorted(message for message, _ in told) == sorted(held), "each once"
     assert all(hands[message] == hand for message, hand in told)
+    assert not shop.is_fifo or is_in_order(told)
     assert {shop.held(MINE)[each] for each in held} == {shop.owners.now_ms + HIDDEN_MS}
     return "the same"
 
@@ -178,6 +192,55 @@ def test_who_asks_again_is_told_of_all_that_he_holds_or_that_it_is_not_known() -
         told = [await one_life(Random(seed)) for seed in range(4 * LIVES)]
         for each in ("in doubt", "others", "the same"):
             assert told.count(each) >= LIVES // 4, each
+
+    asyncio.run(scenario())
+
+
+def test_in_order_a_lot_of_many_rows_is_told_in_order() -> None:
+    """Also after a call that had a part of it hidden anew: the rows lie otherwise by then."""
+
+    async def scenario() -> None:
+        shop = Sized(is_fifo=True, max_attempts=0, end=100)
+        await shop.ask(asking(MINE, 100, 1 << 20))
+        shop.unreadable = {(0, 70)}
+        again = asking(MINE, 100, 1 << 20, is_again=True)
+        await shop.ask(again)
+        assert again.lacks
+        assert [each.base for _, each in shop.in_hand()] == [64, 0]
+        shop.unreadable = set()
+        choice = await shop.ask(asking(MINE, 100, 1 << 20, is_again=True))
+        assert [offset for (_, offset), _ in answer(choice)] == [*range(100)]
+
+    asyncio.run(scenario())
+
+
+def test_in_order_who_was_given_others_is_told_of_those_alone() -> None:
+    """It was passed with its first lot, of which some lies there under its name: that is more than
+    it asked for, and due for whoever comes next."""
+
+    async def scenario() -> None:
+        shop = Sized(is_fifo=True, max_attempts=0)
+        await shop.ask(asking(MINE, 4, 1 << 20), 1)
+        shop.owners.now_ms += HIDDEN_MS + 1
+        for attempt, count, queue_id in ((b"another1", 2, 1), (b"another2", 3, 0)):
+            await shop.ask(asking(attempt, count, 1 << 20), queue_id)
+        again = asking(MINE, 4, 1 << 20, is_again=True)
+        choice = shop.choice()
+        await choice.look_back([again])
+        await choice.give_the_same(again, range(QUEUES))
+        assert not again.looks_back, "both queues are others'"
+        done = [
+            Settlement(queue_id, each.index, each.base, each.mask, SETTLING_FINISHED, 0)
+            for queue_id, each in shop.in_hand()
+            if each.attempt_id == b"another1"
+        ]
+        shop.owners.now_ms += HIDDEN_MS + 1
+        given = answer(await shop.ask(again, 0, done))
+        assert [message for message, _ in given] == [(0, 0), (0, 1), (0, 2), (1, 2)]
+        assert (1, 3) in shop.held(MINE)
+        index = max(each.index for _, each in shop.in_hand())
+        told = answer(await shop.ask(asking(MINE, 4, 1 << 20, is_again=True)))
+        assert told == [(message, index) for message, _ in given]
 
     asyncio.run(scenario())
 

@@ -14,7 +14,8 @@ import pytest
 from broker.errors import BrokerError, ErrorCode, out_of_range
 from broker.leader.deliveries import choosing
 from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Wanted
-from broker.leader.deliveries.choosing import MAX_GIVEN, Choice, at_provisional, runs
+from broker.leader.deliveries.choosing import MAX_GIVEN, Choice, at_provisional
+from broker.leader.deliveries.hands import runs
 from broker.reading.queues import Found
 from broker.state.deliveries import Deliveries
 from broker.state.delivering import Planning
@@ -234,15 +235,15 @@ def test_in_order_nobody_passes_what_is_over_though_a_look_takes_few_of_them(
     asyncio.run(scenario())
 
 
-def extended(queue_id: int, handout: Handout, offset: int) -> Settlement:
-    return settlement(queue_id, handout, offset, SETTLING_EXTENDED, 5_000)
+HIDING = {"wants more time": SETTLING_EXTENDED, "gives it back for later": SETTLING_RETURNED}
 
 
-@pytest.mark.parametrize("way", ["asks again", "wants more time"])
+@pytest.mark.parametrize("way", ["asks again", *HIDING])
 def test_in_order_nobody_goes_on_behind_what_somebody_else_has(way: str) -> None:
     """One was too slow with four messages, and the first two are another one's by now: what is
-    behind them waits, and isn't worked on beside them, also when these are due again, or were given
-    back. That it was finished is heard."""
+    behind them waits, and is neither worked on beside them nor hidden from who has it next, also
+    when these are due again, or were given back. That it was finished is heard, and that it was
+    given back at once."""
 
     async def scenario() -> None:
         shop = Shop(is_fifo=True, max_attempts=0)
@@ -260,14 +261,16 @@ def test_in_order_nobody_goes_on_behind_what_somebody_else_has(way: str) -> None
                 assert queue_id not in {each.queue_id for each in choice.command.settled}
             else:
                 choice = shop.choice()
-                settler = Settler((extended(queue_id, slow, 2),), asyncio.Future())
+                wish = settlement(queue_id, slow, 2, HIDING[way], 5_000)
+                settler = Settler((wish,), asyncio.Future())
                 await choice.settle(settler)
                 assert [each.mask for each in settler.superseded] == [1]
                 assert choice.is_empty
             shop.owners.now_ms = max(each.hidden_until_ms for _, each in shop.in_hand())
         finished = settlement(queue_id, slow, 3, SETTLING_FINISHED, 0)
-        choice = await shop.serve([], [finished])
-        assert len(choice.command.settled) == 1
+        returned = settlement(queue_id, slow, 2, SETTLING_RETURNED, 0)
+        choice = await shop.serve([], [finished, returned])
+        assert len(choice.command.settled) == 2
 
     asyncio.run(scenario())
 

@@ -21,6 +21,7 @@ from broker.leader.deliveries.desk import (
     Surroundings,
 )
 from broker.leader.groups.pace import USUAL_PACE
+from broker.leader.units import UnitResult
 from broker.reading.held_back import HeldBack
 from broker.reading.queues import Found, QueueReader
 from broker.services.deliveries import Receive, Received
@@ -28,6 +29,7 @@ from broker.services.refused import refused
 from broker.services.soundness import Soundness
 from broker.state.groups import Start
 from broker.state.handouts import SPAN, Handout
+from broker.state.refusals import StartMissing
 from broker.state.topic_permissions import USUAL, Permission
 from broker.state.topics import TopicRef
 from dledger.wire.commands_pb2 import SETTLING_FINISHED
@@ -226,6 +228,36 @@ def test_who_had_a_message_and_asks_again_comes_before_who_is_new() -> None:
     assert shop.room.world.run(shop.room.leader, again()) == [given]
 
 
+def test_one_command_tells_few_pieces_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many ask again at once, as after a failover: it is applied in one turn, and who isn't
+    reached is told by the next one."""
+    monkeypatch.setattr("broker.leader.deliveries.choosing.MAX_GIVEN", 2)
+    shop, proposing = Shop(), Desk._propose
+    sizes: list[int] = []
+
+    async def bury(place: Place, queue_id: int, hand: Handout, found: Found, times: int) -> None:
+        raise AssertionError("nothing is over")
+
+    async def propose(desk: Desk, choice: Choice) -> UnitResult:
+        sizes.append(len(choice.command.settled))
+        return await proposing(desk, choice)
+
+    new_desk = desks(shop, bury)
+
+    async def all_of_them(*, is_again: bool) -> list[list[Handed] | ErrorCode]:
+        desk = new_desk()
+        wishes = [wanted(number)._replace(hidden_ms=60_000) for number in range(1, 7)]
+        asked = [desk.receive(each._replace(is_again=is_again)) for each in wishes]
+        await desk.work()
+        return [await said(each.done) for each in asked]
+
+    shop.send(0, *(b"%d" % number for number in range(6)))
+    first = shop.room.world.run(shop.room.leader, all_of_them(is_again=False))
+    monkeypatch.setattr(Desk, "_propose", propose)
+    assert shop.room.world.run(shop.room.leader, all_of_them(is_again=True)) == first
+    assert sizes == [2, 2, 2]
+
+
 def test_what_is_over_is_buried_after_the_attempts_that_it_had() -> None:
     """Whoever asks meanwhile may wish for more of them: the others then would be refused."""
     shop = Shop()
@@ -319,6 +351,62 @@ def test_a_receive_whose_time_ends_while_it_is_looked_after_is_told(
     shop.room.pass_ms(100)
     assert receiving.done()
     assert receiving.result().handed == ()
+
+
+@pytest.mark.parametrize("where", ["looked after", "refused"])
+def test_an_attempt_that_asks_again_while_it_is_looked_after_waits_once(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Whatever its place was looked for, if nothing comes of that: who had it before is gone, and
+    would be given what comes next, for which the attempt then looks no more."""
+    shop = Shop()
+    node = shop.room.leader
+    reached: list[asyncio.Future[None]] = []
+    held, proposing, choosing = node.loop.create_future(), Desk._propose, Choice.give
+
+    async def pause() -> bool:
+        """Whether this is the first time that somebody comes here."""
+        reached.append(node.loop.create_future())
+        if len(reached) == 1:
+            await held
+        return len(reached) == 1
+
+    async def give(choice: Choice, *asked: Any) -> None:
+        await pause()
+        await choosing(choice, *asked)
+
+    async def propose(desk: Desk, choice: Choice) -> Any:
+        if await pause():
+            return SimpleNamespace(refusal=StartMissing(0))
+        return await proposing(desk, choice)
+
+    if where == "refused":
+        shop.send(0, b"a")
+        monkeypatch.setattr(Desk, "_propose", propose)
+    else:
+        monkeypatch.setattr(Choice, "give", give)
+
+    def ask(*, is_again: bool) -> asyncio.Task[Received]:
+        wish = Receive(
+            "g", T, False, bytes(7) + b"\1", is_again, 1, 0, 9_000, 60_000, Start.FIRST, 0
+        )
+        return node.begin(node.replica.services.deliveries.receive(wish, EndlessCall()))
+
+    half_open = ask(is_again=False)
+    shop.room.pass_ms(100)
+    asked = ask(is_again=True)
+    shop.room.pass_ms(100)
+    assert (len(reached), half_open.done()) == (1, False), "something may be on its way"
+    held.set_result(None)
+    shop.room.pass_ms(500)
+    if where != "refused":
+        shop.send(0, b"a")
+        shop.room.pass_ms(500)
+    error = half_open.exception()
+    assert isinstance(error, BrokerError)
+    assert error.code is ErrorCode.BUSY
+    (handed,) = asked.result().handed
+    assert handed.count == 1
 
 
 def test_who_may_not_read_decides_nothing() -> None:

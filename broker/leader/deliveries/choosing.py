@@ -14,7 +14,7 @@ from typing import Final
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Handed, Receiver, Settlement, Settler, Superseded
-from broker.leader.deliveries.hands import Hands, given_before
+from broker.leader.deliveries.hands import Hands, given_before, in_order, latest, onward, runs
 from broker.reading.proof import MAX_RECORD_SIZE
 from broker.reading.queues import MAX_BYTES, Found
 from broker.state.delivering import Moment, Planning
@@ -26,6 +26,7 @@ from dledger.records.record import record_starts
 from dledger.wire.commands_pb2 import (
     SETTLING_EXTENDED,
     SETTLING_FINISHED,
+    SETTLING_RETURNED,
     DeliverCommand,
     GivenMessages,
     SettledMessages,
@@ -33,7 +34,7 @@ from dledger.wire.commands_pb2 import (
 
 PROVISIONAL: Final = 1 << 63  # the entry that is being made: later than all there are
 CHOSEN_BYTES: Final = 8 << 20  # for one command; who isn't reached by then is the next one's
-MAX_GIVEN: Final = 256  # pieces that one command gives, likewise: it is applied in one turn
+MAX_GIVEN: Final = 256  # pieces given or told again, likewise: a command is applied in one turn
 MAX_OVER: Final = 16  # handouts whose attempts are over, of one look; the others are the next one's
 MOST_AGAIN: Final = MAX_BYTES + MAX_RECORD_SIZE  # bytes told again: no first answer is longer
 
@@ -95,6 +96,7 @@ class Choice:
     _before: dict[bytes, dict[int, list[int]]] = field(default_factory=dict)  # by attempt, queue
     _kept: dict[int, Handout] = field(default_factory=dict)  # of `_due`: taken out, and not used
     _size: int = 0
+    _again: int = 0  # pieces that were given before, and are told again
     _gone_before: int = 0  # of the queue that was read last, where that is known
     _is_enough: Callable[[], bool] = never_enough
 
@@ -120,7 +122,10 @@ class Choice:
         draft = self.planning.draft(wish.queue_id)
         if not isinstance(draft, Draft):
             return wish.mask
-        if wish.what == SETTLING_EXTENDED and self._is_anothers(draft, wish.handout):
+        hides = wish.what == SETTLING_EXTENDED or (
+            wish.what == SETTLING_RETURNED and wish.hidden_ms > 0
+        )
+        if hides and self._is_anothers(draft, wish.handout):
             return wish.mask
         told = wish.command()
         if self._take(told) is None:
@@ -201,21 +206,25 @@ class Choice:
         drafts = {at: each for at, each in enumerate(found) if isinstance(each, Draft)}
         attempts = {each.wanted.attempt_id for each in again}
         self._before = await given_before(drafts, attempts, self.turns)
+        if self.planning.is_fifo:  # who was given others had lost all that it had before
+            self._before = {who: latest(given) for who, given in self._before.items()}
         for each in again:
             each.looks_back = each.wanted.attempt_id in self._before
 
     async def _give_it_again(self, receiver: Receiver, queue_id: int, taken: _Taken) -> None:
-        """All that the attempt was given before and hasn't finished, hidden anew. It was within the
-        receiver's bounds once, and a part of it would pass for the whole: they don't count here."""
+        """All that the attempt was given before and hasn't finished, hidden anew, and in order told
+        so, wherever the rows lie by now. It was within the receiver's bounds once, and a part of it
+        would pass for the whole: they don't count here."""
         wanted = receiver.wanted
         entries = self._before.get(wanted.attempt_id, {}).get(queue_id, ())
         if not entries:
             return
         draft = self._draft(queue_id)
         mine = [index for index in entries if not self._is_anothers(draft, index)]
-        hands = [each for index in mine for each in draft.of_entry(index)]
-        for each in hands:
-            for first, count in runs(each) if each.attempt_id == wanted.attempt_id else ():
+        rows = [each for index in mine for each in draft.of_entry(index)]
+        hands = [each for each in rows if each.attempt_id == wanted.attempt_id]
+        for each in in_order(hands) if self.planning.is_fifo else hands:
+            for first, count in runs(each):
                 base, records = await self._whole(queue_id, first, first + count, taken.size)
                 count += first - base
                 if not count:
@@ -230,6 +239,7 @@ class Choice:
                 )
                 if self.planning.settle(longer) is None:
                     self.command.settled.append(longer)
+                    self._again += 1
                     taken.add(_Part(queue_id, each.attempt, count, records, each.index))
 
     async def _give_due(self, receiver: Receiver, queue_id: int, taken: _Taken) -> None:
@@ -261,20 +271,20 @@ class Choice:
         for base, length in runs(handout):
             count = min(length, self._left(receiver, taken))
             if count <= 0 or self.is_full:
-                return _from(handout, base)
+                return onward(handout, base)
             found = await self._found(queue_id, base, count, _room(receiver, taken))
             if found is None:
                 gone = min(length, max(1, self._gone_before - base))
                 self._finish_what_is_gone(queue_id, handout, base, gone)
                 if gone < length:
-                    return _from(handout, base + gone)
+                    return onward(handout, base + gone)
                 continue
             wish = self._wish(receiver, queue_id, handout.index, base, found.count)
             if self.planning.give(wish) is None:
                 self.command.given.append(wish)
                 taken.add(_Part(queue_id, handout.attempt + 1, found.count, [found.records]))
             if found.count < length:
-                return _from(handout, base + found.count)
+                return onward(handout, base + found.count)
         return None
 
     def _finish_what_is_gone(self, queue_id: int, handout: Handout, base: int, length: int) -> None:
@@ -389,13 +399,14 @@ class Choice:
         found = self._due.get(queue_id)
         if found is None:
             due = (each for each in draft.due(self.now_ms) if each.index < PROVISIONAL)
-            found = self._due[queue_id] = iter(_in_order(due) if self.planning.is_fifo else due)
+            found = self._due[queue_id] = iter(in_order(due) if self.planning.is_fifo else due)
         return found
 
     def _is_anothers(self, draft: Draft, handout: int) -> bool:
         """In order: whether that hand's time is over, and somebody else has something of the queue,
         or something lies before it, given back or not: what is left is worked on when that is done,
-        by whoever has it next. Finishing what one has done is heard all the same."""
+        by whoever has it next, and hidden by nobody else. Finishing what one has done is heard all
+        the same, and so is giving back what is due already."""
         if not self.planning.is_fifo:
             return False
         mine = list(draft.of_entry(handout))
@@ -439,7 +450,8 @@ class Choice:
     @property
     def is_full(self) -> bool:
         """Whether enough is chosen for one command."""
-        return self._size >= CHOSEN_BYTES or len(self.command.given) >= MAX_GIVEN
+        pieces = self._again + len(self.command.given)
+        return self._size >= CHOSEN_BYTES or pieces >= MAX_GIVEN
 
     @property
     def is_empty(self) -> bool:
@@ -468,33 +480,6 @@ def at_provisional(now_ms: int, level: int) -> Moment:
     return Moment(PROVISIONAL, now_ms, 0, level)
 
 
-def runs(handout: Handout) -> list[tuple[int, int]]:
-    """The unfinished offsets, as (first, count) of those that follow each other."""
-    found: list[tuple[int, int]] = []
-    for offset in handout.offsets():
-        if found and sum(found[-1]) == offset:
-            found[-1] = found[-1][0], found[-1][1] + 1
-        else:
-            found.append((offset, 1))
-    return found
-
-
 def _room(receiver: Receiver, taken: _Taken) -> int:
     """How many bytes the receiver takes yet; a message at least."""
     return max(1, receiver.wanted.max_bytes - taken.size)
-
-
-def _from(handout: Handout, offset: int) -> Handout:
-    """That of the handout which lies from the offset on."""
-    by = offset - handout.base
-    return handout._replace(mask=handout.mask >> by << by)
-
-
-def _in_order(handouts: Iterable[Handout]) -> list[Handout]:
-    """Each run of them by itself, the lowest first: they may lie between each other."""
-    parts = [
-        each._replace(base=base, mask=(1 << count) - 1)
-        for each in handouts
-        for base, count in runs(each)
-    ]
-    return sorted(parts, key=lambda each: each.base)

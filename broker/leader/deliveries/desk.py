@@ -24,7 +24,8 @@ import structlog
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Superseded, Wanted
-from broker.leader.deliveries.choosing import Choice, Read, at_provisional, runs
+from broker.leader.deliveries.choosing import Choice, Read, at_provisional
+from broker.leader.deliveries.hands import runs
 from broker.leader.units import ProposedUnit, UnitResult
 from broker.reading.held import HeldPulls
 from broker.reading.held_back import HeldBack
@@ -143,6 +144,9 @@ class Desk:
         self._used_at_s = 0.0  # nor is the log told that somebody waits
         self.starts: Starts | None = None  # of who asked last: a group starts once
         self._receivers: dict[Receiver, None] = {}
+        self._doubled: list[
+            Receiver
+        ] = []  # of those, who came while their attempt was looked after
         self._settlers: list[Settler] = []
         self._taken: list[Settler] = []  # whose settlements are on their way
         self._turn = 0  # of the queues: which comes first
@@ -154,17 +158,34 @@ class Desk:
 
     def receive(self, wanted: Wanted) -> Receiver:
         """Takes a wish; the same attempt, asked again, takes its own place."""
-        for other in [each for each in self._receivers if not each.is_under_way]:
-            if other.wanted.attempt_id == wanted.attempt_id:
-                self.withdraw(other)
-                other.fail(BrokerError(ErrorCode.BUSY, "this attempt has asked again"))
         loop = asyncio.get_running_loop()
         receiver = Receiver(
             *(wanted, loop.create_future(), loop.create_future()), looks_back=wanted.is_again
         )
         self._receivers[receiver] = None
+        if not self._has_its_place(receiver):
+            self._doubled.append(receiver)
         self._ring()
         return receiver
+
+    def _has_its_place(self, receiver: Receiver) -> bool:
+        """Whether its attempt waits nowhere else any more: nobody listens there. Where messages may
+        be on their way it still does."""
+        attempt_id, is_alone = receiver.wanted.attempt_id, True
+        for other in [each for each in self._receivers if each.wanted.attempt_id == attempt_id]:
+            if other is receiver:
+                continue
+            if self.withdraw(other):
+                other.fail(BrokerError(ErrorCode.BUSY, "this attempt has asked again"))
+            else:
+                is_alone = False
+        return is_alone
+
+    def _take_places(self) -> None:
+        """Who has asked again while its attempt was looked after waits alone, if nothing came of
+        that. Else the attempt would have what comes next by who is gone, and never look for it."""
+        waiting = [each for each in self._doubled if each in self._receivers]
+        self._doubled = [each for each in waiting if not self._has_its_place(each)]
 
     def withdraw(self, receiver: Receiver) -> bool:
         """The receiver waits no more; false: messages are on their way to it."""
@@ -319,6 +340,7 @@ class Desk:
             settler.superseded.clear()
             await choice.settle(settler)
         await self._give(choice)
+        self._take_places()
         if choice.is_empty and choice.failure is not None and not choice.over:
             for settler in settlers:  # nothing of that is left to be done
                 _finish(settler)
@@ -427,6 +449,7 @@ class Desk:
     def _take_back(self, settlers: Sequence[Settler]) -> None:
         for receiver in self._receivers:
             receiver.is_under_way = False
+        self._take_places()
         for settler in settlers:
             settler.superseded.clear()
 
@@ -438,6 +461,7 @@ class Desk:
         for receiver in self._receivers:
             receiver.fail(error)
         self._receivers.clear()
+        self._doubled.clear()
 
     async def _wait(self, looked: int) -> None:
         """Until somebody asks, messages come that weren't there at that moment, something is due,

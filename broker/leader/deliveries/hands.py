@@ -1,5 +1,5 @@
 """In whose hand each message of a queue is, while one command settles many of them, and what some
-attempts were given before.
+attempts were given before; and parts of what is in a hand.
 
 Handouts lie in the order of their entries, so who has an offset is found by looking at all of them:
 thousands, and once for each settlement that isn't so any more. This looks at all of them once, in
@@ -90,6 +90,39 @@ async def given_before(
                 await turns.pause()
                 is_enough = turns.share()
     return found
+
+
+def runs(handout: Handout) -> list[tuple[int, int]]:
+    """The unfinished offsets, as (first, count) of those that follow each other."""
+    found: list[tuple[int, int]] = []
+    for offset in handout.offsets():
+        if found and sum(found[-1]) == offset:
+            found[-1] = found[-1][0], found[-1][1] + 1
+        else:
+            found.append((offset, 1))
+    return found
+
+
+def onward(handout: Handout, offset: int) -> Handout:
+    """That of the handout which lies from the offset on."""
+    by = offset - handout.base
+    return handout._replace(mask=handout.mask >> by << by)
+
+
+def in_order(handouts: Iterable[Handout]) -> list[Handout]:
+    """Each run of them by itself, the lowest first: they may lie between each other."""
+    parts = [
+        each._replace(base=base, mask=(1 << count) - 1)
+        for each in handouts
+        for base, count in runs(each)
+    ]
+    return sorted(parts, key=lambda each: each.base)
+
+
+def latest(given: Mapping[int, list[int]]) -> dict[int, list[int]]:
+    """Of entries that gave an attempt something, by queue, the last one."""
+    last = max(each for entries in given.values() for each in entries)
+    return {queue_id: [last] for queue_id, entries in given.items() if last in entries}
 
 
 def _spans(base: int) -> range:

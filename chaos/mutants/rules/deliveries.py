@@ -445,7 +445,7 @@ DELIVERIES = (
     Mutant(
         "command-gives-as-much-as-is-asked",
         "broker/leader/deliveries/choosing.py",
-        " or len(self.command.given) >= MAX_GIVEN\n",
+        " or pieces >= MAX_GIVEN\n",
         "\n",
         masked="it costs time and no truth",
         tests=_CHOICE,
