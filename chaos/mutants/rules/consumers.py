@@ -14,6 +14,7 @@ _BROADCAST = ("tests/client/members/test_broadcast.py",)
 _LEAVING = ("tests/client/members/test_leaving.py",)
 _REVOKING = ("tests/client/members/test_revoking.py",)
 _FAILED = ("tests/client/members/test_failed_members.py",)
+_STRAGGLERS = ("tests/client/members/test_stragglers.py",)
 _SPELLS = ("tests/client/members/test_spells.py",)
 _SIGNALS = ("tests/client/members/test_signals.py",)
 _MEMBER = "dledger/client/members/member.py"
@@ -276,6 +277,27 @@ CONSUMERS = (
         "and (not (queue.running or queue.returning) or now >= queue.asked_until)",
         "and not queue.running",
         _PUSH,
+    ),
+    _mutant(
+        "member-hands-out-what-it-is-still-at-work-on",
+        _MEMBER,
+        "            late=self._stragglers.of(place),\n",
+        "",
+        (*_MACHINE, *_STRAGGLERS),
+    ),
+    _mutant(
+        "in-order-a-queue-goes-on-beside-its-former-handler",
+        _QUEUE,
+        "        if self._late and (self._in_order or self.careful_until):\n",
+        "        if self._late and self.careful_until:\n",
+        (*_MACHINE, *_STRAGGLERS),
+    ),
+    _mutant(
+        "what-a-former-handler-was-at-waits-for-ever",
+        _QUEUE,
+        "            self._ready.appendleft(work)\n\n    def _next",
+        "            pass\n\n    def _next",
+        (*_MACHINE, *_STRAGGLERS),
     ),
     _mutant(
         "queue-fills-without-a-bound",
