@@ -164,7 +164,8 @@ class ConsumerOptions:
         pull_bytes: the most that one Pull asks for; lowered so that all queues together keep
             to `prefetch_bytes`, though not below 16 KiB.
         hold_ms: how long the leader holds a Pull for which there is nothing, up to 20,000.
-        deadline_s: a queue that can't be read for this long ends the iteration with an error.
+        deadline_s: a queue that can't be read for this long ends the iteration with an error. A
+            member waits for a topic that isn't to be read now.
         when_gone: what happens when the next message has gone. What is passed over by that is in
             `skipped`, and covered by commits like what was read.
         around: makes a context manager for each message that a loop is given, entered before and

@@ -300,6 +300,20 @@ CONSUMERS = (
         (*_MACHINE, *_STRAGGLERS),
     ),
     _mutant(
+        "loop-waits-for-ever-for-a-queue-that-cannot-be-read",
+        "dledger/client/members/reading.py",
+        "            if (error := membership.pulling.unreadable(deadline_s)) is not None:\n",
+        "            if (error := membership.pulling.unreadable(float('inf'))) is not None:\n",
+        _READING,
+    ),
+    _mutant(
+        "topic-that-is-not-to-be-read-ends-a-member-s-loop",
+        "dledger/client/members/pulling.py",
+        "            self._unread.pop(queue.place, None)\n            if queue.place.topic",
+        "            self._note_unread(queue, error)\n            if queue.place.topic",
+        _READING,
+    ),
+    _mutant(
         "queue-fills-without-a-bound",
         _QUEUE,
         "        return max(min(self.bounds.messages - self.waiting_messages, span), 0)\n",
