@@ -314,6 +314,13 @@ CONSUMERS = (
         _READING,
     ),
     _mutant(
+        "rejection-in-a-broadcast-group-is-tried-again",
+        _MEMBERSHIP,
+        "        if self.member.rules.broadcast and is_rejection(error):\n",
+        "        if False:\n",
+        _BROADCAST,
+    ),
+    _mutant(
         "queue-fills-without-a-bound",
         _QUEUE,
         "        return max(min(self.bounds.messages - self.waiting_messages, span), 0)\n",

@@ -378,6 +378,9 @@ class Membership:
     def fail(self, work: Work, error: BaseException) -> None:
         """Its handler has raised."""
         self.counts.failed += 1
+        if self.member.rules.broadcast and is_rejection(error):
+            self._pass_over(work, error)
+            return
         now = clock()
         returned = self.member.send_back(work, is_rejected=is_rejection(error))
         if returned is not None:
@@ -397,6 +400,19 @@ class Membership:
                 exc_info=error,
             )
         self._wants_commit.set()  # to wake in time
+        self._after(work.queue)
+
+    def _pass_over(self, work: Work, error: BaseException) -> None:
+        """It is rejected in a group that has no dead letters: tried again it would be rejected
+        again, and in the end stop its queue."""
+        message = work.message
+        _log.error(
+            "group %s: %s/%d offset %d was rejected, and counts as finished: a broadcast group has "
+            "no dead letters",
+            *(self.identity.group, message.topic, message.queue_id, message.queue_offset),
+            exc_info=error,
+        )
+        self.member.succeed(work)
         self._after(work.queue)
 
     def _on_settled(self, queue: ProcessQueue) -> None:

@@ -120,7 +120,7 @@ class PushConsumer:
     ) -> Callable[[Handler], Handler]:
         """Decorates the handler of a topic: `async def`, or a plain function, which runs on a
         thread. It is given one message at a time; returning means done, raising that it is to be
-        tried again, raising `Reject` that it is a dead letter.
+        tried again, raising `Reject` that it is a dead letter (in a broadcast group: finished).
 
         Args:
             tags: only messages with one of these; None: all. The brokers choose them. All members
