@@ -396,6 +396,15 @@ CONSUMERS = (
         _LEAVING,
     ),
     _mutant(
+        "only-member-that-is-cancelled-goes-without-a-word",
+        _MEMBERSHIP,
+        "            if self.member.standing is not Standing.OVER:\n"
+        "                await self._attendance.leave(self._slot, goodbye_s)\n",
+        "            if goodbye_s > 1:\n"
+        "                await self._attendance.leave(self._slot, goodbye_s)\n",
+        (_LEAVING[0] + "::test_only_member_that_is_cancelled_says_goodbye",),
+    ),
+    _mutant(
         "goodbye-that-is-cancelled-is-never-said",
         _ATTENDANCE,
         "            if self._leaving.pop(slot, None) is not None:\n"
