@@ -401,7 +401,9 @@ class Client:
         incarnation: int = 0,
         deadline_s: float | None = None,
     ) -> dict[int, int]:
-        """The consumer group's offsets as they stand afterwards, by queue.
+        """The consumer group's offsets as they stand afterwards, by queue. What members of the
+        group had finished above is forgotten, also where its offset stays what it was: it comes
+        again, should the group have members again.
 
         Args:
             offsets: by queue id, the next offset to consume.

@@ -21,6 +21,9 @@ from dledger.client.results import Message
 from dledger.wire import commands_pb2 as kpb
 
 RENEWED_S: Final = 3_600.0  # for so long a message is kept hidden while it is worked on
+FRESH_SHARE: Final = 2 / 3  # of `invisible_s`: with more left it isn't extended
+LATE_SHARE: Final = 1 / 3  # with less left work doesn't begin before it is extended
+REST_SHARE: Final = 1 / 10  # until it is extended anew, where that has failed
 MAX_HIDDEN_S: Final = 12 * 3_600.0
 _log = logging.getLogger("dledger.client")
 
@@ -56,7 +59,8 @@ class Settles(Protocol):
 
 class Delivery:
     """A message, and what becomes of it. `async with delivery as message`: hidden while inside;
-    leaving acknowledges, an exception gives it back.
+    leaving acknowledges, an exception gives it back. Who enters late, with less than a third of
+    `invisible_s` left, is first given more: by then others may have it (`ReceiptExpired`).
 
     Attributes:
         message: as it was sent.
@@ -65,6 +69,7 @@ class Delivery:
 
     __slots__ = (
         "_consumer",
+        "_extended",
         "_is_left",
         "_renewing",
         "attempt",
@@ -82,6 +87,7 @@ class Delivery:
         self.hidden_until_s = clock() + consumer.invisible_s
         self._consumer = consumer
         self._renewing: asyncio.Task[None] | None = None
+        self._extended = asyncio.Event()  # looked at by the renewal, which sleeps until it is due
         self._is_left = False  # by who was in it; closing settles what is in hand, too
         self.settled: Settled | None = None
 
@@ -146,7 +152,7 @@ class Delivery:
         self.on_settled(how)
 
     async def extend(self, seconds: float) -> None:
-        """It stays hidden for so long, from now on.
+        """It stays hidden for so long, from now on; within `async with` for longer, if need be.
 
         Raises:
             ReceiptExpired: as `ack`.
@@ -155,19 +161,32 @@ class Delivery:
         if self.is_settled:
             raise InvalidArgument("the message was acknowledged")
         wanted = hidden_s("seconds", seconds)
+        until_s = clock() + wanted  # the brokers count from when they hear of it
         await self._consumer.settle(self, kpb.SETTLING_EXTENDED, wanted)
+        self.hidden_until_s = until_s
+        self._extended.set()
+
+    def _left_s(self) -> float:
+        return self.hidden_until_s - clock()
 
     # --- at work ------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Message:
+        self._check_enterable()
+        invisible_s = self._consumer.invisible_s
+        if self._left_s() < LATE_SHARE * invisible_s:
+            await self.extend(invisible_s)
+            self._check_enterable()
+        loop = asyncio.get_running_loop()
+        self._renewing = loop.create_task(self._renew(), name="delivery-renewal")
+        return self.message
+
+    def _check_enterable(self) -> None:
         if self._renewing is not None:
             raise InvalidArgument("the delivery is being worked on already")
         if self._is_left and self.is_settled:
             raise InvalidArgument("the message was acknowledged or given back")
         self._check_kept()
-        loop = asyncio.get_running_loop()
-        self._renewing = loop.create_task(self._renew(), name="delivery-renewal")
-        return self.message
 
     async def __aexit__(
         self,
@@ -189,12 +208,13 @@ class Delivery:
             _log.warning("%r could not be given back: %s", self, failure)
 
     async def _renew(self) -> None:
-        """Extends in time, again and again; for an hour at most."""
+        """Extends in time, again and again; for an hour at most. What the worker has extended by
+        himself is left as it is for as long as it lasts."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + RENEWED_S
         invisible_s = self._consumer.invisible_s
         while loop.time() < until_s:
-            await asyncio.sleep(invisible_s / 3)
+            await self._until_stale(FRESH_SHARE * invisible_s)
             if self.is_settled:  # whoever works on it knows, or is told as he leaves it
                 return
             try:
@@ -204,6 +224,16 @@ class Delivery:
                 return
             except ClientError as failure:
                 _log.warning("%r could not be kept hidden: %s", self, failure)
+                await asyncio.sleep(REST_SHARE * invisible_s)
+
+    async def _until_stale(self, fresh_s: float) -> None:
+        """Returns when no more than that is left of its time, also where that is shorter than it
+        was."""
+        while (spare_s := self._left_s() - fresh_s) > 0:
+            self._extended.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(spare_s):
+                    await self._extended.wait()
 
 
 def hidden_s(name: str, value: float) -> float:

@@ -164,7 +164,8 @@ class ConsumerOptions:
         pull_bytes: the most that one Pull asks for; lowered so that all queues together keep
             to `prefetch_bytes`, though not below 16 KiB.
         hold_ms: how long the leader holds a Pull for which there is nothing, up to 20,000.
-        deadline_s: a queue that can't be read for this long ends the iteration with an error.
+        deadline_s: a queue that can't be read for this long ends the iteration with an error. A
+            member waits for a topic that isn't to be read now.
         when_gone: what happens when the next message has gone. What is passed over by that is in
             `skipped`, and covered by commits like what was read.
         around: makes a context manager for each message that a loop is given, entered before and
@@ -173,7 +174,8 @@ class ConsumerOptions:
             queue goes to another member, and when the consumer is closed. None: by `commit` alone.
         member: of a group's member: its name, another one for each; empty: one is made up.
         on_revoke: of a group's member: is called, and awaited, before queues go to another member,
-            once what the loop has of them is finished; of lost ones, afterwards.
+            once what the loop has of them is finished, or 2.4 s after they were asked for; of lost
+            ones, afterwards.
         version: of a group's member: of what all members agree on, its tags among that.
     """
 
@@ -223,7 +225,8 @@ class PushOptions:
             the first message stored at or after a time.
         handlers: so many run at once, of each kind: coroutines, and functions on threads.
         handler_timeout_s: a coroutine that takes longer is cancelled, and has failed. A function
-            can't be ended: it is told of, and its thread and its message stay with it.
+            can't be ended: it is told of, and its thread stays with it, and its message for as
+            long as the queue is this member's: asked for, it goes after 2.4 s (in order 24).
         commit_every_s: how often what is finished is committed.
         drain_s: how long `run`, when it ends, waits for handlers that are at work.
         queue_messages: of one queue in memory, in handlers or on their way to one.

@@ -13,10 +13,10 @@ from typing import Final
 from chaos.mutants.mutant import Mutant
 
 SEEDS: Final = {
-    "cancelled-receives-pile-up": 4,
-    "given-up-taken-for-not-stored": 6,
+    "cancelled-receives-pile-up": 12,
+    "given-up-taken-for-not-stored": 9,
     "overdue-in-flight-called-not-stored": 1,
-    "told-not-stored-and-sent-again": 9,
+    "told-not-stored-and-sent-again": 19,
 }
 
 

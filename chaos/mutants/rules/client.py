@@ -6,6 +6,7 @@ from chaos.mutants.mutant import Mutant
 
 _EMPTY = ("tests/client/members/test_emptiness.py",)
 _IDLENESS = ("tests/client/test_idleness.py",)
+_HIDDEN = ("tests/client/test_kept_hidden.py",)
 _KEPT = ("tests/client/test_kept_deliveries.py",)
 _READING = ("tests/client/test_consumer.py",)
 _RECEIVES = ("tests/client/test_receives.py",)
@@ -678,6 +679,30 @@ CLIENT = (
         "        if True:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_GIVEN_BACK,
+    ),
+    Mutant(
+        "who-enters-late-begins-without-more-time",
+        "dledger/client/delivery.py",
+        "        if self._left_s() < LATE_SHARE * invisible_s:\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_HIDDEN,
+    ),
+    Mutant(
+        "renewal-takes-back-what-was-extended",
+        "dledger/client/delivery.py",
+        "        self.hidden_until_s = until_s\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_HIDDEN,
+    ),
+    Mutant(
+        "renewal-does-not-hear-of-less-time",
+        "dledger/client/delivery.py",
+        "        self._extended.set()\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_HIDDEN,
     ),
     Mutant(
         "what-was-given-back-rides-in-silence",

@@ -14,6 +14,7 @@ _BROADCAST = ("tests/client/members/test_broadcast.py",)
 _LEAVING = ("tests/client/members/test_leaving.py",)
 _REVOKING = ("tests/client/members/test_revoking.py",)
 _FAILED = ("tests/client/members/test_failed_members.py",)
+_STRAGGLERS = ("tests/client/members/test_stragglers.py",)
 _SPELLS = ("tests/client/members/test_spells.py",)
 _SIGNALS = ("tests/client/members/test_signals.py",)
 _MEMBER = "dledger/client/members/member.py"
@@ -278,6 +279,48 @@ CONSUMERS = (
         _PUSH,
     ),
     _mutant(
+        "member-hands-out-what-it-is-still-at-work-on",
+        _MEMBER,
+        "            late=self._stragglers.of(place),\n",
+        "",
+        (*_MACHINE, *_STRAGGLERS),
+    ),
+    _mutant(
+        "in-order-a-queue-goes-on-beside-its-former-handler",
+        _QUEUE,
+        "        if self._late and (self._in_order or self.careful_until):\n",
+        "        if self._late and self.careful_until:\n",
+        (*_MACHINE, *_STRAGGLERS),
+    ),
+    _mutant(
+        "what-a-former-handler-was-at-waits-for-ever",
+        _QUEUE,
+        "            self._ready.appendleft(work)\n\n    def _next",
+        "            pass\n\n    def _next",
+        (*_MACHINE, *_STRAGGLERS),
+    ),
+    _mutant(
+        "loop-waits-for-ever-for-a-queue-that-cannot-be-read",
+        "dledger/client/members/reading.py",
+        "            if (error := membership.pulling.unreadable(deadline_s)) is not None:\n",
+        "            if (error := membership.pulling.unreadable(float('inf'))) is not None:\n",
+        _READING,
+    ),
+    _mutant(
+        "topic-that-is-not-to-be-read-ends-a-member-s-loop",
+        "dledger/client/members/pulling.py",
+        "            self._unread.pop(queue.place, None)\n            if queue.place.topic",
+        "            self._note_unread(queue, error)\n            if queue.place.topic",
+        _READING,
+    ),
+    _mutant(
+        "rejection-in-a-broadcast-group-is-tried-again",
+        _MEMBERSHIP,
+        "        if self.member.rules.broadcast and is_rejection(error):\n",
+        "        if False:\n",
+        _BROADCAST,
+    ),
+    _mutant(
         "queue-fills-without-a-bound",
         _QUEUE,
         "        return max(min(self.bounds.messages - self.waiting_messages, span), 0)\n",
@@ -351,6 +394,15 @@ CONSUMERS = (
         "        finally:\n            await self.abandon(goodbye_s)\n",
         "        except TimeoutError:\n            pass\n        await self.abandon(goodbye_s)\n",
         _LEAVING,
+    ),
+    _mutant(
+        "only-member-that-is-cancelled-goes-without-a-word",
+        _MEMBERSHIP,
+        "            if self.member.standing is not Standing.OVER:\n"
+        "                await self._attendance.leave(self._slot, goodbye_s)\n",
+        "            if goodbye_s > 1:\n"
+        "                await self._attendance.leave(self._slot, goodbye_s)\n",
+        (_LEAVING[0] + "::test_only_member_that_is_cancelled_says_goodbye",),
     ),
     _mutant(
         "goodbye-that-is-cancelled-is-never-said",

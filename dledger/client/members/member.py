@@ -11,10 +11,11 @@
     any        Ended, without one            over: goodbye
 
 This owns what may be handed out, pulled, committed and released. It must never hand out a message
-of a queue that is asked for, lost, or of another epoch, nor any message while it is not *in*, or
-the last answered heartbeat was sent more than two thirds of a session ago: somebody else may have
-the queue by then. It commits what is finished and nothing else, and it forgets no message: what it
-holds and hasn't finished is handed out again, for ever.
+of a queue that is asked for, lost, or of another epoch, one that a handler of its own is at work on
+since an earlier lease, nor any message while it is not *in*, or the last answered heartbeat was
+sent more than two thirds of a session ago: somebody else may have the queue by then. It commits
+what is finished and nothing else, and it forgets no message: what it holds and hasn't finished is
+handed out again, for ever.
 
 Times are seconds of a clock that never goes back.
 """
@@ -33,6 +34,7 @@ from dledger.client.errors import ClientError
 from dledger.client.members.counted import Counted, counted_concurrently, counted_in_order
 from dledger.client.members.finished import Finished, Run
 from dledger.client.members.process_queue import Bounds, Held, Order, Place, ProcessQueue, Work
+from dledger.client.members.stragglers import Stragglers
 from dledger.client.options import RETRY_DELAYS_S
 
 STARTABLE_SHARE: Final = 2 / 3  # of a session, since the last answered heartbeat was sent
@@ -173,6 +175,7 @@ class Member:
         self.was_whole = False  # on any
         self._failed: list[tuple[float, int, Work]] = []
         self._numbers = count()
+        self._stragglers = Stragglers()
         self.lost = 0  # queues that were not given up by a commit of its own
 
     # --- the stream ---------------------------------------------------------------------------
@@ -252,6 +255,7 @@ class Member:
             tags=self.rules.tags.get(place.topic),
             bounds=self.rules.bounds,
             counted=self.rules.counted(frontier, failures),
+            late=self._stragglers.of(place),
         )
         self.queues[place] = queue
         return Gained(queue, held)
@@ -291,11 +295,23 @@ class Member:
 
     def _drop(self, queue: ProcessQueue) -> None:
         self.lost += queue.state is not Held.RELEASING
+        self._end(queue)
+        self._failed = [entry for entry in self._failed if entry[2].queue is not queue]
+        heapq.heapify(self._failed)
+
+    def _end(self, queue: ProcessQueue) -> None:
+        """Its lease is over. Whatever runs of it goes on, and is waited for if it comes back."""
+        self._stragglers.stay(queue)
         queue.drop()
         if self.queues.get(queue.place) is queue:
             del self.queues[queue.place]
-        self._failed = [entry for entry in self._failed if entry[2].queue is not queue]
-        heapq.heapify(self._failed)
+
+    def _on_late_end(self, work: Work) -> None:
+        """What was at work of a lease that is over isn't any more."""
+        self._stragglers.end(work)
+        if (queue := self.queues.get(work.queue.place)) is not None:
+            queue.on_late_end(work.message.queue_offset)
+            self._enqueue(queue)
 
     # --- handing out --------------------------------------------------------------------------
 
@@ -334,12 +350,16 @@ class Member:
     def put_back(self, work: Work) -> None:
         """Nobody has begun with it."""
         work.queue.put_back(work)
+        if work.queue.state is Held.GONE:
+            self._on_late_end(work)
         self._enqueue(work.queue)
 
     def succeed(self, work: Work) -> None:
         """Its handler has returned."""
         work.queue.succeed(work)
-        if not work.queue.is_queued:
+        if work.queue.state is Held.GONE:
+            self._on_late_end(work)
+        elif not work.queue.is_queued:
             self._enqueue(work.queue)
 
     def fail(self, work: Work, now: float) -> float:
@@ -347,6 +367,8 @@ class Member:
         resume_at = now + self._pause_s(work)
         if work.queue.fail(work, resume_at) or work.queue.state is not Held.GONE:
             heapq.heappush(self._failed, (resume_at, next(self._numbers), work))
+        else:
+            self._on_late_end(work)
         self._enqueue(work.queue)
         return resume_at
 
@@ -508,8 +530,7 @@ class Member:
         if queue.careful_until:
             self._enqueue(queue)  # it waited for that
         if progress.release and self.queues.get(queue.place) is queue:
-            queue.drop()
-            del self.queues[queue.place]
+            self._end(queue)
 
     @property
     def running(self) -> int:

@@ -54,6 +54,7 @@ from dledger.wire import groups_pb2 as gpb
 TICK_S: Final = 0.25  # the longest between two looks at what time has changed
 CALM_S: Final = 1.0  # the same while nothing is fetched that isn't committed
 GOODBYE_S: Final = 5.0  # for the last commit and goodbye, besides what handlers are given
+LAST_WORD_S: Final = 0.1  # for a goodbye that nobody waits for to be heard
 LAST_REVOKE_S: Final = 3.0  # of those, for on_revoke at least
 # After these no call of this member's is answered: there is nothing to leave in an orderly way.
 UNCOMMITTABLE: Final = (ClientClosed, MemberReplaced, WrongBrokerGroup)
@@ -378,6 +379,9 @@ class Membership:
     def fail(self, work: Work, error: BaseException) -> None:
         """Its handler has raised."""
         self.counts.failed += 1
+        if self.member.rules.broadcast and is_rejection(error):
+            self._pass_over(work, error)
+            return
         now = clock()
         returned = self.member.send_back(work, is_rejected=is_rejection(error))
         if returned is not None:
@@ -397,6 +401,19 @@ class Membership:
                 exc_info=error,
             )
         self._wants_commit.set()  # to wake in time
+        self._after(work.queue)
+
+    def _pass_over(self, work: Work, error: BaseException) -> None:
+        """It is rejected in a group that has no dead letters: tried again it would be rejected
+        again, and in the end stop its queue."""
+        message = work.message
+        _log.error(
+            "group %s: %s/%d offset %d was rejected, and counts as finished: a broadcast group has "
+            "no dead letters",
+            *(self.identity.group, message.topic, message.queue_id, message.queue_offset),
+            exc_info=error,
+        )
+        self.member.succeed(work)
         self._after(work.queue)
 
     def _on_settled(self, queue: ProcessQueue) -> None:
@@ -616,7 +633,7 @@ class Membership:
         self.member.stop(clock() + drain_s)
         self._owner.on_withdrawn()
         self._wants_commit.set()
-        goodbye_s = 0.0  # who is cancelled doesn't wait for it, and is no member all the same
+        goodbye_s = LAST_WORD_S  # who is cancelled is no member all the same
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(drain_s + GOODBYE_S):
@@ -627,12 +644,14 @@ class Membership:
         finally:
             await self.abandon(goodbye_s)
 
-    async def abandon(self, goodbye_s: float = 0.0) -> None:
+    async def abandon(self, goodbye_s: float = LAST_WORD_S) -> None:
         """Ends all at once; what wasn't committed is handed out again by others. With time for a
-        goodbye its queues are free at once."""
+        goodbye its queues are free at once; and a moment it always has: with the last member the
+        stream goes, and who goes without a word is taken for one whom the messages in front of
+        its queues have killed (ADR 63)."""
         self.member.stop(clock())
         try:
-            if goodbye_s and self.member.standing is not Standing.OVER:
+            if self.member.standing is not Standing.OVER:
                 await self._attendance.leave(self._slot, goodbye_s)
             else:
                 await self._attendance.forget(self._slot)

@@ -2,6 +2,7 @@
 
     fetched      waits, in the queue's order
     behind       waits for an earlier message of its key (or, in order, of its queue)
+    parked       its turn has come, and a handler of a former lease of ours is at work on it
     running      handed out
     returning    failed, on its way back to the brokers, who finish it here
     to be tried  failed; back when its pause is over, and behind its key if that is at work
@@ -14,10 +15,11 @@
     any         another epoch, lost, committed   gone: nothing of it can be committed
                 with release
 
-This owns what of one queue may be handed out next. It must never hand out what is finished, two
-messages of one key at a time, or in order two of the queue, and it forgets nothing: what is fetched
-and not finished is in exactly one of those places. A *failed* message leaves its key's order;
-in order, it stays in front of its queue, which is suspended.
+This owns what of one queue may be handed out next. It must never hand out what is finished, what
+its member is still at work on from an earlier lease (in order: anything then), two messages of one
+key at a time, or in order two of the queue, and it forgets nothing: what is fetched and not
+finished is in exactly one of those places. A *failed* message leaves its key's order; in order, it
+stays in front of its queue, which is suspended.
 
 Bounds: so many messages and bytes are in memory, and so far may fetching be beyond the frontier.
 
@@ -97,14 +99,17 @@ class ProcessQueue:
         order: of the whole queue: a failed message holds up the others.
         tags: only messages with one of these are handed out; None: all.
         counted: None: the log doesn't count failures.
+        late: offsets at which handlers of former leases are still at work, here; `on_late_end`
+            tells of each.
     """
 
     __slots__ = (
-        *("_behind", "_fetched", "_in_order", "_order", "_ready", "_tags", "asked_until", "bounds"),
+        *("_behind", "_fetched", "_in_order", "_late", "_order", "_parked", "_ready", "_tags"),
+        *("asked_until", "at_work", "bounds"),
         *("careful_until", "committed", "counted", "epoch", "finished", "is_in_doubt", "is_pulled"),
         *("is_queued", "is_told", "max_offset", "may_be_released", "next_offset", "paused"),
         *("place", "rests_until", "returning"),
-        *("running", "state", "suspended_until", "waiting_bytes", "waiting_messages"),
+        *("state", "suspended_until", "waiting_bytes", "waiting_messages"),
     )
 
     def __init__(
@@ -117,6 +122,7 @@ class ProcessQueue:
         tags: Collection[str] | None = None,
         bounds: Bounds,
         counted: Counted | None = None,
+        late: Collection[int] = (),
     ) -> None:
         self.place = place
         self.epoch = epoch
@@ -142,7 +148,8 @@ class ProcessQueue:
         self.asked_until = 0.0
         self.rests_until = 0.0  # not pulled before
         self.suspended_until = 0.0  # in order: nothing is handed out before
-        self.running = self.returning = 0
+        self.at_work: set[int] = set()  # offsets of what is handed out
+        self.returning = 0
         self.waiting_messages = 0  # in memory, running ones too
         self.waiting_bytes = 0
         self._order = order
@@ -151,6 +158,8 @@ class ProcessQueue:
         self._fetched: deque[Message] = deque()
         self._ready: deque[Work] = deque()  # their keys are theirs
         self._behind: dict[str, deque[Work] | None] = {}  # by key that is at work
+        self._late = set(late)
+        self._parked: dict[int, Work] = {}  # by offset, one of the late ones; their keys are theirs
 
     # --- fetching -----------------------------------------------------------------------------
 
@@ -217,9 +226,11 @@ class ProcessQueue:
         """Whether `take` is worth a try."""
         if self.state is not Held.HELD or self.paused or not (self._ready or self._fetched):
             return False
+        if self._late and (self._in_order or self.careful_until):
+            return False
         if self.careful_until and not self._is_settled():
             return False
-        return not self._in_order or (not self.running and now >= self.suspended_until)
+        return not self._in_order or (not self.at_work and now >= self.suspended_until)
 
     def _is_settled(self) -> bool:
         """Whether nothing of a queue that is worked on carefully is under way, or was finished and
@@ -227,18 +238,35 @@ class ProcessQueue:
         if self.finished.frontier >= self.careful_until:
             self.careful_until = 0
             return True
-        is_idle = not (self.running or self.returning)
+        is_idle = not (self.at_work or self.returning)
         return is_idle and self.committed == self.finished.name()
 
     def take(self, now: float) -> Work | None:
         """The next message that may be handed out; it runs from now on."""
         if not self.may_have_work(now):
             return None
-        work = self._ready.popleft() if self._ready else self._next_fetched()
+        work = self._next()
+        while self._late and work is not None and work.message.queue_offset in self._late:
+            self._parked[work.message.queue_offset] = work
+            work = self._next()
         if work is not None:
-            self.running += 1
+            self.at_work.add(work.message.queue_offset)
             self.is_told = False
         return work
+
+    @property
+    def running(self) -> int:
+        """How many messages are handed out."""
+        return len(self.at_work)
+
+    def on_late_end(self, offset: int) -> None:
+        """The handler of a former lease has ended, however: it may be handed out."""
+        self._late.discard(offset)
+        if (work := self._parked.pop(offset, None)) is not None:
+            self._ready.appendleft(work)
+
+    def _next(self) -> Work | None:
+        return self._ready.popleft() if self._ready else self._next_fetched()
 
     def _next_fetched(self) -> Work | None:
         """The first one that no other is to be waited for; those before it go behind their keys."""
@@ -290,13 +318,13 @@ class ProcessQueue:
 
     def put_back(self, work: Work) -> None:
         """It was handed out, and nobody has begun with it; it is the next one again."""
-        self.running -= 1
+        self.at_work.discard(work.message.queue_offset)
         if self.state is not Held.GONE:
             self._ready.appendleft(work)
 
     def succeed(self, work: Work) -> None:
         """Its handler has returned."""
-        self.running -= 1
+        self.at_work.discard(work.message.queue_offset)
         if self.state is Held.GONE:
             return
         self.finished.finish(work.message.queue_offset)
@@ -308,7 +336,7 @@ class ProcessQueue:
     def fail(self, work: Work, resume_at: float) -> bool:
         """Its handler has raised. In order it stays in front, and the queue is suspended until
         then; otherwise true: `try_again` is to be called then."""
-        self.running -= 1
+        self.at_work.discard(work.message.queue_offset)
         work.failures += 1
         if work.key is not None and self.state is not Held.GONE:
             self._end_key(work.key)
@@ -329,7 +357,7 @@ class ProcessQueue:
     def send_back(self, work: Work) -> None:
         """Its handler has raised, and the brokers are to take it. In order the queue waits until
         they have."""
-        self.running -= 1
+        self.at_work.discard(work.message.queue_offset)
         work.failures += 1
         self.returning += 1
         if self._in_order:
@@ -377,11 +405,14 @@ class ProcessQueue:
         self._fetched.clear()
         self._ready.clear()
         self._behind.clear()
+        self._parked.clear()
         self.waiting_messages = self.waiting_bytes = 0
 
     def seek(self, finished: Finished) -> None:
         """It goes on elsewhere; what was fetched, or is in somebody's hand, is dropped."""
         self._fetched.clear()
         self._ready.clear()
-        self.running = self.waiting_messages = self.waiting_bytes = 0
+        self._parked.clear()
+        self.at_work.clear()
+        self.waiting_messages = self.waiting_bytes = 0
         self.locate(finished)

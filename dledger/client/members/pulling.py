@@ -72,6 +72,15 @@ class Counts:
     skipped: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Unread:
+    """A queue that couldn't be read, from when to when, each time that it was tried; why not."""
+
+    since: float
+    until: float
+    error: ClientError
+
+
 class Pulling:
     """The pulls of one member, from `run` until that is cancelled.
 
@@ -107,6 +116,7 @@ class Pulling:
         self._asks = 0
         self._pulls = 0
         self._unreadable: ProcessQueue | None = None  # whose error has ended the pulls
+        self._unread: dict[Place, Unread] = {}
         self._withheld: set[str] = set()  # topics that aren't read now, by their permission
         # When nothing was there of all that is held: the first pull that found nothing was sent,
         # and the last one answered. What can't be asked isn't empty.
@@ -131,6 +141,7 @@ class Pulling:
     def look_again(self) -> None:
         """Queues are read from elsewhere, or again: whether they are empty isn't known."""
         self._empty_since = None
+        self._unread.clear()
         self._emptiness.forget()
         self.want()
 
@@ -143,6 +154,24 @@ class Pulling:
     def may_go_on(self) -> bool:
         """Whether the queue whose error has ended the pulls isn't this member's any more."""
         return self._unreadable is not None and self._unreadable.state is Held.GONE
+
+    def unreadable(self, for_s: float) -> ClientError | None:
+        """Why a queue that is held couldn't be read, whenever it was tried, for longer than that;
+        who is told so goes on, if he likes, and the time begins anew. A topic that isn't to be
+        read now is waited for."""
+        for place, unread in list(self._unread.items()):
+            queue = self._member.queues.get(place)
+            if queue is None:
+                del self._unread[place]
+            elif unread.until - unread.since > for_s and not queue.paused:
+                self._unread.clear()
+                return unread.error
+        return None
+
+    def _note_unread(self, queue: ProcessQueue, error: ClientError) -> None:
+        now = clock()
+        unread = self._unread.setdefault(queue.place, Unread(now, now, error))
+        unread.until, unread.error = now, error
 
     async def run(self) -> None:
         """Until it is cancelled.
@@ -277,6 +306,8 @@ class Pulling:
             if is_final(error):
                 raise
             _log.warning("group %s: pulling: %s", self._group, error.message)
+            for queue in queues:
+                self._note_unread(queue, error)
             await asyncio.sleep(REST_S)
             return
         self._pulls += 1
@@ -290,6 +321,10 @@ class Pulling:
             sent_s,
             seen_until,
         )
+        told = {each.position for each in answer.queues}
+        for at, queue in enumerate(queues):
+            if at not in told:
+                self._unread.pop(queue.place, None)
         if all(_is_at_its_end(each) for each in answer.queues):
             self._empty_until = seen_until
         elif not any(each.count for each in answer.queues):
@@ -316,11 +351,12 @@ class Pulling:
         else:
             queue.on_fetched(messages, pulled.next_offset, pulled.max_offset)
             self._withheld.discard(queue.place.topic)
+            self._unread.pop(queue.place, None)
             self._member.on_pulled(queue)
 
     def _on_unreadable(self, queue: ProcessQueue, error: ClientError) -> None:
         """The queue couldn't be read: it isn't this member's, what comes next has gone, or it is
-        tried again."""
+        tried again, without end: who loops over it may have enough of that (`unreadable`)."""
         if isinstance(error, GONE):
             self._on_gone(queue)
             return
@@ -329,9 +365,12 @@ class Pulling:
             return
         queue.rests_until = clock() + REST_S
         if isinstance(error, TopicNotReadable):
+            self._unread.pop(queue.place, None)
             if queue.place.topic in self._withheld:
                 return  # that was said, and may last for days
             self._withheld.add(queue.place.topic)
+        else:
+            self._note_unread(queue, error)
         _log.warning("group %s: %s: %s", self._group, queue.place, error.message)
 
     def _skip(self, queue: ProcessQueue, error: OffsetOutOfRange) -> None:

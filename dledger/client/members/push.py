@@ -120,7 +120,7 @@ class PushConsumer:
     ) -> Callable[[Handler], Handler]:
         """Decorates the handler of a topic: `async def`, or a plain function, which runs on a
         thread. It is given one message at a time; returning means done, raising that it is to be
-        tried again, raising `Reject` that it is a dead letter.
+        tried again, raising `Reject` that it is a dead letter (in a broadcast group: finished).
 
         Args:
             tags: only messages with one of these; None: all. The brokers choose them. All members
@@ -159,8 +159,9 @@ class PushConsumer:
 
     def on_revoke(self, call: OnRevoke) -> OnRevoke:
         """`call` is awaited before queues go to another member, and before the end, when their
-        handlers have done; it has what is left of the hand-over's time, 3 seconds (30 in order).
-        Of queues that were lost it is told afterwards. Usable as a decorator."""
+        handlers have done, or 2.4 seconds (24 in order) after they were asked for: what is at work
+        then goes on, and others are given it. It has what is left of that, 0.3 (3) at least. Of
+        queues that were lost it is told afterwards. Usable as a decorator."""
         self._check_unbegun()
         checked_on_revoke(call)
         self._on_revoke = call

@@ -156,8 +156,8 @@ class MemberReading:
         """There are messages to hand over; false when the iteration is over.
 
         Raises:
-            ClientError: the group refuses this member, or the brokers couldn't be reached for
-                `deadline_s`; nothing was skipped.
+            ClientError: the group refuses this member, or the brokers couldn't be reached, or one
+                of its queues not be read, for `deadline_s`; nothing was skipped.
         """
         self._finish()
         # Who is stopped would join for nothing, and hold queues that nobody reads.
@@ -167,6 +167,9 @@ class MemberReading:
                 self._pull_again(membership)
             if self._error is not None:
                 raise self._error
+            deadline_s = self._options.deadline_s
+            if (error := membership.pulling.unreadable(deadline_s)) is not None:
+                raise error
             now = clock()
             if self._has_work(now):
                 return True

@@ -10,8 +10,9 @@ from dledger.records.reserved import ORIGIN_TOPIC, RETRY_PREFIX
 
 class Reject(Exception):
     """Raised by a handler of a push consumer: nobody will ever be able to work on this message. It
-    goes to the group's dead letters, %DLQ%group, at once. So does what a handler's group of tasks
-    ends with, if one of them has raised this."""
+    goes to the group's dead letters, %DLQ%group, at once; in a broadcast group, which has none, it
+    counts as finished at this member, and the log says so, as an error. So does what a handler's
+    group of tasks ends with, if one of them has raised this."""
 
 
 def is_rejection(error: BaseException) -> bool:

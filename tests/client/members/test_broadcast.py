@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dledger.client import Client, Message, OffsetsFileUnusable, PushConsumer, StartFrom
+from dledger.client import Client, Message, OffsetsFileUnusable, PushConsumer, Reject, StartFrom
 from dledger.client.members.kept_offsets import KeptOffsets
 from dledger.client.members.member import Progress
 from dledger.client.members.process_queue import Bounds, Order, Place, ProcessQueue
@@ -324,6 +326,44 @@ def test_failed_message_keeps_its_place_over_a_restart(tmp_path: Path) -> None:
             assert seen == [(0, 2)]
 
     check()
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_rejected_message_is_finished_and_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, in_order: bool
+) -> None:
+    """There are no dead letters here: tried for ever it would stop its queue. What fails otherwise
+    is tried again."""
+
+    @async_test
+    async def check() -> None:
+        async with stocked(1, 6) as (_, client):
+            file = tmp_path / "offsets"
+            options = replace(PUSH, broadcast=True, offsets_file=file, in_order=in_order)
+            service = client.push_consumer("g", options)
+            begun: Counter[int] = Counter()
+
+            @service.on("t")
+            async def handle(message: Message) -> None:
+                begun[message.queue_offset] += 1
+                if message.queue_offset == 2:
+                    raise Reject
+                if message.queue_offset == 3 and begun[3] == 1:
+                    raise ValueError("not yet")
+
+            async with running(service):
+                await until(lambda: service.statistics().handled == 5)
+            assert begun == {0: 1, 1: 1, 2: 1, 3: 2, 4: 1, 5: 1}
+            seen: list[tuple[int, int]] = []
+            async with running(service_of(client, file, seen, in_order=in_order)):
+                await fill(client, 1, 1)
+                await until(lambda: seen)
+            assert seen == [(0, 6)]
+
+    with caplog.at_level(logging.ERROR, "dledger.client"):
+        check()
+    (told,) = (each.getMessage() for each in caplog.records)
+    assert "t/0 offset 2 was rejected, and counts as finished" in told
 
 
 def test_file_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from dledger.client import (
     PushConsumer,
 )
 from dledger.client.connection import NodeLink
+from dledger.client.members.clock import clock
+from dledger.client.members.membership import LAST_WORD_S
 from dledger.wire.groups_pb2 import Join
 from tests.client.loops import async_test
 from tests.client.members.test_push import PUSH, QUICK, stocked, until
@@ -95,6 +97,33 @@ async def test_end_that_is_cancelled_anywhere_leaves_no_member(
             if not was_cancelled:
                 break
         assert steps > 1
+
+
+@pytest.mark.parametrize("make", [pulling, pushing])
+@async_test
+async def test_only_member_that_is_cancelled_says_goodbye(
+    make: Callable[[Client], Awaitable[tuple[object, Callable[[], Awaitable[object]]]]],
+) -> None:
+    """Its stream goes with it: unheard, it would be taken for a process that the message in front
+    of each of its queues has killed."""
+    async with stocked(1, 3) as (group, client):
+        for ended in range(1, 4):
+            _, end = await make(client)
+            await cancelled_after(end(), 1)
+            assert group.nodes[0].calls["Leave"] == ended
+            assert not group.members.has_sessions("g")
+
+
+@async_test
+async def test_cancelled_member_waits_for_no_leader_that_is_silent() -> None:
+    """Its goodbye has a moment, whoever hears it."""
+    async with stocked(1, 3) as (group, client):
+        _, end = await pushing(client)
+        group.nodes[0].running.clear()
+        began = clock()
+        await cancelled_after(end(), 1)
+        assert clock() - began < LAST_WORD_S + 2
+        group.nodes[0].running.set()
 
 
 @async_test

@@ -267,6 +267,9 @@ class Leader(RuleBasedStateMachine):
         assert not log.is_asked, "it was to be given up"
         assert offset not in log.finished | log.succeeded, "it was finished"
         assert offset not in log.running, "it is running"
+        late = [each for each in self.stale_works if each.queue.place == work.queue.place]
+        assert all(each.message.queue_offset != offset for each in late), "of a former lease, too"
+        assert not (late and self.in_order), "of a former lease, one at a time"
         key = work.message.keys
         if self.in_order:
             assert not log.running, "one at a time"
@@ -381,6 +384,8 @@ class Leader(RuleBasedStateMachine):
                 self.ask_no_more(at)
             if not log.epoch:
                 self.grant(at)
+        while self.stale_works:
+            self.settle_stale("done")
         for _ in range(2_000):
             if all(log.succeeded | log.finished >= offsets(log) for log in self.logs):
                 break

@@ -347,10 +347,11 @@ async def test_ended_session_is_begun_anew_with_another_token() -> None:
             await until(lambda: group.members.finished("g", "t").frontier == 9)
             (before,) = group.members.records["g"].sessions.values()
             group.members.end_sessions("g")
-            await until(lambda: begun[9] == 2)
+            await until(lambda: group.members.holders("g"))
             (after,) = group.members.records["g"].sessions.values()
             assert before.token != after.token
-            go_on.set()
+            go_on.set()  # until then its own handler is at work on it
+            await until(lambda: begun[9] == 2)
         assert begun[8] == 1
         assert group.members.frontier("g", "t") == 10
 

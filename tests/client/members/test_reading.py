@@ -11,6 +11,7 @@ import pytest
 from dledger.client import (
     ALL,
     Client,
+    ClientError,
     ConsumerOptions,
     DeadlineExceeded,
     GroupHasMembers,
@@ -18,10 +19,12 @@ from dledger.client import (
     LeaseLost,
     LimitReached,
     Message,
+    Permission,
     PullConsumer,
     RevokedQueues,
     StartFrom,
 )
+from dledger.client.members import pulling
 from dledger.testing.fake_nodes import FakeNode
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import errors_pb2 as epb
@@ -373,6 +376,68 @@ async def test_nobody_leads_for_too_long() -> None:
             await anext(consumer)
         group.elect(group.nodes[1])
         assert await drain(consumer) == {}
+
+
+@pytest.mark.parametrize("how", ["told", "refused", "rotten"])
+@async_test
+async def test_queue_that_cannot_be_read_ends_the_iteration(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its own error, and whatever the other one brings; who goes on is given all of it then."""
+    options = ConsumerOptions(hold_ms=50, deadline_s=0.6)
+    async with (
+        stocked(2, 1) as (group, client),
+        client.pull_consumer("t", group="g", idle_timeout_s=1.0, options=options) as consumer,
+    ):
+        is_ill = True
+        of, error = group.members._records_of, wire_error(epb.BUSY, "no time for this one")
+
+        def records_of(request: Any, wanted: Any, *others: Any) -> tuple[list[bytes], int]:
+            found = of(request, wanted, *others)
+            if is_ill and wanted.queue_id == 1:
+                if how == "told":
+                    raise Refusal(error)
+                return ([b"no record"], found[1]) if how == "rotten" else found
+            return found
+
+        async def refuse(method: str, _node: FakeNode, _request: Any) -> None:
+            if is_ill and how == "refused" and method == "PullQueues":
+                raise Refusal(error)
+
+        monkeypatch.setattr(pulling, "CALL_S", 0.1)
+        monkeypatch.setattr(group.members, "_records_of", records_of)
+        group.before.append(refuse)
+        found: list[int] = []
+
+        async def read() -> None:
+            async with client.producer() as producer:
+                async for message in consumer:
+                    found.append(message.queue_id)
+                    await asyncio.sleep(0.02)
+                    await producer.send("t", b"more", queue_id=0)
+
+        with pytest.raises(ClientError) as told:
+            await read()
+        assert told.value.code in (["RECORD_CORRUPT"] if how == "rotten" else ["BUSY", "TIMED_OUT"])
+        assert 1 not in found
+        is_ill = False
+        assert (await drain(consumer))[1] == [0]
+
+
+@async_test
+async def test_topic_that_is_not_to_be_read_is_waited_for() -> None:
+    """However long."""
+    options = ConsumerOptions(hold_ms=50, deadline_s=0.1)
+    async with (
+        stocked(1, 1) as (_, client),
+        client.pull_consumer("t", group="g", options=options) as consumer,
+    ):
+        await client.permit_topic("t", Permission.WRITE)
+        reading = asyncio.ensure_future(anext(consumer))
+        await asyncio.sleep(1.5)
+        assert not reading.done()
+        await client.permit_topic("t", Permission.READ_WRITE)
+        assert (await reading).queue_offset == 0
 
 
 @async_test
