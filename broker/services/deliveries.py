@@ -120,7 +120,7 @@ class Deliveries:
         self._state = state
         self._max_waiting = max_waiting
         self._around = Surroundings(
-            *(state, units, held, gate.check_serving, now_ms, refused),
+            *(state, units, held, gate.serves, now_ms, refused),
             Burying(state, units, topics, unit_refused).bury,
             HeldBack(state, reader),
             buried_bytes(segment_bytes),
@@ -155,6 +155,7 @@ class Deliveries:
             if not wish.settled:
                 raise
             return await self._only_settled(wish, topic, error)
+        leadership = self._gate.leadership
         desk = self._desk_for(wish, topic)
         settler = desk.settle(wish.settled) if wish.settled else None
         wanted = Wanted(
@@ -164,7 +165,6 @@ class Deliveries:
             wish.hidden_ms,
             wish.is_again,
         )
-        leadership = self._gate.leadership
         receiver = desk.receive(wanted)
         self._set_to_work(desk)
         try:
@@ -178,7 +178,7 @@ class Deliveries:
         if receiver.looks_back and (receiver.lacks or not handed):
             text = f"not all that attempt {wish.attempt_id.hex()} was given before can be read now"
             raise BrokerError(ErrorCode.LEADERSHIP_LOST, text)
-        superseded = () if settler is None else await self._settled(settler, handed)
+        superseded = () if settler is None else await self._settled(settler, handed, leadership)
         if wish.is_again and not handed:
             await self._confirm_nothing(leadership)
         self._pulls.account_handed_out(sum(len(each.records) for each in handed), call)
@@ -187,10 +187,11 @@ class Deliveries:
     async def _only_settled(self, wish: Receive, topic: TopicState, error: BrokerError) -> Received:
         """The topic's messages can't be handed out. What was to be settled is settled all the same:
         that was said of messages handed out before. Who asks again may have been given some."""
+        leadership = self._gate.leadership
         desk = self._desk_for(wish, topic)
         settler = desk.settle(wish.settled)
         self._set_to_work(desk)
-        superseded = await self._settled(settler, ())
+        superseded = await self._settled(settler, (), leadership)
         if wish.is_again and error.traits.is_retriable:
             raise _partly(error) from error
         if wish.is_again:
@@ -271,29 +272,31 @@ class Deliveries:
         self._check_known(group, state)
         is_fifo = bool(self._state.deliveries.is_fifo(group, state.incarnation))
         desk = self._desk(group, state, is_fifo=is_fifo)
+        leadership = self._gate.leadership
         settler = desk.settle(settled)
         self._set_to_work(desk)
-        return await self._settled(settler, ())
+        return await self._settled(settler, (), leadership)
 
     async def _settled(
-        self, settler: Settler, handed: tuple[Handed, ...]
+        self, settler: Settler, handed: tuple[Handed, ...], leadership: int
     ) -> tuple[Superseded, ...]:
         """What isn't settled. Where that can't be told, and messages were handed out or some are
         settled already, it isn't said that nothing happened: the same attempt asks again, and is
         given the same."""
         try:
-            return await self._surely(settler)
+            return await self._surely(settler, leadership)
         except BrokerError as error:
             is_denied = error.traits.outcome is Outcome.DID_NOT_HAPPEN
             if not is_denied or not (handed or settler.took_effect):
                 raise
             raise _partly(error) from error
 
-    async def _surely(self, settler: Settler) -> tuple[Superseded, ...]:
-        """What isn't settled; that may be said by who leads, as others know more by now."""
+    async def _surely(self, settler: Settler, leadership: int) -> tuple[Superseded, ...]:
+        """What isn't settled; that may be said by who has led ever since, as others may know more.
+        They may have handed out what is denied."""
         superseded = tuple(await settler.done)
         if superseded:
-            await self._gate.confirm()
+            await self._gate.confirm_since(leadership)
         return superseded
 
     async def _topic(self, group: str, topic: TopicRef) -> TopicState:

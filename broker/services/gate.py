@@ -81,6 +81,15 @@ class Gate:
         which it was found."""
         return self._leadership.times_served
 
+    def serves(self) -> int:
+        """The same, of a node that serves.
+
+        Raises:
+            BrokerError: as `check_serving`.
+        """
+        self.check_serving()
+        return self.leadership
+
     async def confirm(self) -> None:
         """Returns once this node has been the leader since the call began (ReadIndex).
 

@@ -52,7 +52,7 @@ async def said(future: asyncio.Future[list[Handed]]) -> list[Handed] | ErrorCode
         return error.code
 
 
-def desks(shop: Shop, bury: Bury) -> Callable[[], Desk]:
+def desks(shop: Shop, bury: Bury, serves: Callable[[], int] = lambda: 1) -> Callable[[], Desk]:
     """Makes desks of group g in topic t, whose messages have one attempt and are buried so."""
     node = shop.room.leader
     parts, machine = node.replica.parts, node.replica.machine
@@ -61,7 +61,7 @@ def desks(shop: Shop, bury: Bury) -> Callable[[], Desk]:
         return parts.reader.pull(T, queue_id, offset, count, size)
 
     around = Surroundings(
-        *(machine, parts.appender.units, parts.held, lambda: None),
+        *(machine, parts.appender.units, parts.held, serves),
         *(lambda: parts.driver.log_time_ms, refused, bury, HeldBack(machine, parts.reader)),
         buried_bytes=MOST_BURIED,
         turns=node.turns,
@@ -76,6 +76,35 @@ def desks(shop: Shop, bury: Bury) -> Callable[[], Desk]:
         return desk
 
     return new_desk
+
+
+def test_what_was_chosen_in_another_leadership_is_told_to_nobody() -> None:
+    """While a desk looks, its node may lose the lead and have it again: what was handed out in
+    between is known by then, and what was found before isn't so any more."""
+    shop = Shop()
+    leaderships = iter((1, 2))
+
+    async def bury(place: Place, queue_id: int, hand: Handout, found: Found, times: int) -> None:
+        raise AssertionError("nothing is over")
+
+    new_desk = desks(shop, bury, lambda: next(leaderships))
+
+    async def scenario() -> tuple[object, object]:
+        desk = new_desk()
+        receiver = desk.receive(wanted(1))
+        settler = desk.settle((Settlement(0, 7, 0, 1, SETTLING_FINISHED, 0),))
+        await desk.work()
+        denied = None
+        try:
+            await settler.done
+        except BrokerError as error:
+            denied = error.code
+        return await said(receiver.done), denied
+
+    shop.send(0, b"new")
+    told = shop.room.world.run(shop.room.leader, scenario())
+    assert told == (ErrorCode.NOT_READY, ErrorCode.NOT_READY)
+    assert next(leaderships, None) is None
 
 
 def test_who_waits_while_a_leader_loses_its_place_in_a_burial_is_sent_on() -> None:

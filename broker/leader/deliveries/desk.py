@@ -103,7 +103,7 @@ class Surroundings:
     """What desks use of the node.
 
     Attributes:
-        check_serving: raises BrokerError unless this node serves.
+        serves: which of its leaderships this node serves in; raises BrokerError unless it serves.
         now_ms: the log's time; no append time to come is below it.
         refused: the error of a refusal.
         bury: dead letters are made of messages of a queue that were read, in that hand; a refusal,
@@ -118,7 +118,7 @@ class Surroundings:
     state: StateMachine
     units: UnitTaker
     held: HeldPulls
-    check_serving: Callable[[], None]
+    serves: Callable[[], int]
     now_ms: Callable[[], int]
     refused: Callable[[Refusal], BrokerError]
     bury: Bury
@@ -144,9 +144,7 @@ class Desk:
         self._used_at_s = 0.0  # nor is the log told that somebody waits
         self.starts: Starts | None = None  # of who asked last: a group starts once
         self._receivers: dict[Receiver, None] = {}
-        self._doubled: list[
-            Receiver
-        ] = []  # of those, who came while their attempt was looked after
+        self._doubled: list[Receiver] = []  # who came while their attempt was looked after
         self._settlers: list[Settler] = []
         self._taken: list[Settler] = []  # whose settlements are on their way
         self._turn = 0  # of the queues: which comes first
@@ -234,8 +232,9 @@ class Desk:
             settlers, self._settlers = self._some_settlers()
             self._taken = settlers
             try:
-                self._around.check_serving()
+                leadership = self._around.serves()
                 choice = await self._chosen(settlers)
+                self._check_still(leadership)
                 if choice.is_empty:
                     for settler in settlers:
                         _finish(settler)
@@ -261,6 +260,16 @@ class Desk:
                 refused = 0
             else:
                 self._settlers = settlers + self._settlers
+
+    def _check_still(self, leadership: int) -> None:
+        """What was chosen was so: other leaders may have handed out anything since one's own, and
+        what one of before found is told by nobody.
+
+        Raises:
+            BrokerError: NOT_LEADER, NOT_READY; nothing was proposed.
+        """
+        if self._around.serves() != leadership:
+            raise BrokerError(ErrorCode.NOT_READY, "this node has been elected anew meanwhile")
 
     async def _rest(self, took_s: float) -> None:
         """Where those who wait could take many more messages than there were, what comes shares the

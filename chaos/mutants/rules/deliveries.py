@@ -15,6 +15,14 @@ _PLANNED = "the leader asks the same rules, and proposes nothing that they refus
 
 DELIVERIES = (
     Mutant(
+        "choice-of-a-leadership-before-is-told",
+        "broker/leader/deliveries/desk.py",
+        "                self._check_still(leadership)\n",
+        "",
+        masked="leadership comes back within one look in no seed that is known",
+        tests=_DESK,
+    ),
+    Mutant(
         "all-that-is-over-is-buried-in-a-turn",
         "broker/leader/deliveries/desk.py",
         "                if left <= 0:\n                    return 0\n",
