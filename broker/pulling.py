@@ -29,7 +29,7 @@ from dledger.wire import raft_pb2 as pb
 from store.snapshot_files import SnapshotFiles, SnapshotHead
 
 PIECE_BYTES: Final = 64 << 10
-MAX_BYTES: Final = 1 << 30  # of a snapshot; at the state's bounds it has 16 MB
+MAX_BYTES: Final = 1 << 30  # of a snapshot; for what it has at the state's bounds see ADR 11
 ASK_S: Final = 1.0
 QUIET_S: Final = 3.0  # without an answer, from who isn't the only one to ask
 
@@ -139,6 +139,8 @@ class Pulling:
             if at and answer.size_bytes != size:
                 raise NotGiven("its size has changed")
             size = answer.size_bytes
+            if size > MAX_BYTES:  # of a working peer, whose state has outgrown what is pulled
+                raise NotGiven(f"a state of {size:,} bytes, and {MAX_BYTES:,} are taken at most")
             if len(answer.piece) > size - at:
                 raise NotGiven("it gives more than it has")
             if at == 0:  # a peer's word, until all of it is there and judged
@@ -178,7 +180,7 @@ class Pulling:
         """
         is_given = body.status == pb.SNAPSHOT_STATUS_GIVEN
         is_fit = 0 < len(body.piece) <= min(PIECE_BYTES, body.size_bytes) if is_given else True
-        if not is_fit or is_given != bool(body.piece) or body.size_bytes > MAX_BYTES:
+        if not is_fit or is_given != bool(body.piece):
             raise InvalidMessage(f"{peer} gives {len(body.piece)} bytes of a snapshot")
         if crc32c(body.piece) != body.piece_crc:
             raise InvalidMessage(f"{peer} gives a piece that isn't what was sent")

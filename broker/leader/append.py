@@ -41,6 +41,7 @@ from broker.leader.numbering import (
     numbers_of,
     room_for,
 )
+from broker.leader.offsets_room import begun_by, check_room
 from broker.leader.pending import PendingSend, Waiting
 from broker.leader.units import Units
 from broker.leader.voided import closed, refused_batch, voided
@@ -414,12 +415,15 @@ class Appender:
             BrokerError: nothing happened.
         """
         self._check_leading()
+        begun = begun_by(self._machine, command)
+        check_room(self._machine, begun, self._flight.beginning)
         if command.HasField("register_producer") and is_crowded(
             self._machine.producers, self._flight
         ):
             self._make_room()
         index = self._propose(EntryKind.COMMAND, 0, command.SerializeToString(), None)
         self._flight.add_command(index, command)
+        self._flight.add_beginning(index, begun)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._commands[index] = future
         return future

@@ -23,6 +23,7 @@ from broker.errors import BrokerError, ErrorCode, replaced
 from broker.leader.batches import Batch, BatchRules, Placed
 from broker.leader.closing import check_open
 from broker.leader.flight import InFlight, UnitEnd
+from broker.leader.offsets_room import begun_by, check_room
 from broker.leader.voided import closed
 from broker.state.compound import NO_PRODUCER, RECORDS, Claims, Judged, Key, UnitRefusal, keys_of
 from broker.state.leases import MAX_RANGES, Place
@@ -116,6 +117,7 @@ class _Unit:
     done: asyncio.Future[UnitResult]
     is_internal: bool
     placed: list[Placed] = field(default_factory=list)
+    begun: int = 0  # queues in which groups get an offset by it, when it was its turn
 
     @property
     def own_keys(self) -> list[Key]:
@@ -299,7 +301,7 @@ class Units:
         chosen: list[_Unit] = []
         left: list[_Unit] = []
         places: Counter[Place] = Counter()
-        size = records = 0
+        size = records = begun = 0
         for unit in self._waiting[:LOOKED_AT]:
             is_free = claims.conflict(unit.keys) is None
             fits = not chosen or (
@@ -308,7 +310,7 @@ class Units:
                 and records + unit.body.record_count <= MAX_RECORD_COUNT
                 and all(places[each] < self._ranges_left(each) for each in unit.finished_at)
             )
-            if is_free and fits and self._is_answered(unit):
+            if is_free and fits and self._is_answered(unit, begun):
                 self._has_left(unit)
                 continue
             claims.hold(unit.keys)  # also of one that waits: what is behind it doesn't overtake it
@@ -318,6 +320,7 @@ class Units:
                 places.update(unit.finished_at)
                 size += unit.body.size
                 records += unit.body.record_count
+                begun += unit.begun
             else:
                 left.append(unit)
         self._waiting = left + self._waiting[LOOKED_AT:]
@@ -337,13 +340,16 @@ class Units:
             if not self._waiting_of[key]:
                 del self._waiting_of[key]
 
-    def _is_answered(self, unit: _Unit) -> bool:
-        """Whether the unit is over without an entry: nobody waits for it, or it can't be."""
+    def _is_answered(self, unit: _Unit, begun: int) -> bool:
+        """Whether the unit is over without an entry: nobody waits for it, or it can't be, where
+        groups get offsets in so many queues by those before it."""
         if unit.done.done():
             return True
         try:
             for batch in unit.wanted.batches:
                 self._topic_of(batch)
+            unit.begun = sum(begun_by(self._machine, each) for each in unit.wanted.commands)
+            check_room(self._machine, unit.begun, self._flight().beginning + begun)
             refusal = unit.wanted.condition()
         except BrokerError as error:  # of the condition, too
             unit.fail(error)
@@ -400,6 +406,7 @@ class Units:
         index = self._propose(EntryKind.DATA, records, body, stamp, COMPOUND_VERSION)
         self._under_way = index, units
         self._flight().add_units(index, ends)
+        self._flight().add_beginning(index, sum(unit.begun for unit in units))
         for unit in units:
             for command in unit.wanted.commands:
                 self._flight().add_command(index, command)

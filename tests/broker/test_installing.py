@@ -238,6 +238,20 @@ def test_a_peers_word_takes_no_more_of_the_disk_than_it_can_spare(
         assert error.filename == str(DATA / FOLDER)
 
 
+def test_a_state_that_is_too_large_is_refused_by_its_size() -> None:
+    """Its giver works: whoever looks for the reason is told what is too much."""
+
+    async def work() -> None:
+        bench = Bench()
+        pull = bench.installer._pulling
+        bench.answer = lambda _, request: piece(request.number, MAX_BYTES + 1, b"x")
+        with pytest.raises(NotGiven, match="a state of 1,073,741,825 bytes"):
+            await pull.pull(N1, 7, lambda: len(bench.asked) < 3, 0)
+        assert len(bench.asked) == 1
+
+    asyncio.run(work())
+
+
 def test_more_than_was_announced_isnt_taken() -> None:
     """What was judged to have room is what comes."""
 

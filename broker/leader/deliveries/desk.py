@@ -25,6 +25,7 @@ import structlog
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Superseded, Wanted
 from broker.leader.deliveries.choosing import Choice, Read, at_provisional, runs
+from broker.leader.offsets_room import has_room, starts_begun
 from broker.leader.units import ProposedUnit, UnitResult
 from broker.reading.held import HeldPulls
 from broker.reading.held_back import HeldBack
@@ -358,7 +359,7 @@ class Desk:
         receiver: Receiver,
     ) -> None:
         """Of the queues in turn, so that none is always the last one."""
-        queues = len(choice.topic.next_offsets)
+        queues = len(choice.planning.records)  # those in which the group has a start
         first = self._turn % queues
         self._turn += 1
         receiver.is_under_way = True
@@ -385,7 +386,10 @@ class Desk:
         command = DeliverCommand(
             group=place.group, topic=topic.name, incarnation=topic.incarnation, fifo=self.is_fifo
         )
-        if len(records) < len(topic.next_offsets) and self.starts is not None:
+        lacking = len(topic.next_offsets) - len(records)
+        new = starts_begun(state, place.group, topic.name, len(records), lacking)
+        # A group that is at work goes on where it is, if there is no room for more.
+        if lacking and self.starts is not None and (not records or has_room(state, new)):
             command.first_start = len(records)
             command.starts.extend(self.starts(topic, len(records)))
         started = begun(state, topic, command, len(records))

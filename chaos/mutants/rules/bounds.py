@@ -1,0 +1,71 @@
+"""What a leader lets be, and in how much time: tables that grow, turns, patience."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaos.mutants.mutant import Mutant
+
+_ROOM: Final = "broker/leader/offsets_room.py"
+_OFFSETS: Final = ("tests/broker/test_offsets_room.py",)
+_COUNTED: Final = "state.offsets.queue_count + coming + wanted <= MAX_QUEUE_OFFSETS\n"
+_NEVER_NEAR: Final = "no simulated group comes near the bound"
+
+BOUNDS = (
+    Mutant(
+        "offsets-of-all-queues-unbounded",
+        _ROOM,
+        _COUNTED,
+        "True\n",
+        masked=_NEVER_NEAR,
+        tests=_OFFSETS,
+    ),
+    Mutant(
+        "offsets-on-their-way-uncounted",
+        _ROOM,
+        _COUNTED,
+        "state.offsets.queue_count + wanted <= MAX_QUEUE_OFFSETS\n",
+        masked=_NEVER_NEAR,
+        tests=_OFFSETS,
+    ),
+    Mutant(
+        "offsets-counted-that-a-group-has",
+        _ROOM,
+        "    return sum(queue_id not in known for queue_id in queues)\n",
+        "    return len(list(queues)) + 0 * len(known)\n",
+        masked=_NEVER_NEAR,
+        tests=_OFFSETS,
+    ),
+    Mutant(
+        "no-room-for-a-topic-holds-up-the-others",
+        "broker/leader/groups/assigning.py",
+        "            if error.code is not ErrorCode.LIMIT_REACHED:\n                raise\n",
+        "            raise\n",
+        masked=_NEVER_NEAR,
+        tests=_OFFSETS,
+    ),
+    Mutant(
+        "no-room-for-new-queues-holds-up-a-desk",
+        "broker/leader/deliveries/desk.py",
+        "(not records or has_room(state, new))",
+        "(not records or new >= 0)",
+        masked=_NEVER_NEAR,
+        tests=_OFFSETS,
+    ),
+    Mutant(
+        "offsets-of-a-deleted-topic-still-counted",
+        "broker/state/offsets.py",
+        "            self._queue_count -= len(offsets)\n",
+        "",
+        tests=("tests/broker/test_owners.py",),
+        masked="no simulated group comes near the bound, and all count alike",
+    ),
+    Mutant(
+        "state-that-is-too-large-pulled",
+        "broker/pulling.py",
+        "            if size > MAX_BYTES:  # of",
+        "            if False:  # of",
+        masked="no simulated state is so large",
+        tests=("tests/broker/test_installing.py",),
+    ),
+)
