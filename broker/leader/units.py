@@ -24,6 +24,7 @@ from broker.leader.batches import Batch, BatchRules, Placed
 from broker.leader.closing import check_open
 from broker.leader.flight import InFlight, UnitEnd
 from broker.leader.offsets_room import begun_by, check_room
+from broker.leader.units_room import Kind, Room, UnitsRoom
 from broker.leader.voided import closed
 from broker.state.compound import NO_PRODUCER, RECORDS, Claims, Judged, Key, UnitRefusal, keys_of
 from broker.state.leases import MAX_RANGES, Place
@@ -45,11 +46,6 @@ from dledger.records.record import BATCH_PREAMBLE
 from dledger.wire.commands_pb2 import Command, RefusedUnit, SettleUnitsCommand
 from store.stamping import stamp_records
 
-MAX_WAITING: Final = 16_384  # units; more are told to come again
-MAX_WAITING_BYTES: Final = 16 << 20
-MAX_OF_KEY: Final = (
-    64  # units: one of them goes with an entry, and the others are looked at in vain
-)
 SHARED_BYTES: Final = 256 << 10  # an entry is given units up to here, and one at least
 SHARED_PART: Final = 4  # of a segment at most: an entry has to fit in one
 SHARED_UNITS: Final = 256  # of an entry: it is applied in one turn
@@ -117,6 +113,7 @@ class _Unit:
     done: asyncio.Future[UnitResult]
     is_internal: bool
     placed: list[Placed] = field(default_factory=list)
+    room: Room | None = None  # that it takes while it waits
     begun: int = 0  # queues in which groups get an offset by it, when it was its turn
 
     @property
@@ -171,8 +168,7 @@ class Units:
         self._store_host_wire = HOST.struct().pack(*store_host)
         self._is_leading = False
         self._waiting: list[_Unit] = []
-        self._waiting_bytes = 0
-        self._waiting_of: Counter[Key] = Counter()
+        self._room = UnitsRoom()
         self._under_way: tuple[int, list[_Unit]] | None = None  # index, units
         self._settling: asyncio.Future[UnitResult] | None = None
         self._refused: Settlement | None = None  # of this term, by the state
@@ -198,8 +194,7 @@ class Units:
             unit.fail(BrokerError(ErrorCode.NOT_LEADER, "this node leads no more"))
 
     def _forget_all(self) -> None:
-        self._waiting, self._waiting_bytes, self._under_way = [], 0, None
-        self._waiting_of.clear()
+        self._waiting, self._room, self._under_way = [], UnitsRoom(), None
 
     def futures(self) -> list[asyncio.Future[UnitResult]]:
         """Of those that somebody waits for."""
@@ -232,19 +227,21 @@ class Units:
         if not self._is_leading:
             raise BrokerError(ErrorCode.NOT_LEADER, "this node doesn't lead")
         unit = self._made(wanted, is_internal=is_internal)
-        is_full = self._waiting_bytes + unit.body.size > MAX_WAITING_BYTES
-        if len(self._waiting) >= MAX_WAITING or is_full:
-            raise BrokerError(ErrorCode.BUSY, f"{len(self._waiting)} units wait for their turn")
-        for key in () if is_internal or is_single else unit.own_keys:
-            if self._waiting_of[key] >= MAX_OF_KEY:
-                about = f"{key.what or 'all'} of topic {key.topic!r}"
-                text = f"{MAX_OF_KEY} units about {about} wait already"
-                raise BrokerError(ErrorCode.BUSY, text)
+        kind = Kind.MESSAGES if wanted.batches else Kind.COMMANDS
+        if is_internal or is_single:
+            kind = Kind.BROKERS if is_internal else Kind.SINGLE
+        unit.room = self._room.take(kind, unit.body.size, unit.own_keys)
         self._waiting.append(unit)
-        self._waiting_bytes += unit.body.size
-        self._waiting_of.update(unit.own_keys)
         self._propose_next()
         return unit.done
+
+    def check_readable(self) -> None:
+        """A unit with a message that is yet to be read would be taken, however large that is.
+
+        Raises:
+            BrokerError: BUSY.
+        """
+        self._room.check_readable()
 
     def _made(self, wanted: ProposedUnit, *, is_internal: bool) -> _Unit:
         """The unit as it will lie in an entry, its records checked.
@@ -334,11 +331,8 @@ class Units:
 
     def _has_left(self, unit: _Unit) -> None:
         """The unit waits no more."""
-        self._waiting_bytes -= unit.body.size
-        for key in unit.own_keys:
-            self._waiting_of[key] -= 1
-            if not self._waiting_of[key]:
-                del self._waiting_of[key]
+        if unit.room is not None:
+            self._room.give_back(unit.room)
 
     def _is_answered(self, unit: _Unit, begun: int) -> bool:
         """Whether the unit is over without an entry: nobody waits for it, or it can't be, where

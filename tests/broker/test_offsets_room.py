@@ -118,9 +118,17 @@ def test_members_begin_in_no_topic_more(monkeypatch: pytest.MonkeyPatch) -> None
     room.pass_ms(10_000, seat)
     assert room.machine.applied_index - before <= 4
     assert {topic for topic, _ in member.held} == {"t"}
+    seat.leave()
+    room.pass_ms(1_000, seat)
+    assert not member.held or member.ended
+    other = room.seat()
+    late = other.join("b", settings=Settings(topics=("t", "u")))
+    room.pass_ms(10_000, other)
+    assert {topic for topic, _ in late.held} == {"t"}, "what there is no room for holds up nothing"
+    assert len(late.held) == QUEUES
     limit(monkeypatch, 2 * QUEUES)
-    room.pass_ms(2 * USUAL_PACE.retry_ms, seat)
-    assert len(member.held) == 2 * QUEUES
+    room.pass_ms(2 * USUAL_PACE.retry_ms, other)
+    assert len(late.held) == 2 * QUEUES
 
 
 def test_clones_and_moves_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
