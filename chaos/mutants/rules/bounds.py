@@ -7,6 +7,9 @@ from typing import Final
 from chaos.mutants.mutant import Mutant
 
 _ROOM: Final = "broker/leader/offsets_room.py"
+_UNITS_ROOM: Final = "broker/leader/units_room.py"
+_UNITS: Final = ("tests/broker/test_units.py",)
+_FAILURES: Final = ("tests/broker/test_many_failures.py",)
 _OFFSETS: Final = ("tests/broker/test_offsets_room.py",)
 _COUNTED: Final = "state.offsets.queue_count + coming + wanted <= MAX_QUEUE_OFFSETS\n"
 _NEVER_NEAR: Final = "no simulated group comes near the bound"
@@ -67,5 +70,38 @@ BOUNDS = (
         "            if False:  # of",
         masked="no simulated state is so large",
         tests=("tests/broker/test_installing.py",),
+    ),
+    Mutant(
+        "copies-keep-small-units-from-waiting",
+        _UNITS_ROOM,
+        "        if kept is None or kept.is_used_up:\n",
+        "        if True:\n",
+        masked="no simulated call sends back so much at once",
+        tests=_UNITS,
+    ),
+    Mutant(
+        "kept-part-of-waiting-units-unbounded",
+        _UNITS_ROOM,
+        "        if kept is None or kept.is_used_up:\n",
+        "        if kept is None:\n",
+        masked=_NEVER_NEAR,
+        tests=_UNITS,
+    ),
+    Mutant(
+        "failures-sent-back-in-one-turn",
+        "broker/services/retries.py",
+        "            if is_enough():\n                await self._turns.pause()\n"
+        "                is_enough = self._turns.share()\n            begun",
+        "            begun",
+        masked="it costs time and no truth",
+        tests=_FAILURES,
+    ),
+    Mutant(
+        "failures-read-that-are-not-taken",
+        "broker/services/retries.py",
+        "            self._units.check_readable()\n",
+        "",
+        masked="it costs time and no truth",
+        tests=_FAILURES,
     ),
 )

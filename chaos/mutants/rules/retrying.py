@@ -21,8 +21,8 @@ RETRYING = (
     Mutant(
         "sent-back-denied-by-a-leader-of-before",
         "broker/services/retries.py",
-        "await self._gate.denying_surely(self._send_back(wish, group, failed))",
-        "await self._send_back(wish, group, failed)",
+        "await self._gate.denying_surely(self._ended(wish, begun), begun.leadership)",
+        "await self._ended(wish, begun)",
         masked="a drawn schedule seldom asks a leader of before: one of its own does",
         tests=("tests/chaos/test_schedules.py",),
     ),
