@@ -331,6 +331,7 @@ class Wiring:
             self._ports.turns,
             pace,
             lambda group: self.services.deliveries.is_waited_for(group),
+            lambda: member.appender.room.times_short,
         )
 
     def _make_delays(self) -> DelayPump:

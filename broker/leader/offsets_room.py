@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from broker.errors import BrokerError, ErrorCode
 from broker.state.offsets import Offsets
+from broker.state.refusals import PartlyRefused, TooManyGroups, TooMuchProgress
 from dledger.wire.commands_pb2 import Command
 
 # With a queue's single messages about 190 bytes of memory and 50 of a snapshot each.
@@ -26,6 +27,34 @@ class State(Protocol):
 
     @property
     def offsets(self) -> Offsets: ...
+
+
+class OffsetsRoom:
+    """One leader's look at it, and at what else of consumer groups there is no room for."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.times_short = 0
+
+    def check(self, wanted: int, coming: int) -> None:
+        """As `check_room`.
+
+        Raises:
+            BrokerError: LIMIT_REACHED.
+        """
+        try:
+            check_room(self._state, wanted, coming)
+        except BrokerError:
+            self.times_short += 1
+            raise
+
+    def heed(self, result: object) -> None:
+        """What became of a command: the state may have had no room."""
+        if isinstance(result, PartlyRefused):
+            is_short = any(isinstance(each.why, TooMuchProgress) for each in result.queues)
+        else:
+            is_short = isinstance(result, TooMuchProgress | TooManyGroups)
+        self.times_short += is_short
 
 
 def begun_by(state: State, command: Command) -> int:

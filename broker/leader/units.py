@@ -23,7 +23,7 @@ from broker.errors import BrokerError, ErrorCode, replaced
 from broker.leader.batches import Batch, BatchRules, Placed
 from broker.leader.closing import check_open
 from broker.leader.flight import InFlight, UnitEnd
-from broker.leader.offsets_room import begun_by, check_room
+from broker.leader.offsets_room import OffsetsRoom, begun_by
 from broker.leader.units_room import Kind, Room, UnitsRoom
 from broker.leader.voided import closed
 from broker.state.compound import NO_PRODUCER, RECORDS, Claims, Judged, Key, UnitRefusal, keys_of
@@ -144,6 +144,7 @@ class Units:
         self,
         propose: ProposeEntry,
         machine: StateMachine,
+        room: OffsetsRoom,
         flight: Callable[[], InFlight],
         rules: BatchRules,
         store_host: tuple[bytes, int],
@@ -154,6 +155,7 @@ class Units:
         Args:
             propose: the appender's.
             machine: the applied state; read only.
+            room: of what groups commit.
             flight: the appender's, of the term that is led.
             rules: what a batch must be like.
             store_host: IPv4 address (4 bytes) and port that records are stamped with.
@@ -162,6 +164,7 @@ class Units:
         self._shared_bytes = shared_bytes(segment_bytes)
         self._propose = propose
         self._machine = machine
+        self._offsets_room = room
         self._flight = flight
         self._rules = rules
         self._store_host = store_host
@@ -343,7 +346,7 @@ class Units:
             for batch in unit.wanted.batches:
                 self._topic_of(batch)
             unit.begun = sum(begun_by(self._machine, each) for each in unit.wanted.commands)
-            check_room(self._machine, unit.begun, self._flight().beginning + begun)
+            self._offsets_room.check(unit.begun, self._flight().beginning + begun)
             refusal = unit.wanted.condition()
         except BrokerError as error:  # of the condition, too
             unit.fail(error)

@@ -84,6 +84,10 @@ class Owner(Protocol):
         """Something may have changed for the session, of those queues or (None) any."""
         ...
 
+    def make_room(self) -> None:
+        """There is none for offsets of another group."""
+        ...
+
     def look_again(self, name: str, tick: int = 0) -> None:
         """The group is to be looked at, when it is that tick; 0: soon."""
         ...
@@ -314,6 +318,7 @@ class Assigning:
             if error.code is not ErrorCode.LIMIT_REACHED:
                 raise
             grants = [each for each in grants if each.queue_id < started]
+            self._owner.make_room()
             self._tell_failure(group.name, error)
             self._rest(group.name)
         if not grants:

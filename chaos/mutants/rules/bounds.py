@@ -10,6 +10,8 @@ _ROOM: Final = "broker/leader/offsets_room.py"
 _UNITS_ROOM: Final = "broker/leader/units_room.py"
 _UNITS: Final = ("tests/broker/test_units.py",)
 _FAILURES: Final = ("tests/broker/test_many_failures.py",)
+_FORGETTING_FILE: Final = "broker/leader/groups/forgetting.py"
+_FORGETTING: Final = ("tests/broker/test_forgetting.py",)
 _OFFSETS: Final = ("tests/broker/test_offsets_room.py",)
 _COUNTED: Final = "state.offsets.queue_count + coming + wanted <= MAX_QUEUE_OFFSETS\n"
 _NEVER_NEAR: Final = "no simulated group comes near the bound"
@@ -103,5 +105,53 @@ BOUNDS = (
         "",
         masked="it costs time and no truth",
         tests=_FAILURES,
+    ),
+    Mutant(
+        "sixteen-groups-a-minute-forgotten",
+        _FORGETTING_FILE,
+        "        self._is_soon = len(names) >= FORGOTTEN_AT_ONCE\n",
+        "        self._is_soon = False\n",
+        masked=_NEVER_NEAR,
+        tests=_FORGETTING,
+    ),
+    Mutant(
+        "no-room-makes-nobody-look",
+        "broker/leader/groups/keeper.py",
+        "            self._short_before = times\n            self.make_room()\n",
+        "            self._short_before = times\n",
+        masked=_NEVER_NEAR,
+        tests=_FORGETTING,
+    ),
+    Mutant(
+        "refused-by-the-state-makes-nobody-look",
+        _ROOM,
+        "        self.times_short += is_short\n",
+        "",
+        masked=_NEVER_NEAR,
+        tests=_FORGETTING,
+    ),
+    Mutant(
+        "no-time-lived-in-a-full-and-silent-group",
+        _FORGETTING_FILE,
+        "        if not names and not moves_time:\n",
+        "        if not names:\n",
+        masked=_NEVER_NEAR,
+        tests=_FORGETTING,
+    ),
+    Mutant(
+        "groups-at-work-take-the-turn-of-unused-ones",
+        _FORGETTING_FILE,
+        "        return self._state.deliveries.is_hiding(group.name, self._state.append_time_ms)\n",
+        "        return False\n",
+        masked="the state keeps them whoever is named",
+        tests=_FORGETTING,
+    ),
+    Mutant(
+        "groups-told-to-be-forgotten-that-are-there",
+        _FORGETTING_FILE,
+        "        gone = [name for name in names if self._state.groups.get(name) is None]\n",
+        "        gone = list(names)\n",
+        masked="no simulated group is unused for so long that it is forgotten",
+        tests=_FORGETTING,
     ),
 )
