@@ -47,7 +47,7 @@ from store.suspicion import SuspicionNote
 
 LISTEN_S: Final = 2.0  # from the first look on: who compares logs has asked here by then
 ASKED_FOR_S: Final = 5.0  # since a peer asked last, until no comparison is taken to go on
-PULL_S: Final = 30.0  # for all of a state, from one peer
+PULL_S: Final = 30.0  # for a MiB of a state, from one peer
 
 log = structlog.get_logger(__name__)
 

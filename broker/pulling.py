@@ -31,6 +31,7 @@ from store.snapshot_files import SnapshotFiles, SnapshotHead
 PIECE_BYTES: Final = 64 << 10
 MAX_BYTES: Final = 1 << 30  # of a snapshot; for what it has at the state's bounds see ADR 11
 ASK_S: Final = 1.0
+PROGRESS_BYTES: Final = 1 << 20  # after so much of a state whoever gives it has as long again
 QUIET_S: Final = 3.0  # without an answer, from who isn't the only one to ask
 
 T = TypeVar("T")
@@ -72,6 +73,7 @@ class Pulling:
         self._asked: _Asked | None = None
         self._number = 0
         self.answers = 0  # to what was asked: who waits sees that somebody is there
+        self.taken_bytes = 0  # of states; and that it goes on
 
     def give_up(self) -> None:
         """The question that is under way comes to nothing: another one is to be asked."""
@@ -79,15 +81,19 @@ class Pulling:
             self._asked.answer.cancel()
 
     def patience(self, seconds: float) -> Callable[[], bool]:
-        """Whether to go on with who is asked from now on: so long at most, and for as long as
-        there are answers. Others wait to be asked."""
+        """Whether to go on with who is asked from now on: for as long as there are answers, and so
+        long at most, or so long for each `PROGRESS_BYTES` of a state: it may be large, and far
+        away. Others wait to be asked."""
         loop = asyncio.get_running_loop()
         until_s, heard, quiet_s = loop.time() + seconds, self.answers, loop.time() + QUIET_S
+        taken = self.taken_bytes
 
         def is_heard() -> bool:
-            nonlocal heard, quiet_s
+            nonlocal heard, quiet_s, taken, until_s
             if self.answers != heard:
                 heard, quiet_s = self.answers, loop.time() + QUIET_S
+            if self.taken_bytes - taken >= PROGRESS_BYTES:
+                taken, until_s = self.taken_bytes, loop.time() + seconds
             return loop.time() < min(until_s, quiet_s)
 
         return is_heard
@@ -147,6 +153,7 @@ class Pulling:
                 await self._hand.run(partial(self._files.check_room, size, gives_back))
             await self._hand.run(partial(self._files.receive, at, answer.piece))
             at += len(answer.piece)
+            self.taken_bytes += len(answer.piece)
 
     async def _exchange(
         self, peer: NodeId, make: Callable[[int], pb.PeerMessage], is_there: Callable[[], bool]

@@ -189,7 +189,36 @@ def test_a_peer_that_doesnt_answer_keeps_nobody_from_asking_the_next() -> None:
     bench = asyncio.run(work())
     assert 1 <= bench.asked_of(N1) <= 5
     assert bench.asked_of(N2) == 12
+    assert bench.installer._pulling.taken_bytes == 12
     assert bench.asked_of(N3) == 1
+
+
+@pytest.mark.parametrize(
+    ("bytes_a_second", "is_answering", "seconds"),
+    [
+        (640 << 10, True, 1_700),  # 64 KiB a round trip of 100 ms: all of the largest state
+        (64 << 10, True, 1_700),
+        (1 << 10, True, 30),
+        (0, False, 3),
+    ],
+)
+def test_who_gives_a_state_is_heard_while_it_goes_on(
+    bytes_a_second: int, seconds: int, monkeypatch: pytest.MonkeyPatch, *, is_answering: bool
+) -> None:
+    """Of a large state, or a peer that is far away, half a minute was never enough; who gives next
+    to nothing, or nothing, keeps nobody from asking another one."""
+    now_s = 0.0
+    monkeypatch.setattr(pulling, "QUIET_S", 3.0)
+    clock = SimpleNamespace(time=lambda: now_s)
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: clock)
+    nobody: Any = None
+    pull = Pulling(lambda *_: None, nobody, nobody)
+    is_heard = pull.patience(installing.FETCH_S)
+    while is_heard() and now_s < 1_700:
+        now_s += 1.0
+        pull.taken_bytes += bytes_a_second
+        pull.answers += is_answering
+    assert now_s == seconds
 
 
 ROOM = 1 << 20

@@ -154,4 +154,12 @@ BOUNDS = (
         masked="no simulated group is unused for so long that it is forgotten",
         tests=_FORGETTING,
     ),
+    Mutant(
+        "half-a-minute-for-all-of-a-state",
+        "broker/pulling.py",
+        "                taken, until_s = self.taken_bytes, loop.time() + seconds\n",
+        "                taken = self.taken_bytes\n",
+        masked="simulated states are small, and nobody is far away",
+        tests=("tests/broker/test_installing.py",),
+    ),
 )
