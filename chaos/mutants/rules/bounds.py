@@ -12,6 +12,7 @@ _UNITS: Final = ("tests/broker/test_units.py",)
 _FAILURES: Final = ("tests/broker/test_many_failures.py",)
 _FORGETTING_FILE: Final = "broker/leader/groups/forgetting.py"
 _FORGETTING: Final = ("tests/broker/test_forgetting.py",)
+_WISHES: Final = ("tests/broker/test_topic_retention.py",)
 _OFFSETS: Final = ("tests/broker/test_offsets_room.py",)
 _COUNTED: Final = "state.offsets.queue_count + coming + wanted <= MAX_QUEUE_OFFSETS\n"
 _NEVER_NEAR: Final = "no simulated group comes near the bound"
@@ -161,5 +162,21 @@ BOUNDS = (
         "                taken = self.taken_bytes\n",
         masked="simulated states are small, and nobody is far away",
         tests=("tests/broker/test_installing.py",),
+    ),
+    Mutant(
+        "as-many-queues-a-look-however-many-there-are",
+        "broker/leader/topic_retention.py",
+        "        return max(QUEUES_A_LOOK, math.ceil(",
+        "        return min(QUEUES_A_LOOK, math.ceil(",
+        masked="few topics of simulated groups wish anything, and they have few queues",
+        tests=_WISHES,
+    ),
+    Mutant(
+        "look-at-topics-wishes-without-end",
+        "broker/leader/topic_retention.py",
+        "                if loop.time() >= until_s:\n",
+        "                if False:\n",
+        masked="no simulated disk is so slow to read",
+        tests=_WISHES,
     ),
 )

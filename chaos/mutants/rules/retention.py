@@ -301,7 +301,7 @@ RETENTION = (
     Mutant(
         "topics-messages-gone-before-they-are-old",
         "broker/leader/topic_retention.py",
-        "        slack_ms = max(self._slack_ms, wish_ms // SLACK_SHARE)\n",
+        "        slack_ms = self._slack_of(wish_ms) // 2\n",
         "        slack_ms, wish_ms = self._slack_ms, wish_ms - SLACK_MS\n",
         seed=740_020,
         tests=_WISHES,
