@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.errors import BrokerError, ErrorCode
+from broker.leader import topic_retention
 from broker.leader.batches import Batch
 from broker.leader.commands import Commands
 from broker.leader.lived_marks import Lived
@@ -414,25 +416,31 @@ def test_however_many_queues_there_are_all_are_looked_at_in_time(queues: int, wi
     assert len(seen) == queues
 
 
-def test_a_look_ends_in_time_whatever_the_disk_does() -> None:
+def test_a_look_ends_in_time_whatever_the_disk_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Old segments are looked at between two of them; it is gone on from where it ended."""
     bench = raised(Bench(known_level=KNOWN_LEVEL))
     bench.topic("t", 500)
     bench.submit(retain("t", 1))
     retention, seen = retention_of(bench), list[int]()
-    loop, clock = bench.node.loop, bench.node.loop.time
+    lived = bench.world.run(bench.node, bench.node.replica.retention._now())
 
-    def slow(topic: TopicRef, queue_id: int) -> tuple[int, int]:
+    def noting(topic: TopicRef, queue_id: int) -> tuple[int, int]:
         seen.append(queue_id)
         return 0, 0
 
-    bench.reader.bounds = slow  # type: ignore[method-assign]
-    loop.time = lambda: clock() + 1.0 * len(seen)  # type: ignore[method-assign]
-    bench.node.begin(retention.look(measured(bench)))
-    bench.world.settle()
-    for _ in range(100):
-        bench.world.stand_still(500)
-    assert 0 < len(seen) <= LOOK_S
+    async def now() -> Lived:
+        return lived
+
+    async def at_once(seconds: float) -> None: ...
+
+    bench.reader.bounds = noting  # type: ignore[method-assign]
+    clock = SimpleNamespace(time=lambda: float(len({*seen})))  # a second for each queue
+    around = SimpleNamespace(get_running_loop=lambda: clock, sleep=at_once)
+    monkeypatch.setattr(topic_retention, "asyncio", around)
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            retention.look(now).send(None)  # it waits for nothing here
+    assert [*dict.fromkeys(seen)] == [*range(2 * int(LOOK_S))]
 
 
 def test_refusal_is_told_and_no_end() -> None:

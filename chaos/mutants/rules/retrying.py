@@ -23,8 +23,8 @@ RETRYING = (
         "broker/services/retries.py",
         "await self._gate.denying_surely(self._ended(wish, begun), begun.leadership)",
         "await self._ended(wish, begun)",
-        masked="a drawn schedule seldom asks a leader of before: one of its own does",
-        tests=("tests/chaos/test_schedules.py",),
+        masked=_RARE,
+        tests=_DENIALS,
     ),
     Mutant(
         "resent-denied-by-a-leader-of-before",
