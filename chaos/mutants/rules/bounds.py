@@ -179,4 +179,12 @@ BOUNDS = (
         masked="no simulated disk is so slow to read",
         tests=_WISHES,
     ),
+    Mutant(
+        "strays-hide-what-else-is-ignored",
+        "store/starting/judgement.py",
+        "        if self._count[effect, kind] < MAX_FINDINGS:\n",
+        "        if len(kept) < MAX_FINDINGS:\n",
+        masked="nothing judges while a group runs",
+        tests=("tests/starting/test_judgement.py",),
+    ),
 )
