@@ -340,12 +340,19 @@ class GroupKeeper:
             return
         kept, group = self._of(name), self._state.groups.joined(name)
         topics = () if group is None else all_topics(group)
-        for topic in kept.topics:
-            self._subscribers.get(topic, set()).discard(name)
+        self._unsubscribe(name, kept)
         for topic in topics:
             self._subscribers.setdefault(topic, set()).add(name)
         kept.topics = topics
         self._mark(name)
+
+    def _unsubscribe(self, name: str, kept: _Kept) -> None:
+        """The group wants none of its topics any more; of those that nobody wants nothing stays."""
+        for topic in kept.topics:
+            groups = self._subscribers.get(topic, set())
+            groups.discard(name)
+            if not groups:
+                self._subscribers.pop(topic, None)
 
     def on_topic(self, name: str) -> None:
         """The topic was made, or deleted, or has other queues."""
@@ -419,9 +426,11 @@ class GroupKeeper:
     def _look_at(self, name: str, kept: _Kept, is_enough: Callable[[], bool]) -> None:
         group = self._state.groups.joined(name)
         gone = [each for each in kept.attached if self._state.groups.session(each) is None]
+        # Those that were detached before they ended, too.
+        ended = [each for each in kept.without_retries if self._state.groups.session(each) is None]
+        kept.without_retries.difference_update(ended)
         for session in gone:
             kept.attached.discard(session)
-            kept.without_retries.discard(session)
             self.tell(session)
             self._attached.pop(session, None)
         if group is None or not group.members:
@@ -439,10 +448,7 @@ class GroupKeeper:
             self._assigning.look_at(group, is_enough, frozenset(kept.without_retries))
 
     def _drop(self, name: str, kept: _Kept) -> None:
-        for topic in kept.topics:
-            self._subscribers.get(topic, set()).discard(name)
-            if not self._subscribers.get(topic):
-                self._subscribers.pop(topic, None)
+        self._unsubscribe(name, kept)
         self._kept.pop(name, None)
         self._assigning.drop(name)
 

@@ -13,6 +13,8 @@ _FAILURES: Final = ("tests/broker/test_many_failures.py",)
 _FORGETTING_FILE: Final = "broker/leader/groups/forgetting.py"
 _FORGETTING: Final = ("tests/broker/test_forgetting.py",)
 _WISHES: Final = ("tests/broker/test_topic_retention.py",)
+_KEEPER: Final = "broker/leader/groups/keeper.py"
+_KEPT: Final = ("tests/broker/test_keeper.py",)
 _OFFSETS: Final = ("tests/broker/test_offsets_room.py",)
 _COUNTED: Final = "state.offsets.queue_count + coming + wanted <= MAX_QUEUE_OFFSETS\n"
 _NEVER_NEAR: Final = "no simulated group comes near the bound"
@@ -117,7 +119,7 @@ BOUNDS = (
     ),
     Mutant(
         "no-room-makes-nobody-look",
-        "broker/leader/groups/keeper.py",
+        _KEEPER,
         "            self._short_before = times\n            self.make_room()\n",
         "            self._short_before = times\n",
         masked=_NEVER_NEAR,
@@ -186,5 +188,21 @@ BOUNDS = (
         "        if len(kept) < MAX_FINDINGS:\n",
         masked="nothing judges while a group runs",
         tests=("tests/starting/test_judgement.py",),
+    ),
+    Mutant(
+        "topics-that-nobody-wants-kept",
+        _KEEPER,
+        "            if not groups:\n                self._subscribers.pop(topic, None)\n",
+        "",
+        masked="it costs memory and no truth",
+        tests=_KEPT,
+    ),
+    Mutant(
+        "sessions-that-ended-detached-kept",
+        _KEEPER,
+        "        kept.without_retries.difference_update(ended)\n",
+        "        kept.without_retries.difference_update(set(ended) & set(gone))\n",
+        masked="it costs memory and no truth",
+        tests=_KEPT,
     ),
 )
