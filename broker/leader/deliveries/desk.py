@@ -113,6 +113,7 @@ class Surroundings:
         turns: how long work shares the event loop.
         used_again_ms: of lived time, after which whoever waits is in the log again.
         check_room: raises BrokerError unless an answer may be kept until it is read.
+        hold: so many bytes of answers are kept, until what it gives is called.
     """
 
     state: StateMachine
@@ -127,6 +128,11 @@ class Surroundings:
     turns: Turns
     used_again_ms: int
     check_room: Callable[[], None]
+    hold: Callable[[int], Callable[[], None]] = lambda _: _nothing
+
+
+def _nothing() -> None:
+    """Nothing was held."""
 
 
 class Desk:
@@ -147,6 +153,7 @@ class Desk:
         self._settlers: list[Settler] = []
         self._taken: list[Settler] = []  # whose settlements are on their way
         self._turn = 0  # of the queues: which comes first
+        self._held: list[Callable[[], None]] = []  # what was read for the command under way
         self._bell: QueueKey = (-next(self._numbers), 0)  # no topic has that incarnation
         self._is_rung = False
         self.task: asyncio.Task[None] | None = None
@@ -206,8 +213,15 @@ class Desk:
 
     async def work(self) -> None:
         """Until nobody waits. Whoever does is told what ends it."""
+        try:
+            await self._work()
+        finally:
+            self._let_go()
+
+    async def _work(self) -> None:
         refused, loop = 0, asyncio.get_running_loop()
         while not self.is_idle:
+            self._let_go()
             self._is_rung = False
             began_s = loop.time()
             looked = self._around.held.moment
@@ -217,6 +231,7 @@ class Desk:
                 self._around.check_serving()
                 choice = await self._chosen(settlers)
                 if choice.is_empty:
+                    self._let_go()
                     for settler in settlers:
                         _finish(settler)
                     if not (await self._bury(choice) or await self._use(choice)):
@@ -414,7 +429,15 @@ class Desk:
         """What is chosen can be answered: once it is in the log that it was handed out it is too
         late to say that there is no room for the answer."""
         self._around.check_room()
-        return await self._read(queue_id, offset, count, size)
+        found = await self._read(queue_id, offset, count, size)
+        self._held.append(self._around.hold(len(found.records)))
+        return found
+
+    def _let_go(self) -> None:
+        """What was read is answered, and counted by who answers, or is nobody's."""
+        held, self._held = self._held, []
+        for each in held:
+            each()
 
     async def _propose(self, choice: Choice) -> UnitResult:
         commands = (Command(deliver=choice.command),)
@@ -427,6 +450,7 @@ class Desk:
             self._receivers.pop(receiver, None)
             if not receiver.done.done():
                 receiver.done.set_result(handed)
+        self._let_go()
 
     def _take_back(self, settlers: Sequence[Settler]) -> None:
         for receiver in self._receivers:

@@ -205,4 +205,20 @@ BOUNDS = (
         masked="it costs memory and no truth",
         tests=_KEPT,
     ),
+    Mutant(
+        "what-desks-have-read-uncounted",
+        "broker/leader/deliveries/desk.py",
+        "        self._held.append(self._around.hold(len(found.records)))\n",
+        "",
+        masked="it costs memory and no truth",
+        tests=("tests/broker/test_desk.py",),
+    ),
+    Mutant(
+        "what-desks-have-read-counted-for-good",
+        "broker/leader/deliveries/desk.py",
+        "        held, self._held = self._held, []\n",
+        "        held = list[Callable[[], None]]()\n",
+        tests=("tests/broker/test_desk.py",),
+        masked="no simulated desk reads as much as an answer may have",
+    ),
 )
