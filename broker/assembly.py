@@ -148,7 +148,8 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
         ),
         deliveries=deliveries_of(config, parts, gate, pulls, surrounds.turns, soundness),
         retries=Retries(
-            gate, reader, soundness, parts.appender.units, parts.own_topics, parts.machine
+            *(gate, reader, soundness, parts.appender.units, parts.own_topics, parts.machine),
+            surrounds.turns,
         ),
         topics=topics,
         topic_figures=TopicFigures(gate, topics, reader, soundness, surrounds.turns),

@@ -34,7 +34,7 @@ from store.errors import StoreError
 from store.log_start import Install
 from store.starting.opening import start_of
 
-FETCH_S: Final = 30.0  # for all of a state that nobody offers, from one peer that answers
+FETCH_S: Final = 30.0  # for a MiB of a state that nobody offers, from one peer that answers
 SILENT_S: Final = 5.0  # since the last offer: then nobody is there to ask
 AGAIN_S: Final = 1.0  # from one that was no good to the next
 LISTEN_S: Final = 2.0  # from the first offer: who compares logs has asked here by then

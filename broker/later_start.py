@@ -49,7 +49,7 @@ from store.suspicion import SuspicionNote
 # stream waits until it dials again (`LinkTimes.refused_s`).
 LISTEN_S: Final = 4.0
 ASKED_FOR_S: Final = 5.0  # since a peer asked last, until no comparison is taken to go on
-PULL_S: Final = 30.0  # for all of a state, from one peer
+PULL_S: Final = 30.0  # for a MiB of a state, from one peer
 
 log = structlog.get_logger(__name__)
 

@@ -219,6 +219,7 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         "producer_sequences": ("Producer-queue pairs remembered.", machine.sequences),
         "consumer_groups": ("Consumer groups with committed offsets.", machine.groups),
         "consumer_group_topics": ("Pairs of a group and a topic of it.", machine.progress),
+        "consumer_group_offsets": ("Queues in which groups have an offset.", machine.offsets),
         **_group_gauges(facts),
     }
 

@@ -29,8 +29,9 @@ from dledger.wire import raft_pb2 as pb
 from store.snapshot_files import SnapshotFiles, SnapshotHead
 
 PIECE_BYTES: Final = 64 << 10
-MAX_BYTES: Final = 1 << 30  # of a snapshot; at the state's bounds it has 16 MB
+MAX_BYTES: Final = 1 << 30  # of a snapshot; for what it has at the state's bounds see ADR 11
 ASK_S: Final = 1.0
+PROGRESS_BYTES: Final = 1 << 20  # after so much of a state whoever gives it has as long again
 QUIET_S: Final = 3.0  # without an answer, from who isn't the only one to ask
 
 T = TypeVar("T")
@@ -72,6 +73,7 @@ class Pulling:
         self._asked: _Asked | None = None
         self._number = 0
         self.answers = 0  # to what was asked: who waits sees that somebody is there
+        self.taken_bytes = 0  # of states; and that it goes on
 
     def give_up(self) -> None:
         """The question that is under way comes to nothing: another one is to be asked."""
@@ -79,15 +81,19 @@ class Pulling:
             self._asked.answer.cancel()
 
     def patience(self, seconds: float) -> Callable[[], bool]:
-        """Whether to go on with who is asked from now on: so long at most, and for as long as
-        there are answers. Others wait to be asked."""
+        """Whether to go on with who is asked from now on: for as long as there are answers, and so
+        long at most, or so long for each `PROGRESS_BYTES` of a state: it may be large, and far
+        away. Others wait to be asked."""
         loop = asyncio.get_running_loop()
         until_s, heard, quiet_s = loop.time() + seconds, self.answers, loop.time() + QUIET_S
+        taken = self.taken_bytes
 
         def is_heard() -> bool:
-            nonlocal heard, quiet_s
+            nonlocal heard, quiet_s, taken, until_s
             if self.answers != heard:
                 heard, quiet_s = self.answers, loop.time() + QUIET_S
+            if self.taken_bytes - taken >= PROGRESS_BYTES:
+                taken, until_s = self.taken_bytes, loop.time() + seconds
             return loop.time() < min(until_s, quiet_s)
 
         return is_heard
@@ -140,12 +146,15 @@ class Pulling:
             if at and answer.size_bytes != size:
                 raise NotGiven("its size has changed")
             size = answer.size_bytes
+            if size > MAX_BYTES:  # of a working peer, whose state has outgrown what is pulled
+                raise NotGiven(f"a state of {size:,} bytes, and {MAX_BYTES:,} are taken at most")
             if len(answer.piece) > size - at:
                 raise NotGiven("it gives more than it has")
             if at == 0:  # a peer's word, until all of it is there and judged
                 await self._hand.run(partial(self._files.check_room, size, gives_back))
             await self._hand.run(partial(self._files.receive, at, answer.piece))
             at += len(answer.piece)
+            self.taken_bytes += len(answer.piece)
 
     async def _exchange(
         self,
@@ -183,7 +192,7 @@ class Pulling:
         """
         is_given = body.status == pb.SNAPSHOT_STATUS_GIVEN
         is_fit = 0 < len(body.piece) <= min(PIECE_BYTES, body.size_bytes) if is_given else True
-        if not is_fit or is_given != bool(body.piece) or body.size_bytes > MAX_BYTES:
+        if not is_fit or is_given != bool(body.piece):
             raise InvalidMessage(f"{peer} gives {len(body.piece)} bytes of a snapshot")
         if crc32c(body.piece) != body.piece_crc:
             raise InvalidMessage(f"{peer} gives a piece that isn't what was sent")

@@ -241,9 +241,12 @@ class Wiring:
 
     def _make_topic_retention(self) -> TopicRetention:
         member = self._member
-        commands, slack_ms = Commands(member.appender), self._ports.rhythm.topic_slack_ms
-        takes = member.repairs.takes
-        return TopicRetention(member.machine, member.reader, commands, takes, slack_ms)
+        commands, rhythm = Commands(member.appender), self._ports.rhythm
+        return TopicRetention(
+            *(member.machine, member.reader, commands, member.repairs.takes),
+            rhythm.topic_slack_ms,
+            rhythm.retention_s,
+        )
 
     def _make_scrubber(self) -> Scrubber:
         member, config, ports = self._member, self._config, self._ports
@@ -332,6 +335,7 @@ class Wiring:
             self._ports.turns,
             pace,
             lambda group: self.services.deliveries.is_waited_for(group),
+            lambda: member.appender.room.times_short,
         )
 
     def _make_delays(self) -> DelayPump:

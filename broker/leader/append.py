@@ -41,6 +41,7 @@ from broker.leader.numbering import (
     numbers_of,
     room_for,
 )
+from broker.leader.offsets_room import OffsetsRoom, begun_by
 from broker.leader.pending import PendingSend, Waiting
 from broker.leader.units import Units
 from broker.leader.voided import closed, refused_batch, voided
@@ -127,8 +128,10 @@ class Appender:
         self._rules = BatchRules(max_message_bytes, segment_bytes)
         self.check_in_steps = self._rules.check_in_steps
         self._flight = InFlight()
+        self.room = OffsetsRoom(machine)
         self.units = Units(
-            self._propose, machine, lambda: self._flight, self._rules, store_host, segment_bytes
+            *(self._propose, machine, self.room, lambda: self._flight, self._rules),
+            *(store_host, segment_bytes),
         )
         self._waiting: dict[int, list[Waiting]] = {}
         self._commands: dict[int, asyncio.Future[Any]] = {}  # what `submit` gives
@@ -414,12 +417,15 @@ class Appender:
             BrokerError: nothing happened.
         """
         self._check_leading()
+        begun = begun_by(self._machine, command)
+        self.room.check(begun, self._flight.beginning)
         if command.HasField("register_producer") and is_crowded(
             self._machine.producers, self._flight
         ):
             self._make_room()
         index = self._propose(EntryKind.COMMAND, 0, command.SerializeToString(), None)
         self._flight.add_command(index, command)
+        self._flight.add_beginning(index, begun)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._commands[index] = future
         return future
@@ -427,6 +433,7 @@ class Appender:
     def on_command(self, index: int, result: Refusal | Moves | None) -> None:
         """The state machine has applied the command at `index`, or refused it."""
         self._flight.retire_command(index)
+        self.room.heed(result)
         future = self._commands.pop(index, None)
         if future is not None and not future.done():
             future.set_result(result)
@@ -434,6 +441,8 @@ class Appender:
     def on_units(self, index: int, units: Sequence[Judged]) -> None:
         """The state machine has applied the units of the entry at `index`, or refused them."""
         self._flight.retire_command(index)
+        for each in units:
+            self.room.heed(each.refusal)
         self.units.on_applied(index, units)
 
     def on_batch_voided(self, index: int, refusal: BatchRefusal) -> None:

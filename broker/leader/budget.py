@@ -7,6 +7,8 @@ made smaller; it never waits. What has happened already is counted, over the lim
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from broker.errors import BrokerError, ErrorCode
@@ -61,6 +63,11 @@ class ByteBudget:
         adds has looked at `check_room` before it came to that, so the limit is passed by no more
         than what was under way then."""
         self.used_bytes += size
+
+    def hold(self, size: int) -> Callable[[], None]:
+        """As `add`, until what this gives is called."""
+        self.add(size)
+        return partial(self.give_back, size)
 
     def give_back(self, size: int) -> None:
         """`size` bytes are in use no more."""

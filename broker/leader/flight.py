@@ -71,6 +71,7 @@ class InFlight:
     _moving: set[int] = field(default_factory=set)  # indexes: the log is to begin later
     _registering: dict[int, str] = field(default_factory=dict)  # index -> name, or none
     _forgetting: dict[int, frozenset[bytes]] = field(default_factory=dict)  # index -> ids
+    _beginning: dict[int, int] = field(default_factory=dict)  # index -> offsets that are new
 
     @property
     def is_empty(self) -> bool:
@@ -183,6 +184,17 @@ class InFlight:
         self._moving.discard(index)
         self._registering.pop(index, None)
         self._forgetting.pop(index, None)
+        self._beginning.pop(index, None)
+
+    def add_beginning(self, index: int, offsets: int) -> None:
+        """By entry `index` groups are to have offsets in so many queues more."""
+        if offsets:
+            self._beginning[index] = offsets
+
+    @property
+    def beginning(self) -> int:
+        """Offsets that are to be there by what is on its way, and aren't yet."""
+        return sum(self._beginning.values())
 
     def is_deleting(self, topic: str) -> bool:
         """Whether any delete of that name is on its way: of this incarnation, or of one that is

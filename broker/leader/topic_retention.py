@@ -5,14 +5,16 @@ behind what is older than the topic wishes (`broker.state.topic_retention`). Age
 of the log's segments (`broker.leader.retention`), and counted the same way: what is taken for a
 message's age is never more than it is. It must never propose more than the wish says.
 
-An entry that moves a queue's start costs as much as any, so none is proposed before something is
-older than the wish by a twentieth of it, or `SLACK_MS` if that is more: so much longer messages may
-be read.
+An entry that moves a queue's start costs as much as any, so messages may be read longer than is
+wished by a slack: a twentieth of the wish, or `SLACK_MS` if that is more. Half of it passes before
+a move is proposed, and within the other half all queues are looked at, however many there are; but
+no look takes longer than the time to the next one, as what else is old waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, Protocol
 
@@ -26,7 +28,8 @@ from broker.state.topics import TopicRef, TopicState
 
 SLACK_MS: Final = 60_000
 SLACK_SHARE: Final = 20
-QUEUES_A_LOOK: Final = 64  # some 40 reads of the log each; the next look goes on from there
+QUEUES_A_LOOK: Final = 64  # at least, of some 40 reads of the log each; the next goes on from there
+LOOK_S: Final = 10.0
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +49,7 @@ class TopicRetention:
     Args:
         is_mended: whether an error tells of rot that is being repaired.
         slack_ms: see the module.
+        look_s: from one look to the next.
     """
 
     def __init__(
@@ -55,12 +59,14 @@ class TopicRetention:
         commands: Commands,
         is_mended: Callable[[BaseException], bool],
         slack_ms: int = SLACK_MS,
+        look_s: float = LOOK_S,
     ) -> None:
         self._machine = machine
         self._queues = queues
         self._commands = commands
         self._is_mended = is_mended
         self._slack_ms = slack_ms
+        self._look_s = look_s
         self._next = (0, 0)  # incarnation and queue, at which the next look begins
         self._refused = ""
 
@@ -74,7 +80,7 @@ class TopicRetention:
         if not topics:
             return
         measured, loop = await now(), asyncio.get_running_loop()
-        left = QUEUES_A_LOOK
+        left, until_s = self._queues_a_look(topics), loop.time() + self._look_s
         for topic, wish_ms in self._in_turn(topics):
             starts: list[tuple[int, int]] = []
             first = self._next[1] if self._next[0] == topic.incarnation else 0
@@ -85,6 +91,9 @@ class TopicRetention:
                 if start is not None:
                     starts.append((queue_id, start))
                 await asyncio.sleep(loop.time() - began_s)  # the oldest are the coldest on the disk
+                if loop.time() >= until_s:
+                    left, last = 0, queue_id + 1
+                    break
             left -= last - first
             is_through = last == len(topic.next_offsets)
             self._next = (topic.incarnation + is_through, 0 if is_through else last)
@@ -92,6 +101,15 @@ class TopicRetention:
                 await self._move(topic, tuple(starts))
             if left <= 0:
                 return
+
+    def _queues_a_look(self, topics: Sequence[tuple[TopicState, int]]) -> int:
+        """As many as it takes to look at all of them within half of the least slack."""
+        queues = sum(len(topic.next_offsets) for topic, _ in topics)
+        lap_s = min(self._slack_of(wish_ms) for _, wish_ms in topics) / 2000
+        return max(QUEUES_A_LOOK, math.ceil(queues * self._look_s / max(lap_s, self._look_s)))
+
+    def _slack_of(self, wish_ms: int) -> int:
+        return max(self._slack_ms, wish_ms // SLACK_SHARE)
 
     def _wishing(self) -> list[tuple[TopicState, int]]:
         wishes = self._machine.topic_retention.wishes()
@@ -111,7 +129,7 @@ class TopicRetention:
     def _start(self, topic: TopicState, queue_id: int, now: Lived, wish_ms: int) -> int | None:
         """Where the queue should begin; None: where it does, or nobody can tell."""
         ref = TopicRef(topic.name, topic.incarnation)
-        slack_ms = max(self._slack_ms, wish_ms // SLACK_SHARE)
+        slack_ms = self._slack_of(wish_ms) // 2
         try:
             low, _ = self._queues.bounds(ref, queue_id)
             if (

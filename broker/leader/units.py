@@ -23,6 +23,8 @@ from broker.errors import BrokerError, ErrorCode, replaced
 from broker.leader.batches import Batch, BatchRules, Placed
 from broker.leader.closing import check_open
 from broker.leader.flight import InFlight, UnitEnd
+from broker.leader.offsets_room import OffsetsRoom, begun_by
+from broker.leader.units_room import Kind, Room, UnitsRoom
 from broker.leader.voided import closed
 from broker.state.compound import NO_PRODUCER, RECORDS, Claims, Judged, Key, UnitRefusal, keys_of
 from broker.state.leases import MAX_RANGES, Place
@@ -44,11 +46,6 @@ from dledger.records.record import BATCH_PREAMBLE
 from dledger.wire.commands_pb2 import Command, RefusedUnit, SettleUnitsCommand
 from store.stamping import stamp_records
 
-MAX_WAITING: Final = 16_384  # units; more are told to come again
-MAX_WAITING_BYTES: Final = 16 << 20
-MAX_OF_KEY: Final = (
-    64  # units: one of them goes with an entry, and the others are looked at in vain
-)
 SHARED_BYTES: Final = 256 << 10  # an entry is given units up to here, and one at least
 SHARED_PART: Final = 4  # of a segment at most: an entry has to fit in one
 SHARED_UNITS: Final = 256  # of an entry: it is applied in one turn
@@ -116,6 +113,8 @@ class _Unit:
     done: asyncio.Future[UnitResult]
     is_internal: bool
     placed: list[Placed] = field(default_factory=list)
+    room: Room | None = None  # that it takes while it waits
+    begun: int = 0  # queues in which groups get an offset by it, when it was its turn
 
     @property
     def own_keys(self) -> list[Key]:
@@ -145,6 +144,7 @@ class Units:
         self,
         propose: ProposeEntry,
         machine: StateMachine,
+        room: OffsetsRoom,
         flight: Callable[[], InFlight],
         rules: BatchRules,
         store_host: tuple[bytes, int],
@@ -155,6 +155,7 @@ class Units:
         Args:
             propose: the appender's.
             machine: the applied state; read only.
+            room: of what groups commit.
             flight: the appender's, of the term that is led.
             rules: what a batch must be like.
             store_host: IPv4 address (4 bytes) and port that records are stamped with.
@@ -163,14 +164,14 @@ class Units:
         self._shared_bytes = shared_bytes(segment_bytes)
         self._propose = propose
         self._machine = machine
+        self._offsets_room = room
         self._flight = flight
         self._rules = rules
         self._store_host = store_host
         self._store_host_wire = HOST.struct().pack(*store_host)
         self._is_leading = False
         self._waiting: list[_Unit] = []
-        self._waiting_bytes = 0
-        self._waiting_of: Counter[Key] = Counter()
+        self._room = UnitsRoom()
         self._under_way: tuple[int, list[_Unit]] | None = None  # index, units
         self._settling: asyncio.Future[UnitResult] | None = None
         self._refused: Settlement | None = None  # of this term, by the state
@@ -196,8 +197,7 @@ class Units:
             unit.fail(BrokerError(ErrorCode.NOT_LEADER, "this node leads no more"))
 
     def _forget_all(self) -> None:
-        self._waiting, self._waiting_bytes, self._under_way = [], 0, None
-        self._waiting_of.clear()
+        self._waiting, self._room, self._under_way = [], UnitsRoom(), None
 
     def futures(self) -> list[asyncio.Future[UnitResult]]:
         """Of those that somebody waits for."""
@@ -230,19 +230,21 @@ class Units:
         if not self._is_leading:
             raise BrokerError(ErrorCode.NOT_LEADER, "this node doesn't lead")
         unit = self._made(wanted, is_internal=is_internal)
-        is_full = self._waiting_bytes + unit.body.size > MAX_WAITING_BYTES
-        if len(self._waiting) >= MAX_WAITING or is_full:
-            raise BrokerError(ErrorCode.BUSY, f"{len(self._waiting)} units wait for their turn")
-        for key in () if is_internal or is_single else unit.own_keys:
-            if self._waiting_of[key] >= MAX_OF_KEY:
-                about = f"{key.what or 'all'} of topic {key.topic!r}"
-                text = f"{MAX_OF_KEY} units about {about} wait already"
-                raise BrokerError(ErrorCode.BUSY, text)
+        kind = Kind.MESSAGES if wanted.batches else Kind.COMMANDS
+        if is_internal or is_single:
+            kind = Kind.BROKERS if is_internal else Kind.SINGLE
+        unit.room = self._room.take(kind, unit.body.size, unit.own_keys)
         self._waiting.append(unit)
-        self._waiting_bytes += unit.body.size
-        self._waiting_of.update(unit.own_keys)
         self._propose_next()
         return unit.done
+
+    def check_readable(self) -> None:
+        """A unit with a message that is yet to be read would be taken, however large that is.
+
+        Raises:
+            BrokerError: BUSY.
+        """
+        self._room.check_readable()
 
     def _made(self, wanted: ProposedUnit, *, is_internal: bool) -> _Unit:
         """The unit as it will lie in an entry, its records checked.
@@ -299,7 +301,7 @@ class Units:
         chosen: list[_Unit] = []
         left: list[_Unit] = []
         places: Counter[Place] = Counter()
-        size = records = 0
+        size = records = begun = 0
         for unit in self._waiting[:LOOKED_AT]:
             is_free = claims.conflict(unit.keys) is None
             fits = not chosen or (
@@ -308,7 +310,7 @@ class Units:
                 and records + unit.body.record_count <= MAX_RECORD_COUNT
                 and all(places[each] < self._ranges_left(each) for each in unit.finished_at)
             )
-            if is_free and fits and self._is_answered(unit):
+            if is_free and fits and self._is_answered(unit, begun):
                 self._has_left(unit)
                 continue
             claims.hold(unit.keys)  # also of one that waits: what is behind it doesn't overtake it
@@ -318,6 +320,7 @@ class Units:
                 places.update(unit.finished_at)
                 size += unit.body.size
                 records += unit.body.record_count
+                begun += unit.begun
             else:
                 left.append(unit)
         self._waiting = left + self._waiting[LOOKED_AT:]
@@ -331,19 +334,19 @@ class Units:
 
     def _has_left(self, unit: _Unit) -> None:
         """The unit waits no more."""
-        self._waiting_bytes -= unit.body.size
-        for key in unit.own_keys:
-            self._waiting_of[key] -= 1
-            if not self._waiting_of[key]:
-                del self._waiting_of[key]
+        if unit.room is not None:
+            self._room.give_back(unit.room)
 
-    def _is_answered(self, unit: _Unit) -> bool:
-        """Whether the unit is over without an entry: nobody waits for it, or it can't be."""
+    def _is_answered(self, unit: _Unit, begun: int) -> bool:
+        """Whether the unit is over without an entry: nobody waits for it, or it can't be, where
+        groups get offsets in so many queues by those before it."""
         if unit.done.done():
             return True
         try:
             for batch in unit.wanted.batches:
                 self._topic_of(batch)
+            unit.begun = sum(begun_by(self._machine, each) for each in unit.wanted.commands)
+            self._offsets_room.check(unit.begun, self._flight().beginning + begun)
             refusal = unit.wanted.condition()
         except BrokerError as error:  # of the condition, too
             unit.fail(error)
@@ -400,6 +403,7 @@ class Units:
         index = self._propose(EntryKind.DATA, records, body, stamp, COMPOUND_VERSION)
         self._under_way = index, units
         self._flight().add_units(index, ends)
+        self._flight().add_beginning(index, sum(unit.begun for unit in units))
         for unit in units:
             for command in unit.wanted.commands:
                 self._flight().add_command(index, command)

@@ -127,6 +127,7 @@ class Deliveries:
             turns,
             used_again_ms(unused_ms),
             pulls.budget.check_room,
+            pulls.budget.hold,
         )
         self._desks: dict[Place, Desk] = {}
         self._sparing = Sparing()

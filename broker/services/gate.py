@@ -124,14 +124,17 @@ class Gate:
         await self.confirm()
         return check()
 
-    async def denying_surely(self, work: Awaitable[T]) -> T:
+    async def denying_surely(self, work: Awaitable[T], since: int | None = None) -> T:
         """What `work` gives. An absence that it finds, on whatever way, is told once it is sure
         that this node has led all the while.
+
+        Args:
+            since: the leadership in which it began, if that was before.
 
         Raises:
             BrokerError: what `work` raises, NOT_LEADER, NOT_READY.
         """
-        leadership = self.leadership
+        leadership = self.leadership if since is None else since
         try:
             return await work
         except BrokerError as error:

@@ -20,7 +20,7 @@ from broker.leader.batches import Batch
 from broker.leader.retries.copies import Failure, copy_of, failures_before, resent_copy
 from broker.leader.retries.own_topics import OwnTopics
 from broker.leader.retries.proposals import Failed, failed_in_place, sent_again, sent_back
-from broker.leader.units import ProposedUnit, Units
+from broker.leader.units import ProposedUnit, UnitResult, Units
 from broker.reading.queues import QueueReader
 from broker.services.gate import Gate
 from broker.services.refused import refused, session_ended, unit_refused
@@ -42,6 +42,7 @@ from broker.state.retries import Queue, Ranges
 from broker.state.retrying import is_finished
 from broker.state.topics import TopicRef
 from dledger.level import DELIVERY_LEVEL, TOPIC_RULES_LEVEL
+from dledger.ports import Turns
 from dledger.records.errors import InvalidProperties, InvalidRecord
 from dledger.records.record import DecodedRecord, decode_records
 from dledger.records.reserved import (
@@ -88,6 +89,15 @@ class Verdict(NamedTuple):
     failures: int
     stays: bool = False
     is_over: bool = False
+
+
+class _Begun(NamedTuple):
+    """A message that was looked at, in that leadership: what is on its way of it, or why nothing is
+    (None: nothing need be); and how often it has failed then."""
+
+    leadership: int
+    found: asyncio.Future[UnitResult] | UnitRefusal | BrokerError | None
+    failures: int = 0
 
 
 def verdict(group: Group, failed: FailedMessage, known: int) -> Verdict:
@@ -149,6 +159,7 @@ class Retries:
         units: Units,
         topics: OwnTopics,
         state: StateMachine,
+        turns: Turns,
     ) -> None:
         self._gate = gate
         self._reader = reader
@@ -156,6 +167,7 @@ class Retries:
         self._units = units
         self._topics = topics
         self._state = state
+        self._turns = turns
 
     # --- members ------------------------------------------------------------------------------
 
@@ -173,9 +185,14 @@ class Retries:
             text = f"1 to {MAX_MESSAGES_IN_CALL} messages are sent back, not {len(wish.messages)}"
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
         group = await self._gate.surely(lambda: self._group_of(wish))
-        return tuple(
-            await asyncio.gather(*(self._one(wish, group, each) for each in wish.messages))
-        )
+        begun: list[_Begun] = []
+        is_enough = self._turns.share()
+        for each in wish.messages:
+            if is_enough():
+                await self._turns.pause()
+                is_enough = self._turns.share()
+            begun.append(await self._begin(wish, group, each))
+        return tuple(await asyncio.gather(*(self._one(wish, each) for each in begun)))
 
     def _check(self) -> None:
         self._gate.check_writable()
@@ -200,23 +217,35 @@ class Retries:
         is_counted = failed.failed > 0 and self._state.level.current >= TOPIC_RULES_LEVEL
         return failed.is_rejected or is_counted or group.has_retries
 
-    async def _one(self, wish: SendBack, group: Group, failed: FailedMessage) -> Told | int:
+    async def _begin(self, wish: SendBack, group: Group, failed: FailedMessage) -> _Begun:
+        """The message is read and its copy on its way, if it is to be: that is most of the work."""
+        leadership = self._gate.leadership
         try:
-            return await self._gate.denying_surely(self._send_back(wish, group, failed))
+            refusal = self._refusal(wish, failed)
+            if refusal is not None:
+                return _Begun(leadership, refusal)
+            self._units.check_readable()
+            unit, failures = await self._unit(wish, group, failed)
+            proposed = None if unit is None else self._units.propose(unit)
+        except BrokerError as error:
+            return _Begun(leadership, error)
+        return _Begun(leadership, proposed, failures)
+
+    async def _one(self, wish: SendBack, begun: _Begun) -> Told | int:
+        try:
+            return await self._gate.denying_surely(self._ended(wish, begun), begun.leadership)
         except BrokerError as error:
             return error.failure
 
-    async def _send_back(self, wish: SendBack, group: Group, failed: FailedMessage) -> int:
+    async def _ended(self, wish: SendBack, begun: _Begun) -> int:
         """How often the message has failed, if it stays; 0: it is finished."""
-        failures = 0
-        refusal: UnitRefusal | None = self._refusal(wish, failed)
-        if refusal is None:
-            unit, failures = await self._unit(wish, group, failed)
-            if unit is not None:
-                refusal = (await self._units.propose(unit)).refusal
+        found = begun.found
+        if isinstance(found, BrokerError):
+            raise found
+        refusal = (await found).refusal if isinstance(found, asyncio.Future) else found
         match refusal:
             case None:
-                return failures
+                return begun.failures
             case FinishedAlready():
                 return 0
             case CountedAlready(_, known):

@@ -103,6 +103,7 @@ class MachineStatistics:
     sequences: int
     groups: int
     progress: int
+    offsets: int
     members: int
     leases: int
     unfinished: int
@@ -376,6 +377,7 @@ class StateMachine:
             sequences=self.producers.pairs,
             groups=self.offsets.group_count,
             progress=self.offsets.pair_count,
+            offsets=self.offsets.queue_count,
             members=self.groups.session_count,
             leases=self.leases.lease_count,
             unfinished=self.deliveries.unfinished,

@@ -13,7 +13,8 @@ queues end, and when a topic is gone.
     any                 its topic is deleted        nothing committed
     any                 its group is forgotten      nothing committed
 
-A command is applied whole or not at all. Bounds: `max_progress` pairs of group and topic. Offsets
+A command is applied whole or not at all. Bounds: `max_progress` pairs of group and topic; how many
+queues all of these have is counted, and bounded by leaders (`broker.leader.offsets_room`). Offsets
 move forward only, unless a command says otherwise (RocketMQ #7790, #3210). Order: topics and the
 groups of a topic are kept as they first committed, which the log decides; a snapshot keeps it.
 """
@@ -65,6 +66,7 @@ class Offsets:
     _topics: dict[str, dict[str, QueueOffsets]] = field(default_factory=dict, init=False)
     _topic_counts: dict[str, int] = field(default_factory=dict, init=False)  # by group
     _progress_count: int = field(default=0, init=False)
+    _queue_count: int = field(default=0, init=False)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -89,6 +91,15 @@ class Offsets:
     def pair_count(self) -> int:
         """Pairs of a group and a topic."""
         return self._progress_count
+
+    @property
+    def queue_count(self) -> int:
+        """Offsets, of all pairs in all queues."""
+        return self._queue_count
+
+    def queue_count_of(self, group: str) -> int:
+        """The group's. Looks at all topics."""
+        return sum(len(groups.get(group, ())) for groups in self._topics.values())
 
     def has(self, group: str) -> bool:
         """Whether the group has committed anything."""
@@ -154,8 +165,9 @@ class Offsets:
 
     def on_topic_deleted(self, topic: str) -> None:
         """Nothing is committed in the topic any more."""
-        for group in self._topics.pop(topic, {}):
+        for group, offsets in self._topics.pop(topic, {}).items():
             self._progress_count -= 1
+            self._queue_count -= len(offsets)
             self._topic_counts[group] -= 1
             if not self._topic_counts[group]:
                 del self._topic_counts[group]
@@ -163,14 +175,16 @@ class Offsets:
     def on_group_forgotten(self, group: str) -> None:
         """The group has committed nothing any more. Looks at all topics."""
         for topic in [topic for topic, groups in self._topics.items() if group in groups]:
-            del self._topics[topic][group]
+            self._queue_count -= len(self._topics[topic].pop(group))
             if not self._topics[topic]:
                 del self._topics[topic]
             self._progress_count -= 1
         self._topic_counts.pop(group, None)
 
     def _put(self, topic: str, group: str, offsets: QueueOffsets, *, is_new: bool) -> None:
-        self._topics.setdefault(topic, {})[group] = offsets
+        groups = self._topics.setdefault(topic, {})
+        self._queue_count += len(offsets) - len(groups.get(group, NOTHING))
+        groups[group] = offsets
         if is_new:
             self._progress_count += 1
             self._topic_counts[group] = self._topic_counts.get(group, 0) + 1
@@ -225,6 +239,9 @@ class Offsets:
                 counts[group] = counts.get(group, 0) + 1
                 if min(offsets.values(), default=0) < 0:
                     raise InvariantViolation(f"{group} in {topic} has committed {offsets}")
+        queues = sum(len(each) for groups in self._topics.values() for each in groups.values())
+        if queues != self._queue_count:
+            raise InvariantViolation(f"{queues} offsets, {self._queue_count} are counted")
         counted = sum(counts.values())
         if counts != self._topic_counts or counted != self._progress_count:
             raise InvariantViolation(f"{counted} pairs, {self._progress_count} are counted")

@@ -12,8 +12,9 @@ reads it as data yet. Entries without records have nothing to settle.
     unsettled to m      settle to m, as it is         settled
     any                 settle otherwise              unchanged         (refused: OutcomesDiffer)
 
-Bounds: the refused units of what is unsettled, of which a leader lets only so much be. A state in
-which all is settled has no section of it in its snapshots.
+Bounds: the refused units of what is unsettled. That is what waited in front of the command that is
+to settle it: for one a leader has room always (`broker.leader.units_room`). A state in which all is
+settled has no section of it in its snapshots.
 """
 
 from __future__ import annotations

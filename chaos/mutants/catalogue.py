@@ -15,6 +15,7 @@ from chaos.mutants.rules.auditing import AUDITING
 from chaos.mutants.rules.audits import AUDITS
 from chaos.mutants.rules.backups import BACKUPS
 from chaos.mutants.rules.beginnings import BEGINNINGS
+from chaos.mutants.rules.bounds import BOUNDS
 from chaos.mutants.rules.client import CLIENT
 from chaos.mutants.rules.clock import CLOCK
 from chaos.mutants.rules.consumers import CONSUMERS
@@ -105,6 +106,7 @@ _RULES = (
     *VERDICTS,
     *FAKES,
     *LEASHES,
+    *BOUNDS,
     *ENTERING,
 )
 

@@ -5,18 +5,20 @@
     mended     it puts it right from what is there, and goes on
     ignored    it doesn't look at it, or passes it over
 
-A judgement is small enough to travel. Of each effect `MAX_FINDINGS` are kept and the others
-counted, so that what is found often doesn't hide what is found once.
+A judgement is small enough to travel. Of each kind and effect `MAX_FINDINGS` are kept and the
+others counted, so that what is found often doesn't hide what is found once: strays, say, a
+snapshot that can't be used.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-MAX_FINDINGS: Final = 100  # of each effect
+MAX_FINDINGS: Final = 100  # of each kind and effect
 
 
 class Effect(StrEnum):
@@ -112,7 +114,8 @@ class Judgement:
     """Whether a node would start on the directory, and what is to be said of it, the gravest first.
 
     `starts`: nothing that a start reads is refused. `refusal`: the words in which it would be.
-    `findings_left_out`: of each effect, those beyond `MAX_FINDINGS`. `files`: what lies there.
+    `findings_left_out`: of each effect, those beyond `MAX_FINDINGS` of a kind. `files`: what lies
+    there.
     """
 
     path: str
@@ -136,6 +139,7 @@ class Findings:
         self._kept: dict[Effect, dict[tuple[Kind, str], DirectoryFinding]] = {
             effect: {} for effect in Effect
         }
+        self._count: Counter[tuple[Effect, Kind]] = Counter()
         self._left_out = dict.fromkeys(Effect, 0)
 
     def add(self, kind: Kind, effect: Effect, file: str, detail: str) -> None:
@@ -143,7 +147,8 @@ class Findings:
         kept = self._kept[effect]
         if any((kind, file) in each for each in self._kept.values()):
             return
-        if len(kept) < MAX_FINDINGS:
+        if self._count[effect, kind] < MAX_FINDINGS:
+            self._count[effect, kind] += 1
             kept[kind, file] = DirectoryFinding(kind, effect, file, detail)
         else:
             self._left_out[effect] += 1

@@ -107,6 +107,50 @@ def test_what_was_chosen_in_another_leadership_is_told_to_nobody() -> None:
     assert next(leaderships, None) is None
 
 
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_what_was_read_counts_until_it_is_answered(
+    monkeypatch: pytest.MonkeyPatch, *, ends_well: bool
+) -> None:
+    """Thousands of desks can each have an answer's bytes while their commands are under way."""
+    shop = Shop()
+    node = shop.room.leader
+    services, units = node.replica.services, node.replica.parts.appender.units
+    budget, propose, held = services.pulls.budget, units.propose, list[int]()
+
+    def proposed(*args: Any, **others: Any) -> Any:
+        held.append(budget.used_bytes)
+        if not ends_well:
+            raise BrokerError(ErrorCode.BUSY, "not now")
+        return propose(*args, **others)
+
+    shop.send(0, b"x" * 1_000)
+    monkeypatch.setattr(units, "propose", proposed)
+    call = Ending()
+    wish = Receive("p", T, False, b"attempt1", False, 32, 1 << 20, 0, 60_000, 0, 0, ())
+    asked = services.deliveries.receive(wish, call)
+    if ends_well:
+        assert len(shop.room.world.run(node, asked).handed) == 1
+        shop.room.pass_ms(100)
+        assert budget.used_bytes == held[-1], "by who answers"
+    else:
+        with pytest.raises(BrokerError):
+            shop.room.world.run(node, asked)
+    assert held[-1] > 1_000
+    for each in call.ends:
+        each()
+    assert budget.used_bytes == 0
+
+
+class Ending(EndlessCall):
+    """A call that ends when its test says so."""
+
+    def __init__(self) -> None:
+        self.ends: list[Callable[[], None]] = []
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        self.ends.append(callback)
+
+
 def test_who_waits_while_a_leader_loses_its_place_in_a_burial_is_sent_on() -> None:
     """To the next leader, and not told of a fault of this one's program."""
     shop = Shop()

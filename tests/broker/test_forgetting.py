@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.leader.groups import forgetting
+from broker.leader.groups.forgetting import FORGOTTEN_AT_ONCE
 from broker.leader.groups.pace import USUAL_PACE
+from broker.state.refusals import Refusal, TooMuchProgress
 from dledger.records.marks import MARKS, mark_of, marked_topic, progress_topic
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, CommittedOffset
 from tests.broker.attended import Room
+from tests.broker.test_held_back import Shop, receive
 
 PACE = USUAL_PACE
 SOON_MS = 300  # a look at the group, its grant, and the look behind it
@@ -136,3 +140,119 @@ def test_those_that_are_spared_take_nobody_elses_turn(monkeypatch: pytest.Monkey
 def test_a_mark_is_known_by_its_name(group: str, topic: str) -> None:
     """Numbers as the sink writes them, and no others."""
     assert marked_topic(group) == topic
+
+
+# --- pace -----------------------------------------------------------------------------------------
+
+
+def unused(room: Room, count: int) -> set[str]:
+    """So many groups that nobody uses; so much time was lived."""
+    names = {f"unused{number}" for number in range(count)}
+    for name in sorted(names):
+        commit(room, name, "t")
+    room.machine.lived_time.lived_ms += PACE.unused_ms
+    return names
+
+
+def left(room: Room) -> set[str]:
+    return {group.name for group in room.machine.groups}
+
+
+def test_where_there_are_many_the_next_ones_go_soon() -> None:
+    """A minute for each sixteen were four days for the groups that there may be."""
+    room = Room()
+    unused(room, 5 * FORGOTTEN_AT_ONCE)
+    room.pass_ms(PACE.forget_ms)
+    room.pass_ms(5 * (PACE.retry_ms + 100))
+    assert left(room) == set()
+    keeper = room.leader.replica.parts.groups
+    assert keeper.statistics().forgotten == 5 * FORGOTTEN_AT_ONCE
+
+
+def test_who_finds_no_room_does_not_wait_for_the_next_look() -> None:
+    """Neither of those whom the state refuses nor of those whom a leader does."""
+    for offsets_room_is_full in (False, True):
+        room = Room()
+        unused(room, 2)
+        room.pass_ms(PACE.retry_ms)
+        assert len(left(room)) == 2
+        if offsets_room_is_full:
+            room.leader.replica.appender.room.times_short += 1
+        else:
+            room.machine.offsets.max_progress = 2
+            assert refused_commit(room) == TooMuchProgress(2)
+        room.pass_ms(PACE.retry_ms)
+        assert left(room) == set()
+
+
+def refused_commit(room: Room) -> Refusal | None:
+    node, made = room.leader, room.machine.topics["t"].incarnation
+    offset = CommittedOffset(queue_id=0, offset=0)
+    wanted = CommitOffsetsCommand(group="more", topic="t", offsets=[offset], topic_incarnation=made)
+    with node.running():
+        answer = node.replica.appender.submit(Command(commit_offsets=wanted))
+    refusal = room.world.run(node, _awaited(answer))
+    assert isinstance(refusal, Refusal)
+    return refusal
+
+
+def test_time_is_lived_where_nothing_but_refusals_happens() -> None:
+    """A leader that refuses by itself puts nothing into the log: nobody would ever be unused."""
+    room = Room()
+    commit(room, "used lately", "t")
+    room.pass_ms(PACE.retry_ms)
+    room.leader.replica.appender.room.times_short += 1
+    before = room.machine.applied_index
+    room.pass_ms(PACE.retry_ms)
+    assert room.machine.applied_index == before + 1
+    for _ in range(5):
+        room.leader.replica.appender.room.times_short += 1
+        room.pass_ms(2 * PACE.retry_ms)
+    assert room.machine.applied_index == before + 1, "a minute at most is lived by one"
+
+
+def test_groups_at_work_take_nobodys_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whose messages somebody has: all members would keep them, whoever is named. And nobody
+    is told that they are gone."""
+    monkeypatch.setattr(forgetting, "FORGOTTEN_AT_ONCE", 2)
+    shop = Shop()
+    room, keeper = shop.room, shop.room.leader.replica.parts.groups
+    shop.send(0, b"one")
+    for name in ("p", "q", "r"):
+        receive(shop, group=name)
+    for name in ("x", "y", "z"):
+        commit(room, name, "t")
+    keeper._forgetting._unused_ms = 1
+    room.machine.lived_time.lived_ms += 1
+    with capture_logs() as told:
+        room.pass_ms(PACE.forget_ms + 5_000)
+    gone = [each["groups"] for each in told if each["event"] == "groups_forgotten"]
+    assert [name for names in gone for name in names][:3] == ["x", "y", "z"]
+
+
+def test_who_is_kept_by_the_state_is_not_told_to_be_gone() -> None:
+    """What was named is used before the command is applied."""
+    room = Room()
+    (name,) = unused(room, 1)
+    keeper, node = room.leader.replica.parts.groups, room.leader
+    forget = keeper._forgetting
+    commands = forget._commands
+
+    class UsedBefore:
+        def forget_groups(self, names: object, unused_ms: int) -> object:
+            commit_in_front(room, name)
+            return commands.forget_groups(names, unused_ms)  # type: ignore[arg-type]
+
+    forget._commands = UsedBefore()  # type: ignore[assignment]
+    with capture_logs() as told:
+        room.pass_ms(PACE.forget_ms + 100)
+    assert left(room) == {name}
+    assert node.replica.parts.groups.statistics().forgotten == 0
+    assert not [each for each in told if each["event"] == "groups_forgotten"]
+
+
+def commit_in_front(room: Room, group: str) -> None:
+    made = room.machine.topics["t"].incarnation
+    offset = CommittedOffset(queue_id=1, offset=0)
+    wanted = CommitOffsetsCommand(group=group, topic="t", offsets=[offset], topic_incarnation=made)
+    room.leader.replica.appender.submit(Command(commit_offsets=wanted))

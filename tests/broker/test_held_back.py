@@ -402,10 +402,10 @@ def test_brokers_own_topics_are_changed_by_nobody() -> None:
 # --- single messages ------------------------------------------------------------------------------
 
 
-def receive(shop: Shop, *settled: Settlement, is_fifo: bool = True) -> Received:
+def receive(shop: Shop, *settled: Settlement, is_fifo: bool = True, group: str = "p") -> Received:
     node = shop.room.leader
     attempt = len(shop.sent).to_bytes(4, "big") + b"once"
-    wish = Receive("p", T, is_fifo, attempt, False, 32, 1 << 20, 0, 60_000, 0, 0, tuple(settled))
+    wish = Receive(group, T, is_fifo, attempt, False, 32, 1 << 20, 0, 60_000, 0, 0, tuple(settled))
     answer = node.replica.services.deliveries.receive(wish, EndlessCall())
     return shop.room.world.run(node, answer)
 

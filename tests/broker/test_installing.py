@@ -191,7 +191,36 @@ def test_a_peer_that_doesnt_answer_keeps_nobody_from_asking_the_next() -> None:
     bench = asyncio.run(work())
     assert 1 <= bench.asked_of(N1) <= 5
     assert bench.asked_of(N2) == 12
+    assert bench.installer._pulling.taken_bytes == 12
     assert bench.asked_of(N3) == 1
+
+
+@pytest.mark.parametrize(
+    ("bytes_a_second", "is_answering", "seconds"),
+    [
+        (640 << 10, True, 1_700),  # 64 KiB a round trip of 100 ms: all of the largest state
+        (64 << 10, True, 1_700),
+        (1 << 10, True, 30),
+        (0, False, 3),
+    ],
+)
+def test_who_gives_a_state_is_heard_while_it_goes_on(
+    bytes_a_second: int, seconds: int, monkeypatch: pytest.MonkeyPatch, *, is_answering: bool
+) -> None:
+    """Of a large state, or a peer that is far away, half a minute was never enough; who gives next
+    to nothing, or nothing, keeps nobody from asking another one."""
+    now_s = 0.0
+    monkeypatch.setattr(pulling, "QUIET_S", 3.0)
+    clock = SimpleNamespace(time=lambda: now_s)
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: clock)
+    nobody: Any = None
+    pull = Pulling(lambda *_: None, nobody, nobody)
+    is_heard = pull.patience(installing.FETCH_S)
+    while is_heard() and now_s < 1_700:
+        now_s += 1.0
+        pull.taken_bytes += bytes_a_second
+        pull.answers += is_answering
+    assert now_s == seconds
 
 
 ROOM = 1 << 20
@@ -238,6 +267,20 @@ def test_a_peers_word_takes_no_more_of_the_disk_than_it_can_spare(
         assert error.errno == errno.ENOSPC
         assert f"of the {ROOM} bytes that are free" in str(error)
         assert error.filename == str(DATA / FOLDER)
+
+
+def test_a_state_that_is_too_large_is_refused_by_its_size() -> None:
+    """Its giver works: whoever looks for the reason is told what is too much."""
+
+    async def work() -> None:
+        bench = Bench()
+        pull = bench.installer._pulling
+        bench.answer = lambda _, request: piece(request.number, MAX_BYTES + 1, b"x")
+        with pytest.raises(NotGiven, match="a state of 1,073,741,825 bytes"):
+            await pull.pull(N1, 7, lambda: len(bench.asked) < 3, 0)
+        assert len(bench.asked) == 1
+
+    asyncio.run(work())
 
 
 def test_more_than_was_announced_isnt_taken() -> None:

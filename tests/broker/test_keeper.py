@@ -320,6 +320,28 @@ def test_messages_that_failed_are_for_the_first_who_names_queues_and_has_use_for
     assert failed in fourth.held
 
 
+def test_nothing_stays_of_who_came_and_went() -> None:
+    """While others stay: neither the topics that a group wanted, which may be none, nor that of a
+    session whose stream was gone before it ended."""
+    room = Room()
+    seat = room.seat()
+    seat.join("a")
+    keeper = room.leader.replica.parts.groups
+    for version in range(1, 6):
+        other = room.seat()
+        settings = Settings(version=version, topics=(f"none-{version}", "t"))
+        late = other.join("b", settings=settings, takes_retries=False, token=b"token--%d" % version)
+        room.pass_ms(SOON_MS, seat, other)
+        assert late.session in keeper._kept["g"].without_retries
+        other.break_off()
+        room.pass_ms(2 * PACE.away_ms + SOON_MS, seat)
+    kept = keeper._kept["g"]
+    assert len(room.machine.groups.members("g")) == 1
+    assert (len(kept.attached), kept.without_retries) == (1, set())
+    assert keeper._subscribers == {topic: {"g"} for topic in kept.topics}
+    assert len(kept.topics) <= 3
+
+
 def test_a_topic_that_comes_and_goes_is_handed_out_and_lost() -> None:
     """Wherever a group wants it, that it isn't there yet matters to nobody."""
     room = Room()

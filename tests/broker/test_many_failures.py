@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 
+from broker.errors import ErrorCode, Failure
+from broker.leader.units_room import Kind
 from broker.services.retries import MAX_MESSAGES_IN_CALL, FailedMessage, SendBack
 from broker.services.updates import QueueOf
 from broker.state.groups import Settings
 from broker.state.leases import MAX_RANGES, Place
+from broker.state.topics import TopicRef
+from dledger.records.record import DecodedRecord
 from tests.broker.test_held_back import Shop
 
 
@@ -43,3 +50,67 @@ def test_a_whole_call_of_one_queues_failures_is_taken(slow: int) -> None:
     assert len(left) == slow  # the last of them goes on
     frontier = machine.offsets.of("g", "t")[0]
     assert frontier == (0 if slow else MAX_MESSAGES_IN_CALL)
+
+
+class Reads:
+    """What a call reads, in which pieces: `Turns` of one step each, and `Retries._read`."""
+
+    def __init__(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pieces = [0]
+        self.between: Callable[[], None] = lambda: None
+        retries = shop.room.leader.replica.services.retries
+        read = retries._read
+
+        def counted(topic: TopicRef, queue_id: int, offset: int) -> DecodedRecord:
+            self.pieces[-1] += 1
+            return read(topic, queue_id, offset)
+
+        monkeypatch.setattr(retries, "_read", counted)
+        monkeypatch.setattr(retries, "_turns", self)
+
+    def share(self) -> Callable[[], bool]:
+        steps = iter((False, False, False))
+        return lambda: next(steps, True)
+
+    async def pause(self) -> None:
+        self.pieces.append(0)
+        self.between()
+        await asyncio.sleep(0)
+
+
+def failing(shop: Shop, count: int) -> SendBack:
+    """All of so many messages of queue 0 have failed."""
+    shop.send(0, *(b"x" for _ in range(count)))
+    queue = QueueOf("t", shop.room.machine.topics["t"].incarnation, 0)
+    epoch = shop.member.held["t", 0]
+    failed = (FailedMessage(queue, epoch, offset, is_rejected=False) for offset in range(count))
+    return SendBack("g", "a", shop.member.session, tuple(failed))
+
+
+def test_a_call_of_many_failures_shares_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is read and copied in a turn with a few others, whether its topics are there or not."""
+    shop = Shop(settings=Settings(topics=("t",), max_attempts=3))
+    reads, wish = Reads(shop, monkeypatch), failing(shop, 64)
+    node = shop.room.leader
+    assert set(shop.room.world.run(node, node.replica.services.retries.send_back(wish))) == {0}
+    assert sum(reads.pieces) == 64
+    assert max(reads.pieces) <= 4
+    assert shop.room.machine.offsets.of("g", "t")[0] == 64
+
+
+def test_what_is_not_taken_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where so much waits that no copy would be taken, the call says so at once."""
+    shop = Shop(settings=Settings(topics=("t",), max_attempts=3))
+    reads, wish = Reads(shop, monkeypatch), failing(shop, 16)
+    node, units = shop.room.leader, shop.room.leader.replica.appender.units
+
+    def fill() -> None:
+        if len(reads.pieces) == 3:
+            units._room.take(Kind.MESSAGES, 13 << 20, ())
+
+    reads.between = fill
+    told = shop.room.world.run(node, node.replica.services.retries.send_back(wish))
+    codes = [each.code if isinstance(each, Failure) else each for each in told]
+    taken = codes.count(0)
+    assert codes == [0] * taken + [ErrorCode.BUSY] * (16 - taken)
+    assert 0 < taken == sum(reads.pieces) < 16

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.errors import BrokerError, ErrorCode
+from broker.leader import topic_retention
 from broker.leader.batches import Batch
 from broker.leader.commands import Commands
 from broker.leader.lived_marks import Lived
 from broker.leader.topic_retention import (
+    LOOK_S,
     QUEUES_A_LOOK,
     SLACK_MS,
     SLACK_SHARE,
@@ -286,8 +289,9 @@ def measured(bench: Bench) -> Callable[[], Awaitable[Lived]]:
     return bench.node.replica.retention._now
 
 
-def retention_of(bench: Bench) -> TopicRetention:
-    return TopicRetention(bench.machine, bench.reader, Commands(bench.appender), lambda _: False)
+def retention_of(bench: Bench, look_s: float = LOOK_S) -> TopicRetention:
+    commands = Commands(bench.appender)
+    return TopicRetention(bench.machine, bench.reader, commands, lambda _: False, SLACK_MS, look_s)
 
 
 @settings(max_examples=15)
@@ -367,7 +371,7 @@ def test_every_queue_is_looked_at_in_the_end() -> None:
     for name, queues in sizes.items():
         bench.topic(name, queues)
         bench.submit(retain(name, 1))
-    retention, seen = retention_of(bench), []
+    retention, seen = retention_of(bench, look_s=1.0), []
     bounds = bench.reader.bounds
 
     def noting(topic: TopicRef, queue_id: int) -> tuple[int, int]:
@@ -387,6 +391,56 @@ def test_every_queue_is_looked_at_in_the_end() -> None:
     for _ in range(20):
         looks(bench, retention, measured(bench))
     assert {*seen} == wanted, "and again"
+
+
+@pytest.mark.parametrize(("queues", "wish_ms"), [(100, 1), (2_000, 1), (2_000, 2_400_000)])
+def test_however_many_queues_there_are_all_are_looked_at_in_time(queues: int, wish_ms: int) -> None:
+    """Half of the slack passes before something is moved, and the other half before it is seen."""
+    bench = raised(Bench(known_level=KNOWN_LEVEL))
+    topics = -(-queues // 1_000)
+    for number in range(topics):
+        bench.topic(f"t{number}", queues // topics)
+        bench.submit(retain(f"t{number}", wish_ms))
+    retention, seen = retention_of(bench), set[tuple[str, int]]()
+
+    def noting(topic: TopicRef, queue_id: int) -> tuple[int, int]:
+        seen.add((topic.name, queue_id))
+        return 0, 0
+
+    bench.reader.bounds = noting  # type: ignore[method-assign]
+    looks_in_time = int(max(SLACK_MS, wish_ms // SLACK_SHARE) / 2_000 / LOOK_S)
+    for _ in range(looks_in_time):
+        before = len(seen)
+        looks(bench, retention, measured(bench))
+        assert len(seen) - before <= max(QUEUES_A_LOOK, queues // looks_in_time + 1)
+    assert len(seen) == queues
+
+
+def test_a_look_ends_in_time_whatever_the_disk_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old segments are looked at between two of them; it is gone on from where it ended."""
+    bench = raised(Bench(known_level=KNOWN_LEVEL))
+    bench.topic("t", 500)
+    bench.submit(retain("t", 1))
+    retention, seen = retention_of(bench), list[int]()
+    lived = bench.world.run(bench.node, bench.node.replica.retention._now())
+
+    def noting(topic: TopicRef, queue_id: int) -> tuple[int, int]:
+        seen.append(queue_id)
+        return 0, 0
+
+    async def now() -> Lived:
+        return lived
+
+    async def at_once(seconds: float) -> None: ...
+
+    bench.reader.bounds = noting  # type: ignore[method-assign]
+    clock = SimpleNamespace(time=lambda: float(len({*seen})))  # a second for each queue
+    around = SimpleNamespace(get_running_loop=lambda: clock, sleep=at_once)
+    monkeypatch.setattr(topic_retention, "asyncio", around)
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            retention.look(now).send(None)  # it waits for nothing here
+    assert [*dict.fromkeys(seen)] == [*range(2 * int(LOOK_S))]
 
 
 def test_refusal_is_told_and_no_end() -> None:

@@ -12,14 +12,13 @@ from broker.errors import BrokerError, ErrorCode
 from broker.leader.batches import Batch, Placed
 from broker.leader.units import (
     LOOKED_AT,
-    MAX_OF_KEY,
-    MAX_WAITING,
     SHARED_BYTES,
     SHARED_UNITS,
     ProposedUnit,
     UnitResult,
     shared_bytes,
 )
+from broker.leader.units_room import KEPT_WAITING, MAX_OF_KEY, MAX_WAITING, Kind, UnitsRoom
 from broker.state.outcomes import Outcomes
 from broker.state.refusals import OffsetOutOfRange, OutcomesDiffer, Refusal, TopicNotFound
 from broker.state.topics import TopicRef
@@ -283,7 +282,7 @@ def test_entries_are_bounded_and_so_is_what_waits() -> None:
     assert entries(bench, before) == [1, 1, 1, 1]
     assert all(future.result().refusal is None for future in futures)
     put(bench, unit(commands=(commit("one under way", 0, t),)))
-    many = [unit(commands=(commit(f"g{n}", 0, t),)) for n in range(MAX_WAITING)]
+    many = [unit(commands=(commit(f"g{n}", 0, t),)) for n in range(MAX_WAITING + KEPT_WAITING)]
     put(bench, *many)
     with pytest.raises(BrokerError) as refused:
         put(bench, unit(commands=(commit("more", 0, t),)))
@@ -291,6 +290,44 @@ def test_entries_are_bounded_and_so_is_what_waits() -> None:
     bench.commit()
     assert max(entries(bench, before)) == SHARED_UNITS
     assert bench.appender.idle
+
+
+def test_large_messages_that_wait_keep_no_small_thing_from_waiting() -> None:
+    """Copies of failed messages fill the queue; commits, desks and the brokers' own units have room
+    of their own in it, of which one large unit may be more than is left."""
+    bench = raised()
+    t, units, large = incarnation(bench), bench.appender.units, (3 << 20) + 1
+    put(bench, unit(commands=(commit("under way", 0, t),)))
+    copies = put(bench, *(unit(unnumbered(b"x" * large)) for _ in range(5)))
+    with pytest.raises(BrokerError) as refused:
+        put(bench, unit(unnumbered(b"x" * large)))
+    assert refused.value.code is ErrorCode.BUSY
+    with pytest.raises(BrokerError):
+        units.check_readable()
+    small = put(bench, *(unit(commands=(commit(f"g{n}", 0, t),)) for n in range(4)))
+    own = [units.propose(unit(unnumbered(b"x" * large)), is_internal=True)]
+    one = [units.propose(unit(unnumbered(b"x" * large)), is_single=True)]
+    with pytest.raises(BrokerError):
+        units.propose(unit(unnumbered(b"x" * large)), is_internal=True)
+    bench.commit()
+    assert all(each.result().refusal is None for each in (*copies, *small, *own, *one))
+    assert len(put(bench, *(unit(unnumbered(b"x" * large)) for _ in range(5)))) == 5
+
+
+def test_a_part_of_what_may_wait_is_bounded_as_well() -> None:
+    """By a count too, and given back with the unit that had it."""
+    room = UnitsRoom()
+    shared = [room.take(Kind.MESSAGES, 1, ()) for _ in range(MAX_WAITING)]
+    with pytest.raises(BrokerError):
+        room.take(Kind.MESSAGES, 1, ())
+    kept = [room.take(Kind.COMMANDS, 1, ()) for _ in range(KEPT_WAITING)]
+    with pytest.raises(BrokerError):
+        room.take(Kind.COMMANDS, 1, ())
+    room.take(Kind.BROKERS, 1, ())
+    room.give_back(kept.pop())
+    room.take(Kind.COMMANDS, 1, ())
+    room.give_back(shared.pop())
+    room.take(Kind.MESSAGES, 1, ())
 
 
 @pytest.mark.parametrize("command_bytes", [1, 40, 300, 1_000])

@@ -315,7 +315,7 @@ PLACES: Final = {
     "broker/housekeeping.py: _set_timer": ENDS,
     "broker/installing.py: offered": ENDS,
     "broker/leader/groups/ending.py: _await": AGAIN,
-    "broker/leader/groups/forgetting.py: forget_groups": AGAIN,
+    "broker/leader/groups/forgetting.py: _forget_groups": AGAIN,
     "broker/leader/groups/assigning.py: _propose": AGAIN,
     "broker/leader/levels.py: on_tick": "the attempt is told to have failed; a later tick tries it",
     "broker/leader/retention.py: start": ENDS,

@@ -24,7 +24,14 @@ from dledger.records.layout import BOOT
 from store.atomic_file import AtomicFile
 from store.directory import write_sealed
 from store.files import OsFiles
-from store.starting.judgement import MAX_FINDINGS, Effect, Judgement, Kind, shared_files
+from store.starting.judgement import (
+    MAX_FINDINGS,
+    Effect,
+    Findings,
+    Judgement,
+    Kind,
+    shared_files,
+)
 from store.starting.judging import REFUSALS, judge
 from tests.audit.replicas import copy_sparse, flip_bit
 from tests.starting.changes import CHANGES, Change
@@ -407,6 +414,19 @@ def test_many_strays_hide_nothing(path: Path) -> None:
         Kind.HARD_STATE_DAMAGED, Kind.BOOT_DAMAGED,
     ]  # fmt: skip
     assert said.findings_left_out == ((Effect.IGNORED, 7),)
+
+
+def test_many_of_a_kind_hide_none_of_another() -> None:
+    """Though a start does the same about both of them; of each kind the first are kept."""
+    findings = Findings()
+    for number in range(MAX_FINDINGS + 7):
+        findings.add(Kind.STRAY, Effect.IGNORED, f"stray-{number}", "")
+    findings.add(Kind.SNAPSHOT_UNUSABLE, Effect.IGNORED, "snapshot/1", "rotten")
+    findings.add(Kind.SNAPSHOT_UNUSABLE, Effect.IGNORED, "snapshot/1", "told twice")
+    found = findings.found()
+    assert [each.kind for each in found].count(Kind.STRAY) == MAX_FINDINGS
+    assert [each.detail for each in found if each.kind is Kind.SNAPSHOT_UNUSABLE] == ["rotten"]
+    assert findings.left_out() == ((Effect.IGNORED, 7),)
 
 
 def test_directory_that_is_none(tmp_path: Path) -> None:

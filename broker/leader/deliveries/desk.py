@@ -26,6 +26,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Superseded, Wanted
 from broker.leader.deliveries.choosing import Choice, Read, at_provisional
 from broker.leader.deliveries.hands import runs
+from broker.leader.offsets_room import has_room, starts_begun
 from broker.leader.units import ProposedUnit, UnitResult
 from broker.reading.held import HeldPulls
 from broker.reading.held_back import HeldBack
@@ -113,6 +114,7 @@ class Surroundings:
         turns: how long work shares the event loop.
         used_again_ms: of lived time, after which whoever waits is in the log again.
         check_room: raises BrokerError unless an answer may be kept until it is read.
+        hold: so many bytes of answers are kept, until what it gives is called.
     """
 
     state: StateMachine
@@ -127,6 +129,11 @@ class Surroundings:
     turns: Turns
     used_again_ms: int
     check_room: Callable[[], None]
+    hold: Callable[[int], Callable[[], None]] = lambda _: _nothing
+
+
+def _nothing() -> None:
+    """Nothing was held."""
 
 
 class Desk:
@@ -148,6 +155,7 @@ class Desk:
         self._settlers: list[Settler] = []
         self._taken: list[Settler] = []  # whose settlements are on their way
         self._turn = 0  # of the queues: which comes first
+        self._held: list[Callable[[], None]] = []  # what was read for the command under way
         self._bell: QueueKey = (-next(self._numbers), 0)  # no topic has that incarnation
         self._is_rung = False
         self.task: asyncio.Task[None] | None = None
@@ -224,8 +232,15 @@ class Desk:
 
     async def work(self) -> None:
         """Until nobody waits. Whoever does is told what ends it."""
+        try:
+            await self._work()
+        finally:
+            self._let_go()
+
+    async def _work(self) -> None:
         refused, loop = 0, asyncio.get_running_loop()
         while not self.is_idle:
+            self._let_go()
             self._is_rung = False
             began_s = loop.time()
             looked = self._around.held.moment
@@ -236,6 +251,7 @@ class Desk:
                 choice = await self._chosen(settlers)
                 self._check_still(leadership)
                 if choice.is_empty:
+                    self._let_go()
                     for settler in settlers:
                         _finish(settler)
                     if not (await self._bury(choice) or await self._use(choice)):
@@ -389,7 +405,7 @@ class Desk:
         receiver: Receiver,
     ) -> None:
         """Of the queues in turn, so that none is always the last one."""
-        queues = len(choice.topic.next_offsets)
+        queues = len(choice.planning.records)  # those in which the group has a start
         first = self._turn % queues
         self._turn += 1
         receiver.is_under_way = True
@@ -416,7 +432,10 @@ class Desk:
         command = DeliverCommand(
             group=place.group, topic=topic.name, incarnation=topic.incarnation, fifo=self.is_fifo
         )
-        if len(records) < len(topic.next_offsets) and self.starts is not None:
+        lacking = len(topic.next_offsets) - len(records)
+        new = starts_begun(state, place.group, topic.name, len(records), lacking)
+        # A group that is at work goes on where it is, if there is no room for more.
+        if lacking and self.starts is not None and (not records or has_room(state, new)):
             command.first_start = len(records)
             command.starts.extend(self.starts(topic, len(records)))
         started = begun(state, topic, command, len(records))
@@ -441,7 +460,15 @@ class Desk:
         """What is chosen can be answered: once it is in the log that it was handed out it is too
         late to say that there is no room for the answer."""
         self._around.check_room()
-        return await self._read(queue_id, offset, count, size)
+        found = await self._read(queue_id, offset, count, size)
+        self._held.append(self._around.hold(len(found.records)))
+        return found
+
+    def _let_go(self) -> None:
+        """What was read is answered, and counted by who answers, or is nobody's."""
+        held, self._held = self._held, []
+        for each in held:
+            each()
 
     async def _propose(self, choice: Choice) -> UnitResult:
         commands = (Command(deliver=choice.command),)
@@ -454,6 +481,7 @@ class Desk:
             self._receivers.pop(receiver, None)
             if not receiver.done.done():
                 receiver.done.set_result(handed)
+        self._let_go()
 
     def _take_back(self, settlers: Sequence[Settler]) -> None:
         for receiver in self._receivers:

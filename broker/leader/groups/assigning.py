@@ -23,22 +23,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import structlog
 from crc32c import crc32c
 
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ErrorCode
 from broker.leader.commands import Commands, TopicGrant
+from broker.leader.groups import planning
 from broker.leader.groups.pace import Pace
 from broker.leader.groups.planning import (
     Facts,
     Grant,
     HandOver,
     Plan,
-    State,
     When,
     is_of_now,
     plan,
@@ -47,8 +47,10 @@ from broker.leader.groups.planning import (
 from broker.leader.groups.starting import Queues, starts
 from broker.leader.groups.steps import Steps
 from broker.leader.groups.strategies import StrategyUnknown, strategy_of
+from broker.leader.offsets_room import check_room, starts_begun
 from broker.state.groups import Group
 from broker.state.leases import Place
+from broker.state.offsets import Offsets
 from broker.state.refusals import PartlyRefused, Refusal
 from dledger.ports import Turns
 from dledger.sparing import Sparing
@@ -59,6 +61,13 @@ STARTS_AT_ONCE: Final = 256  # or those of one topic
 MAX_DOUBLINGS: Final = 9  # of the time to the next look at a group whose grants are refused
 
 log = structlog.get_logger(__name__)
+
+
+class State(planning.State, Protocol):
+    """`broker.state.machine.StateMachine`, as far as it is looked at here."""
+
+    @property
+    def offsets(self) -> Offsets: ...
 
 
 class Owner(Protocol):
@@ -73,6 +82,10 @@ class Owner(Protocol):
 
     def tell(self, session: int, places: list[Place] | None = None) -> None:
         """Something may have changed for the session, of those queues or (None) any."""
+        ...
+
+    def make_room(self) -> None:
+        """There is none for offsets of another group."""
         ...
 
     def look_again(self, name: str, tick: int = 0) -> None:
@@ -267,8 +280,10 @@ class Assigning:
                 if asked >= STARTS_AT_ONCE:
                     part.grants.extendleft(reversed(some))  # when these are there
                     continue
-                told.append(self._topic_grant(group, some))
-                asked += len(told[-1].starts)
+                told += self._topic_grant(group, some)
+                asked += len(told[-1].starts) if told else 0
+            if not told:
+                return
             answer = self._commands.grant_leases(group.name, told)
         except BrokerError as error:
             self._again(group.name, part, error)
@@ -287,12 +302,29 @@ class Assigning:
 
         asyncio.ensure_future(answer).add_done_callback(done)
 
-    def _topic_grant(self, group: Group, grants: list[Grant]) -> TopicGrant:
+    def _topic_grant(self, group: Group, grants: list[Grant]) -> list[TopicGrant]:
+        """All that is granted of a topic. Where there is no room for more offsets the group goes on
+        in the queues in which it has begun, and looks again at the others."""
         topic = self._state.topics[grants[0].topic]
         started = self._state.leases.started(group.name, topic.incarnation)
-        offsets = starts(self._reader, group, topic, started)
+        lacking = len(topic.next_offsets) - started
+        offsets: Sequence[int] = ()
+        try:
+            check_room(
+                self._state, starts_begun(self._state, group.name, topic.name, started, lacking)
+            )
+            offsets = starts(self._reader, group, topic, started)
+        except BrokerError as error:
+            if error.code is not ErrorCode.LIMIT_REACHED:
+                raise
+            grants = [each for each in grants if each.queue_id < started]
+            self._owner.make_room()
+            self._tell_failure(group.name, error)
+            self._rest(group.name)
+        if not grants:
+            return []
         queues = tuple((each.queue_id, each.session, each.former) for each in grants)
-        return TopicGrant(topic.name, topic.incarnation, started, tuple(offsets), queues)
+        return [TopicGrant(topic.name, topic.incarnation, started, tuple(offsets), queues)]
 
     def _concerned(self, group: str, told: list[TopicGrant]) -> dict[int, list[Place]]:
         """Who is to get something by it, or to lose it, and what."""
@@ -349,9 +381,12 @@ class Assigning:
     def _again(self, name: str, part: _Part, error: BaseException) -> None:
         """The group is looked at again in a while."""
         part.grants.clear()
+        self._tell_failure(name, error)
+        self._rest(name)
+
+    def _tell_failure(self, name: str, error: BaseException) -> None:
         if (unreported := self._sparing.due("grant")) is not None:
             log.warning("leases_not_granted", group=name, reason=str(error), unreported=unreported)
-        self._rest(name)
 
     def _fail(self, name: str, reason: str) -> None:
         self._counts.failed += 1

@@ -30,6 +30,7 @@ from broker.leader.groups.planning import State, all_topics
 from broker.leader.groups.presence import Presence
 from broker.leader.groups.starting import Queues
 from broker.leader.groups.strategies import StrategyUnknown, strategy_of
+from broker.state.deliveries import Deliveries
 from broker.state.leases import Place
 from broker.state.level import Level
 from broker.state.lived_time import LivedTime
@@ -52,6 +53,10 @@ class GroupState(State, Protocol):
     def level(self) -> Level: ...
     @property
     def offsets(self) -> Offsets: ...
+    @property
+    def deliveries(self) -> Deliveries: ...
+    @property
+    def append_time_ms(self) -> int: ...
 
 
 class Attendee(Protocol):
@@ -118,11 +123,13 @@ class GroupKeeper:
         turns: Turns,
         pace: Pace = USUAL_PACE,
         is_waited_for: Callable[[str], bool] = lambda _: False,
+        times_short: Callable[[], int] = lambda: 0,
     ) -> None:
         """Args:
         leads: the term in which this node serves as the leader; 0: it doesn't.
         is_mended: whether an error tells of rot that is being repaired.
         is_waited_for: whether somebody waits for single messages of that group now.
+        times_short: how often there was no room for what somebody wanted of groups.
         """
         self._state = state
         self._commands = commands
@@ -133,6 +140,7 @@ class GroupKeeper:
         self._turns = turns
         self.pace = pace
         self._forgetting = Forgetting(state, commands, reader, pace.unused_ms, is_waited_for)
+        self._times_short, self._short_before = times_short, 0
         self._forget_ticks, self._retry_ticks = map(pace.ticks, (pace.forget_ms, pace.retry_ms))
         self._term = 0
         self._kept: dict[str, _Kept] = {}
@@ -210,6 +218,7 @@ class GroupKeeper:
         grace_ms = pace.return_ms + self.return_within_ms
         self._presence = self._silent()
         self._ends = self._no_ends()
+        self._forgetting.begin()
         sessions = [each.session for group in groups for each in group.members.values()]
         self._returning_until = pace.ticks(grace_ms) if sessions else 0
         self._presence.begin(sessions, pace.ticks(grace_ms))
@@ -331,12 +340,19 @@ class GroupKeeper:
             return
         kept, group = self._of(name), self._state.groups.joined(name)
         topics = () if group is None else all_topics(group)
-        for topic in kept.topics:
-            self._subscribers.get(topic, set()).discard(name)
+        self._unsubscribe(name, kept)
         for topic in topics:
             self._subscribers.setdefault(topic, set()).add(name)
         kept.topics = topics
         self._mark(name)
+
+    def _unsubscribe(self, name: str, kept: _Kept) -> None:
+        """The group wants none of its topics any more; of those that nobody wants nothing stays."""
+        for topic in kept.topics:
+            groups = self._subscribers.get(topic, set())
+            groups.discard(name)
+            if not groups:
+                self._subscribers.pop(topic, None)
 
     def on_topic(self, name: str) -> None:
         """The topic was made, or deleted, or has other queues."""
@@ -369,8 +385,8 @@ class GroupKeeper:
             return
         self._presence.on_tick(is_late=is_late)
         self._ends.on_tick()
-        if self.now % self._forget_ticks == 0:
-            self._forgetting.forget_groups()
+        self._make_room_if_short()
+        self._forgetting.on_tick(self.now, period=self._forget_ticks, pause=self._retry_ticks)
         if self.now % self._retry_ticks == 0:
             self._end_silent_streams()
         if self._wakes:
@@ -379,6 +395,16 @@ class GroupKeeper:
                 self._mark(name)
         if self._dirty or self._assigning.under_way:
             self._look()
+
+    def make_room(self) -> None:
+        """See `broker.leader.groups.assigning.Owner`."""
+        self._forgetting.make_room()
+
+    def _make_room_if_short(self) -> None:
+        times = self._times_short()
+        if times != self._short_before:
+            self._short_before = times
+            self.make_room()
 
     def _look(self) -> None:
         """At some of the groups that have changed."""
@@ -400,9 +426,11 @@ class GroupKeeper:
     def _look_at(self, name: str, kept: _Kept, is_enough: Callable[[], bool]) -> None:
         group = self._state.groups.joined(name)
         gone = [each for each in kept.attached if self._state.groups.session(each) is None]
+        # Those that were detached before they ended, too.
+        ended = [each for each in kept.without_retries if self._state.groups.session(each) is None]
+        kept.without_retries.difference_update(ended)
         for session in gone:
             kept.attached.discard(session)
-            kept.without_retries.discard(session)
             self.tell(session)
             self._attached.pop(session, None)
         if group is None or not group.members:
@@ -420,10 +448,7 @@ class GroupKeeper:
             self._assigning.look_at(group, is_enough, frozenset(kept.without_retries))
 
     def _drop(self, name: str, kept: _Kept) -> None:
-        for topic in kept.topics:
-            self._subscribers.get(topic, set()).discard(name)
-            if not self._subscribers.get(topic):
-                self._subscribers.pop(topic, None)
+        self._unsubscribe(name, kept)
         self._kept.pop(name, None)
         self._assigning.drop(name)
 

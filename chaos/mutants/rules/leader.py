@@ -54,8 +54,8 @@ LEADER = (
     Mutant(
         "commands-of-before-taken-by-who-is-elected-again",
         "broker/leader/append.py",
-        "        self._check_leading()\n        if command.HasField",
-        "        if command.HasField",
+        "        self._check_leading()\n        begun",
+        "        begun",
         masked="whoever waits for it is told when leadership is lost",
         tests=("tests/node/test_elected_again.py",),
     ),

@@ -244,9 +244,9 @@ RETENTION = (
     ),
     Mutant(
         "units-of-one-at-a-time-are-refused-for-others",
-        "broker/leader/units.py",
-        "        for key in () if is_internal or is_single else unit.own_keys:\n",
-        "        for key in unit.own_keys:\n",
+        "broker/leader/units_room.py",
+        "        for key in () if kind in (Kind.SINGLE, Kind.BROKERS) else place.keys:\n",
+        "        for key in place.keys:\n",
         masked="no simulated leader has so many units about one thing",
         tests=("tests/broker/test_units.py",),
     ),
@@ -341,7 +341,7 @@ RETENTION = (
     Mutant(
         "topics-messages-gone-before-they-are-old",
         "broker/leader/topic_retention.py",
-        "        slack_ms = max(self._slack_ms, wish_ms // SLACK_SHARE)\n",
+        "        slack_ms = self._slack_of(wish_ms) // 2\n",
         "        slack_ms, wish_ms = self._slack_ms, wish_ms - SLACK_MS\n",
         seed=740_020,
         tests=_WISHES,

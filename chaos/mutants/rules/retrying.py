@@ -21,10 +21,10 @@ RETRYING = (
     Mutant(
         "sent-back-denied-by-a-leader-of-before",
         "broker/services/retries.py",
-        "await self._gate.denying_surely(self._send_back(wish, group, failed))",
-        "await self._send_back(wish, group, failed)",
-        masked="a drawn schedule seldom asks a leader of before: one of its own does",
-        tests=("tests/chaos/test_schedules.py",),
+        "await self._gate.denying_surely(self._ended(wish, begun), begun.leadership)",
+        "await self._ended(wish, begun)",
+        masked=_RARE,
+        tests=_DENIALS,
     ),
     Mutant(
         "resent-denied-by-a-leader-of-before",

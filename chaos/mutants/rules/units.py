@@ -45,7 +45,7 @@ UNITS = (
     ),
     Mutant(
         "any-number-of-units-about-one-thing",
-        _LEADER,
+        "broker/leader/units_room.py",
         "            if self._waiting_of[key] >= MAX_OF_KEY:\n",
         "            if self._waiting_of[key] >= MAX_WAITING:\n",
         masked="it costs time and no truth",
@@ -55,7 +55,7 @@ UNITS = (
         "units-under-way-counted-with-those-that-wait",
         _LEADER,
         "                self._has_left(unit)\n                places",
-        "                self._waiting_bytes -= unit.body.size\n                places",
+        "                unit.room.part.remove(unit.room.size)\n                places",
         masked="no simulated leader has so many units about one thing",
         tests=("tests/broker/test_units.py",),
     ),
