@@ -130,7 +130,7 @@ def is_excused(node: Machine, error: BaseException) -> bool:
         return node.spoiled
     if isinstance(cause, OSError) and cause.errno in FULL_ERRNOS:
         return False  # a full disk refuses messages; it ends no node (ADR 28)
-    return isinstance(cause, OSError) and bool(node.disk.failures)
+    return isinstance(cause, OSError) and node.disk.failures.have_caused(cause)
 
 
 def is_for_a_start(error: BaseException) -> bool:

@@ -21,7 +21,8 @@ from broker.replica import Replica
 from broker.state.machine import MachineOptions
 from chaos.sim.defect import Defect
 from chaos.sim.disk import SimulatedDisk
-from chaos.sim.links import SimulatedLinks
+from chaos.sim.disk_failures import is_lost_sector
+from chaos.sim.links import ReadFailed, SimulatedLinks
 from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.machine_config import GROUP, HARD_STATE, NEWER_LEVEL, node_config
 from chaos.sim.network import Network
@@ -172,7 +173,8 @@ class Links:
         which may have led its receiver or its sender astray.
 
         Raises:
-            InvalidMessage: to the links, which end the stream.
+            InvalidMessage, ReadFailed: to the links, which end the stream.
+            OSError: to the links, to which it is a defect.
         """
         network, name = self._world.network, self._node.name
         is_deaf = self._is_deaf()
@@ -182,6 +184,10 @@ class Links:
             if not network.is_garbled and not network.lies and not self._may_differ(peer):
                 raise Defect("honest message refused", f"{peer} to {name}: {error}") from error
             self._world.log(name, f"refuses: {error}")
+            raise
+        except OSError as error:
+            if self._node.disk.failures.have_caused(error) or is_lost_sector(error):
+                raise ReadFailed from error
             raise
         if network.is_garbled and not is_deaf:
             kind = message.WhichOneof("body")

@@ -341,9 +341,17 @@ class SimNode(Machine):
             if not (is_asked_for or self.is_foreign or self.has_lied) and goes_on_behind(self):
                 raise Defect("not asked for", f"{self.name}: {error}") from error
             self.is_ruined = True
-        elif not self.disk.failures or (self.has_started and _is_for_space(error)):
+        elif not self._may_not_start(error):
             raise Defect("start", f"{self.name}: {error!r}") from error
         self.disk.kill()
+
+    def _may_not_start(self, error: Exception) -> bool:
+        """Whether a call of the start was made to fail; for want of space it fails only on a disk
+        that it has never started on."""
+        was_made_to = self.disk.failures.have_caused(error)
+        if not _is_for_space(error):
+            return was_made_to
+        return (was_made_to or self.disk.is_limited) and not self.has_started
 
     # --- how it ends -------------------------------------------------------------------------
 
@@ -495,7 +503,7 @@ class SimNode(Machine):
         except BrokerError:
             raise
         except (CorruptionFound, StorageFailed, OSError) as error:
-            if self.spoiled or self.disk.failures:
+            if self.spoiled or self.disk.failures.have_caused(error):
                 raise BrokerError(ErrorCode.INTERNAL, str(error)) from error
             raise
         finally:

@@ -1,0 +1,41 @@
+"""Defects in what the simulator excuses: it would pass what a node, or a message, must not do."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_JUDGE = "nothing is wrong with what is judged"
+_TESTS = ("tests/chaos/test_excuses.py",)
+
+
+def _mutant(name: str, file: str, old: str, new: str) -> Mutant:
+    return Mutant(name, f"chaos/sim/{file}", old, new, masked=_JUDGE, tests=_TESTS)
+
+
+EXCUSES = (
+    _mutant(
+        "any-failure-of-a-disk-excuses-any-end",
+        "endings.py",
+        "    return isinstance(cause, OSError) and node.disk.failures.have_caused(cause)\n",
+        "    return isinstance(cause, OSError) and len(node.disk.failures) > 0\n",
+    ),
+    _mutant(
+        "wrong-call-is-the-disks",
+        "disk_failures.py",
+        "            if isinstance(each, OSError) and each.errno in OURS:\n"
+        "                return False\n",
+        "",
+    ),
+    _mutant(
+        "failure-of-a-dead-process-excuses-the-next",
+        "disk_failures.py",
+        "        self._raised.clear()\n",
+        "        pass\n",
+    ),
+    _mutant(
+        "read-that-nothing-failed-passed-over",
+        "machine.py",
+        "            if self._node.disk.failures.have_caused(error) or is_lost_sector(error):\n",
+        "            if error:\n",
+    ),
+)

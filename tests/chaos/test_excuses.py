@@ -1,0 +1,135 @@
+"""What excuses a node of the simulator, and a message that is refused: what was done to it.
+
+That something was done to somebody at some time excuses nobody.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from chaos.sim.defect import Defect
+from chaos.sim.disk import SimulatedDisk
+from chaos.sim.disk_failures import is_lost_sector
+from chaos.sim.endings import is_excused
+from chaos.sim.files import LostSector
+from chaos.sim.links import ReadFailed, SimulatedLinks
+from chaos.sim.machine import Links
+from dledger.core.types import NodeId
+from dledger.wire.raft_pb2 import PeerMessage
+from store.errors import StorageFailed
+
+FILE = Path("/file")
+N1, N2 = NodeId("n1"), NodeId("n2")
+
+
+def node(disk: SimulatedDisk, **facts: Any) -> Any:
+    """As far as an ending is judged by it."""
+    return SimpleNamespace(disk=disk, **facts)
+
+
+def failed(disk: SimulatedDisk, code: int) -> OSError:
+    """What a call met that was told to fail."""
+    disk.fail_next("create", code)
+    with pytest.raises(OSError) as told:
+        disk.create(FILE)
+    return told.value
+
+
+def test_node_ends_for_the_error_that_its_disk_raised() -> None:
+    """Itself, as the store tells of it, or as the cause of another one."""
+    disk = SimulatedDisk()
+    error = failed(disk, errno.EIO)
+    later = OSError(errno.EIO, "nothing is written any more")
+    later.__cause__ = error
+    for each in (error, StorageFailed("a sync", error), StorageFailed("a write", later)):
+        assert is_excused(node(disk), each)
+
+
+def test_that_its_disk_has_failed_before_excuses_no_other_error() -> None:
+    """Nor does the same error that a process has met which is dead."""
+    disk = SimulatedDisk()
+    error = failed(disk, errno.EIO)
+    other = OSError(errno.EIO, "nobody has done that")
+    assert not is_excused(node(disk), other)
+    assert not is_excused(node(disk), StorageFailed("a sync", other))
+    disk.kill()
+    assert len(disk.failures) == 1
+    assert not is_excused(node(disk), error)
+
+
+@pytest.mark.parametrize("code", [errno.EBADF, errno.ENOENT, errno.EEXIST, errno.ENOTDIR])
+def test_call_that_should_not_have_been_made_is_never_the_disks(code: int) -> None:
+    """Whatever else has failed, and whatever it was raised for."""
+    disk = SimulatedDisk()
+    error = OSError(code, "it is not there")
+    error.__cause__ = failed(disk, errno.EIO)
+    assert not is_excused(node(disk), error)
+
+
+def test_write_that_got_lost_is_told_by_the_next_sync_and_is_the_disks() -> None:
+    """Nobody's call was told to fail, and the node ends for it all the same."""
+    disk = SimulatedDisk()
+    handle = disk.create(FILE)
+    disk.pwritev(handle, [b"a"], 0)
+    disk.fail_write_back(FILE)
+    with pytest.raises(OSError) as told:
+        disk.fsync(handle)
+    assert is_excused(node(disk), told.value)
+
+
+def test_full_disk_ends_no_node_and_a_lost_sector_is_rot() -> None:
+    """Both are told to whoever asked, who goes on."""
+    disk = SimulatedDisk()
+    disk.fill_up(0)
+    handle = disk.create(FILE)
+    limited = [disk.is_limited]
+    with pytest.raises(OSError) as full:
+        disk.pwritev(handle, [b"a"], 0)
+    assert disk.failures.have_caused(full.value)
+    assert not is_excused(node(disk), full.value)
+    disk.make_room()
+    assert [*limited, disk.is_limited] == [True, False]
+    disk.pwritev(handle, [bytes(512)], 0)
+    disk.lose_sector(FILE, 0)
+    with pytest.raises(LostSector) as lost:
+        disk.pread(handle, 1, 0)
+    assert is_lost_sector(StorageFailed("a read", lost.value))
+    assert not is_excused(node(disk), lost.value)
+
+
+def hearing(on_message: Callable[..., None]) -> Links:
+    """Links of n2, whose process does that with what it hears."""
+    links = Links.__new__(Links)
+    links._world = cast(Any, SimpleNamespace(network=SimpleNamespace(is_garbled=False)))
+    links._node = cast(Any, node(SimulatedDisk(), name=N2, refill=None, life=None))
+    links._on_message = on_message
+    return links
+
+
+def test_read_that_a_message_asks_for_fails_only_for_what_was_done_to_the_disk() -> None:
+    """The stream ends then; of any other error the run does."""
+
+    def read(_: NodeId, message: PeerMessage) -> None:
+        raise error
+
+    links = hearing(read)
+    error: OSError = failed(links._node.disk, errno.EIO)
+    with pytest.raises(ReadFailed):
+        links._receive(N1, PeerMessage())
+    error = LostSector(errno.EIO, "a sector is lost")
+    with pytest.raises(ReadFailed):
+        links._receive(N1, PeerMessage())
+    error = OSError(errno.EBADF, "it is closed")
+    with pytest.raises(OSError, match="it is closed"):
+        links._receive(N1, PeerMessage())
+    below = SimulatedLinks.__new__(SimulatedLinks)
+    below._name = N2
+    below._links = cast(Any, SimpleNamespace(on_message=read))
+    with pytest.raises(Defect, match="it is closed"):
+        below._on_message(1, PeerMessage())
