@@ -120,10 +120,10 @@ def is_excused(node: Machine, error: BaseException) -> bool:
         return is_rightly_out(node, cause)
     if isinstance(cause, BeyondRepair):
         # Somebody else has lost the same, or said so.
-        lies = node.world.network.lies
+        was_lied_to = node.world.network.lies.have_touched(node.name)
         is_elsewhere = node.world.is_rotten_elsewhere(node)
         # Of a log that is another one nobody has the bytes.
-        return node.has_log_rot and (lies > 0 or is_elsewhere or node.altered_from > 0)
+        return node.has_log_rot and (was_lied_to or is_elsewhere or node.altered_from > 0)
     if isinstance(cause, CorruptionFound):
         return node.spoiled and not could_repair(node, cause)
     if isinstance(cause, HardStateCorrupt):

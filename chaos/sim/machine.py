@@ -168,6 +168,14 @@ class Links:
         """Whether one of the two logs was ever altered: they contradict each other then."""
         return self._world.was_altered(self._node.name) or self._world.was_altered(peer)
 
+    def _may_refuse(self, peer: NodeId, message: PeerMessage) -> bool:
+        """Whether it isn't what its sender believes, or one of the two may have been led astray."""
+        network = self._world.network
+        if network.is_garbled or network.lies.is_lie(message):
+            return True
+        are_touched = any(map(network.lies.have_touched, (peer, self._node.name)))
+        return are_touched or self._may_differ(peer)
+
     def _receive(self, peer: NodeId, message: PeerMessage) -> None:
         """A garbled message has to be refused; an honest one must not be, unless lies are about,
         which may have led its receiver or its sender astray.
@@ -181,7 +189,7 @@ class Links:
         try:
             self._on_message(peer, message)
         except InvalidMessage as error:
-            if not network.is_garbled and not network.lies and not self._may_differ(peer):
+            if not self._may_refuse(peer, message):
                 raise Defect("honest message refused", f"{peer} to {name}: {error}") from error
             self._world.log(name, f"refuses: {error}")
             raise

@@ -20,12 +20,14 @@ from chaos.sim.endings import is_excused
 from chaos.sim.files import LostSector
 from chaos.sim.links import ReadFailed, SimulatedLinks
 from chaos.sim.machine import Links
+from chaos.sim.told_lies import LATELY_US, ToldLies
 from dledger.core.types import NodeId
+from dledger.errors import InvalidMessage
 from dledger.wire.raft_pb2 import PeerMessage
-from store.errors import StorageFailed
+from store.errors import BeyondRepair, StorageFailed
 
 FILE = Path("/file")
-N1, N2 = NodeId("n1"), NodeId("n2")
+N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
 
 
 def node(disk: SimulatedDisk, **facts: Any) -> Any:
@@ -103,13 +105,90 @@ def test_full_disk_ends_no_node_and_a_lost_sector_is_rot() -> None:
     assert not is_excused(node(disk), lost.value)
 
 
-def hearing(on_message: Callable[..., None]) -> Links:
+class Telling:
+    """A clock, and what was told."""
+
+    def __init__(self) -> None:
+        self.now_us = 0
+        self.lies = ToldLies(lambda: self.now_us)
+
+    def tell(self, liar: NodeId, victim: NodeId) -> PeerMessage:
+        message = PeerMessage(term=9)
+        self.lies.on_told(liar, message)
+        self.lies.on_delivered(liar, victim, message)
+        return message
+
+
+def test_lie_excuses_who_told_it_and_who_heard_it_for_a_while() -> None:
+    """Not the third, to whom nobody has lied, nor anybody for the rest of a run."""
+    telling = Telling()
+    told = telling.tell(N1, N2)
+    assert telling.lies.is_lie(told)
+    assert not telling.lies.is_lie(PeerMessage(term=9))
+    touched = [name for name in (N1, N2, N3) if telling.lies.have_touched(name)]
+    assert touched == [N1, N2]
+    telling.now_us = LATELY_US
+    assert not any(map(telling.lies.have_touched, (N1, N2, N3)))
+
+
+def test_truth_that_is_heard_from_a_liar_prolongs_nothing() -> None:
+    """It says some of it among its lies."""
+    telling = Telling()
+    telling.tell(N1, N2)
+    telling.now_us = LATELY_US
+    telling.lies.on_delivered(N1, N3, PeerMessage(term=9))
+    assert not any(map(telling.lies.have_touched, (N1, N2, N3)))
+
+
+@pytest.mark.parametrize("victim", [N2, N3])
+def test_rot_is_beyond_repair_for_who_was_lied_to(victim: NodeId) -> None:
+    """Another one asks honest members, who have what it lacks."""
+    telling = Telling()
+    telling.tell(N1, victim)
+    world = SimpleNamespace(
+        network=SimpleNamespace(lies=telling.lies), is_rotten_elsewhere=lambda _: False
+    )
+    asking = node(SimulatedDisk(), world=world, has_log_rot=True, altered_from=0, name=N2)
+    assert is_excused(asking, BeyondRepair("a file", "nobody has it")) == (victim == N2)
+
+
+def hearing(telling: Telling, on_message: Callable[..., None]) -> Links:
     """Links of n2, whose process does that with what it hears."""
     links = Links.__new__(Links)
-    links._world = cast(Any, SimpleNamespace(network=SimpleNamespace(is_garbled=False)))
+    links._world = cast(
+        Any,
+        SimpleNamespace(
+            network=SimpleNamespace(lies=telling.lies, is_garbled=False),
+            log=lambda *_: None,
+            was_altered=lambda _: False,
+        ),
+    )
     links._node = cast(Any, node(SimulatedDisk(), name=N2, refill=None, life=None))
     links._on_message = on_message
     return links
+
+
+def refuse(*_: object) -> None:
+    raise InvalidMessage("nobody says that")
+
+
+def test_message_may_be_refused_between_two_of_whom_one_has_met_a_lie() -> None:
+    """And a lie may be by anybody."""
+    telling = Telling()
+    links = hearing(telling, refuse)
+    telling.tell(N1, N3)
+    for peer in (N1, N3):
+        with pytest.raises(InvalidMessage):
+            links._receive(peer, PeerMessage())
+    with pytest.raises(Defect, match="honest message refused"):
+        links._receive(NodeId("n4"), PeerMessage())
+    told = PeerMessage()
+    telling.lies.on_told(N1, told)
+    telling.now_us = 2 * LATELY_US
+    with pytest.raises(InvalidMessage):
+        links._receive(N1, told)
+    with pytest.raises(Defect, match="honest message refused"):
+        links._receive(N1, PeerMessage())
 
 
 def test_read_that_a_message_asks_for_fails_only_for_what_was_done_to_the_disk() -> None:
@@ -118,7 +197,7 @@ def test_read_that_a_message_asks_for_fails_only_for_what_was_done_to_the_disk()
     def read(_: NodeId, message: PeerMessage) -> None:
         raise error
 
-    links = hearing(read)
+    links = hearing(Telling(), read)
     error: OSError = failed(links._node.disk, errno.EIO)
     with pytest.raises(ReadFailed):
         links._receive(N1, PeerMessage())

@@ -38,4 +38,22 @@ EXCUSES = (
         "            if self._node.disk.failures.have_caused(error) or is_lost_sector(error):\n",
         "            if error:\n",
     ),
+    _mutant(
+        "lie-excuses-all-that-follows",
+        "told_lies.py",
+        "        return last is not None and self._now_us() - last < LATELY_US\n",
+        "        return last is not None\n",
+    ),
+    _mutant(
+        "lie-excuses-who-has-not-heard-it",
+        "endings.py",
+        "node.world.network.lies.have_touched(node.name)\n",
+        "len(node.world.network.lies) > 0\n",
+    ),
+    _mutant(
+        "refused-whoever-has-heard-no-lie",
+        "machine.py",
+        "        are_touched = any(map(network.lies.have_touched, (peer, self._node.name)))\n",
+        "        are_touched = len(network.lies) > 0\n",
+    ),
 )
