@@ -13,9 +13,11 @@ from typing import Any, cast
 
 import pytest
 
+from broker.doors.grpc.sizes import MAX_COUNTS
 from chaos.sim.defect import Defect
 from chaos.sim.disk import SimulatedDisk
 from chaos.sim.disk_failures import is_lost_sector
+from chaos.sim.door_sizes import check_request
 from chaos.sim.endings import is_excused
 from chaos.sim.files import LostSector
 from chaos.sim.links import ReadFailed, SimulatedLinks
@@ -23,6 +25,7 @@ from chaos.sim.machine import Links
 from chaos.sim.told_lies import LATELY_US, ToldLies
 from dledger.core.types import NodeId
 from dledger.errors import InvalidMessage
+from dledger.wire import broker_pb2, groups_pb2
 from dledger.wire.raft_pb2 import PeerMessage
 from store.errors import BeyondRepair, StorageFailed
 
@@ -212,3 +215,17 @@ def test_read_that_a_message_asks_for_fails_only_for_what_was_done_to_the_disk()
     below._links = cast(Any, SimpleNamespace(on_message=read))
     with pytest.raises(Defect, match="it is closed"):
         below._on_message(1, PeerMessage())
+
+
+def test_request_that_the_door_would_refuse_is_a_defect() -> None:
+    """Its bytes or what it holds; a request that it takes is none."""
+    most = MAX_COUNTS["Groups.SendBack"]["messages"]
+    one = groups_pb2.SendBackRequest().messages.add()
+    check_request("a client", groups_pb2.SendBackRequest(messages=[one] * most))
+    for request in (
+        groups_pb2.SendBackRequest(messages=[one] * (most + 1)),
+        broker_pb2.PullRequest(topic="t" * (300 << 10)),
+    ):
+        with pytest.raises(Defect, match="request beyond the door"):
+            check_request("a client", request)
+    check_request("a client", object())  # none of the wire's

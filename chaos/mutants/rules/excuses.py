@@ -56,4 +56,16 @@ EXCUSES = (
         "        are_touched = any(map(network.lies.have_touched, (peer, self._node.name)))\n",
         "        are_touched = len(network.lies) > 0\n",
     ),
+    _mutant(
+        "requests-are-of-any-length",
+        "door_sizes.py",
+        'unparsed(request.SerializeToString()) if request.ByteSize() > MAX_LENGTH else ""',
+        '""',
+    ),
+    _mutant(
+        "requests-hold-any-number",
+        "door_sizes.py",
+        "why or excess(request)",
+        "why",
+    ),
 )
