@@ -95,6 +95,11 @@ class SimulatedDisk:
         self._room_then = room_bytes
 
     @property
+    def is_locked(self) -> bool:
+        """Whether a process holds a lock of it."""
+        return bool(self._locks)
+
+    @property
     def is_limited(self) -> bool:
         """Whether there may be no space."""
         return self.capacity_bytes != UNLIMITED or (self._room, self._fills_at) != (None, None)

@@ -44,6 +44,7 @@ from chaos.sim.endings import (
     is_for_a_start,
     judge_ending,
 )
+from chaos.sim.holed import HoledProcess
 from chaos.sim.loop import ProcessLoop
 from chaos.sim.machine import (
     CallContext,
@@ -113,6 +114,7 @@ class SimNode(Machine):
     def __init__(self, world: World, name: NodeId, number: int, plan: Plan) -> None:
         super().__init__(world, name, number, plan)
         self._calls = 0
+        self._holed: HoledProcess  # the last one
         self._readers = plan.random(f"slow-readers/{name}")
 
     def boot(self) -> None:
@@ -192,7 +194,8 @@ class SimNode(Machine):
             return made[0]
 
         turns = self._turns(loop)
-        ports = self._ports(self.disk, loop, turns, connect)
+        workers = Workers(self.world.timeline, loop, self.disk)
+        ports = self._ports(workers, loop, turns, connect)
         try:
             replica = Replica.open(self.config, ports)
         except GapFound as found:
@@ -201,7 +204,8 @@ class SimNode(Machine):
             refilling = Refilling(self.config, ports, found)
             self.world.log(self.name, f"asks its peers for {found.missing}")
             self.refill = loop
-            process = loop.create_task(self._get_back(refilling))
+            self._holed = HoledProcess(refilling, workers, loop)
+            process = loop.create_task(self._get_back(self._holed))
             process.add_done_callback(partial(_tell_of_crash, loop))
             return
         self.disk.take_latency()
@@ -240,15 +244,14 @@ class SimNode(Machine):
 
     def _ports(
         self,
-        disk: SimulatedDisk,
+        workers: Workers,
         loop: ProcessLoop,
         turns: CountedTurns,
         connect: Callable[[Identity, OnMessage, OnBroken], Links],
     ) -> ReplicaPorts:
         tuning = self.plan.tuning
-        workers = Workers(self.world.timeline, loop, disk)
         return ReplicaPorts(
-            files=disk,
+            files=workers.disk,
             hand=workers,
             connect=connect,
             store_host=(bytes((10, 0, 0, self.number + 1)), 7000),
@@ -283,20 +286,23 @@ class SimNode(Machine):
             known_level=self.known_level,
         )
 
-    async def _get_back(self, refilling: Refilling) -> None:
+    async def _get_back(self, holed: HoledProcess) -> None:
         """What a node's process does that has found gaps in its log, up to its next start."""
         self.disk.take_latency()
         failure: Exception | None = None
+        is_whole = False
         try:
-            await refilling.fill()
+            is_whole = await holed.until_whole()
         except (BeyondRepair, CorruptionFound, OSError) as error:
             failure = error
-        await refilling.close()
         if failure is None:
-            self.refills += 1
-            self._bury("has got back what was missing")
+            self.refills += is_whole
+            self._bury(
+                "has got back what was missing" if is_whole else "stopped before it is whole"
+            )
             self.disk.kill()
-            self.world.reopen(self)
+            if is_whole:
+                self.world.reopen(self)
             return
         self.world.log(self.name, f"starts no more: {failure}")
         if not is_excused(self, failure):
@@ -378,7 +384,7 @@ class SimNode(Machine):
         """SIGTERM."""
         life = self.life
         if self.refill is not None:
-            self.kill("is asked to stop before it has got back what is missing")
+            self.world.timeline.after(0, self.refill, self._holed.ask_to_stop)
         if life is not None and not life.is_stopping:
             life.is_stopping = True
             self.world.timeline.after(0, life.loop, life.replica.ask_to_stop)
@@ -439,7 +445,8 @@ class SimNode(Machine):
         turns = self._turns(loop)
         timeline.switch(loop)
         try:
-            Replica.open(self.config, self._ports(disk, loop, turns, connect))
+            workers = Workers(timeline, loop, disk)
+            Replica.open(self.config, self._ports(workers, loop, turns, connect))
         except _FoundOut as found:
             return found.start
         except (StoreError, HardStateCorrupt, NotAMember, OSError) as error:
