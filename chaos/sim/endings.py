@@ -9,6 +9,7 @@ from broker.ending import DISK_ERRNOS, ending_of
 from broker.repairs import WHAT_IS_COMMITTED
 from broker.replica import Replica
 from chaos.sim.defect import Defect
+from chaos.sim.disk_failures import is_lost_sector
 from chaos.sim.files import SECTOR_BYTES
 from chaos.sim.machine import Life, Machine
 from chaos.sim.machine_config import DATA
@@ -131,6 +132,15 @@ def is_excused(node: Machine, error: BaseException) -> bool:
     if isinstance(cause, OSError) and cause.errno in FULL_ERRNOS:
         return False  # a full disk refuses messages; it ends no node (ADR 28)
     return isinstance(cause, OSError) and node.disk.failures.have_caused(cause)
+
+
+def may_be_internal(node: Machine, error: Exception) -> bool:
+    """Whether a service may fail by it, and tell its caller no more: it has met rot, or an error
+    that its disk was made to raise."""
+    cause = error.cause if isinstance(error, StorageFailed) else error
+    if isinstance(cause, OSError):
+        return node.disk.failures.have_caused(cause) or is_lost_sector(cause)
+    return node.spoiled and isinstance(cause, (CorruptionFound, BeyondRepair))
 
 
 def is_for_a_start(error: BaseException) -> bool:

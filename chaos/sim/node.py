@@ -43,6 +43,7 @@ from chaos.sim.endings import (
     is_excused,
     is_for_a_start,
     judge_ending,
+    may_be_internal,
 )
 from chaos.sim.holed import HoledProcess
 from chaos.sim.loop import ProcessLoop
@@ -510,7 +511,7 @@ class SimNode(Machine):
         except BrokerError:
             raise
         except (CorruptionFound, StorageFailed, OSError) as error:
-            if self.spoiled or self.disk.failures.have_caused(error):
+            if may_be_internal(self, error):
                 raise BrokerError(ErrorCode.INTERNAL, str(error)) from error
             raise
         finally:

@@ -18,7 +18,7 @@ from chaos.sim.defect import Defect
 from chaos.sim.disk import SimulatedDisk
 from chaos.sim.disk_failures import is_lost_sector
 from chaos.sim.door_sizes import check_request
-from chaos.sim.endings import is_excused
+from chaos.sim.endings import is_excused, may_be_internal
 from chaos.sim.files import LostSector
 from chaos.sim.links import ReadFailed, SimulatedLinks
 from chaos.sim.machine import Links
@@ -27,7 +27,7 @@ from dledger.core.types import NodeId
 from dledger.errors import InvalidMessage
 from dledger.wire import broker_pb2, groups_pb2
 from dledger.wire.raft_pb2 import PeerMessage
-from store.errors import BeyondRepair, StorageFailed
+from store.errors import BeyondRepair, CorruptionFound, StorageFailed
 
 FILE = Path("/file")
 N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
@@ -106,6 +106,18 @@ def test_full_disk_ends_no_node_and_a_lost_sector_is_rot() -> None:
         disk.pread(handle, 1, 0)
     assert is_lost_sector(StorageFailed("a read", lost.value))
     assert not is_excused(node(disk), lost.value)
+
+
+def test_service_fails_by_rot_or_by_what_its_disk_raised() -> None:
+    """A wrong call of it is a defect, also where something has rotted."""
+    disk = SimulatedDisk()
+    rot = CorruptionFound("a file", 0, "this", "that")
+    for error in (failed(disk, errno.EIO), LostSector(errno.EIO, "a sector is lost")):
+        assert may_be_internal(node(disk, spoiled=False), StorageFailed("a read", error))
+    for spoiled in (False, True):
+        assert not may_be_internal(node(disk, spoiled=spoiled), OSError(errno.EBADF, "closed"))
+        for found in (rot, StorageFailed("a read", rot)):
+            assert may_be_internal(node(disk, spoiled=spoiled), found) == spoiled
 
 
 class Telling:

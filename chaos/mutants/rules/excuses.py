@@ -20,6 +20,12 @@ EXCUSES = (
         "    return isinstance(cause, OSError) and len(node.disk.failures) > 0\n",
     ),
     _mutant(
+        "rot-excuses-what-a-service-does-wrong",
+        "endings.py",
+        "        return node.disk.failures.have_caused(cause) or is_lost_sector(cause)\n",
+        "        return node.spoiled or node.disk.failures.have_caused(cause)\n",
+    ),
+    _mutant(
         "wrong-call-is-the-disks",
         "disk_failures.py",
         "            if isinstance(each, OSError) and each.errno in OURS:\n"
