@@ -535,9 +535,9 @@ class SimNode(Machine):
 
 def _is_for_space(error: Exception) -> bool:
     """What a full disk is told by."""
-    return isinstance(error, StorageFull) or (
-        isinstance(error, OSError) and error.errno in FULL_ERRNOS
-    )
+    if isinstance(error, StorageFull):
+        return not error.scarce
+    return isinstance(error, OSError) and error.errno in FULL_ERRNOS
 
 
 def _tell_of_crash(loop: ProcessLoop, process: asyncio.Task[None]) -> None:
