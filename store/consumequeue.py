@@ -34,6 +34,7 @@ from store.dispatch import UNIT, UNIT_SIZE
 from store.errors import DivergenceFound, OutOfRange, StorageFull
 from store.files import (
     CHUNK_BYTES,
+    FULL_ERRNOS,
     LOST_ERRNOS,
     PASSING_ERRNOS,
     FileSystem,
@@ -420,4 +421,6 @@ class ConsumeQueues:
         """StorageFull where that is what `error` means: the same call may succeed later."""
         if error.errno not in PASSING_ERRNOS:
             return error
-        return StorageFull(str(self._root), needed_bytes, self._files.free_bytes(self._root))
+        free = self._files.free_bytes(self._root)
+        scarce = "" if error.errno in FULL_ERRNOS else str(error.strerror)
+        return StorageFull(str(self._root), needed_bytes, free, scarce)

@@ -51,17 +51,23 @@ class OutOfRange(StoreError):
 
 
 class StorageFull(StoreError):
-    """The disk has no room for the next segment; what is stored stays readable."""
+    """The disk has no room for the next segment; what is stored stays readable. `scarce` says what
+    else the process has run out of, if it isn't space."""
 
     retriable: ClassVar[bool] = True
 
-    def __init__(self, directory: str, needed_bytes: int, free_bytes: int) -> None:
+    def __init__(
+        self, directory: str, needed_bytes: int, free_bytes: int, scarce: str = ""
+    ) -> None:
         super().__init__(
-            f"no space in {directory}: {needed_bytes} bytes needed, {free_bytes} bytes free"
+            f"nothing can be changed in {directory} for now: {scarce}"
+            if scarce
+            else f"no space in {directory}: {needed_bytes} bytes needed, {free_bytes} bytes free"
         )
         self.directory = directory
         self.needed_bytes = needed_bytes
         self.free_bytes = free_bytes
+        self.scarce = scarce
 
 
 class StorageFailed(StoreError):

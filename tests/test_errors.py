@@ -34,6 +34,8 @@ ELSEWHERE = {
     "_NotOffered": "never leaves broker.forming.calls: it asks elsewhere",
     "_FoundOut": "never leaves chaos.sim.node: it ends a start that is only tried",
     "StrategyUnknown": "never leaves broker.leader.groups: who joins is told by a BrokerError",
+    "ReadFailed": "never leaves chaos.sim.links: the stream ends",
+    "LostSector": "an OSError of a simulated disk, which raises nothing else",
     "LevelUnknown": "never leaves broker.state: the machine's `apply` ends in front of it",
     "HandlerFailed": "never leaves chaos.real.member: a handler fails on purpose",
     "Reject": "a user's handler raises it, and the member that called that takes it",

@@ -28,6 +28,7 @@ from chaos.mutants.rules.divergence import DIVERGENCE
 from chaos.mutants.rules.doors import DOORS
 from chaos.mutants.rules.driver import DRIVER
 from chaos.mutants.rules.entering import ENTERING
+from chaos.mutants.rules.excuses import EXCUSES
 from chaos.mutants.rules.fakes import FAKES
 from chaos.mutants.rules.fast_way import FAST_WAY
 from chaos.mutants.rules.filters import FILTERS
@@ -104,6 +105,7 @@ _RULES = (
     *ASKED_AGAIN,
     *FILTERS,
     *VERDICTS,
+    *EXCUSES,
     *FAKES,
     *LEASHES,
     *BOUNDS,

@@ -37,6 +37,7 @@ class AlteredLogs:
         self._operator = operator
         self._kept: dict[SimNode, dict[Path, bytes]] = {}
         self._silent: dict[SimNode, int] = {}  # in so many looks, and not marked
+        self._met: dict[SimNode, int] = {}  # calls that its disk has failed, as of the last look
         self._chance = world.plan.random("altered-log/operator")
         self._is_watching = False
 
@@ -117,13 +118,19 @@ class AlteredLogs:
         """Whoever knows that its log is another one has said so on its disk, long before it has
         found out where they part: what is killed meanwhile mustn't come back."""
         is_silent = node.life is not None and node.life.replica.comparison.is_silent
-        is_able = not (node.disk.failures or node.life is None or node.life.loop.paused)
-        if not is_silent or not is_able or node.disk.has(DATA / FILE_NAME):
+        if not is_silent or not self._is_able(node) or node.disk.has(DATA / FILE_NAME):
             self._silent.pop(node, None)
             return
         self._silent[node] = self._silent.get(node, 0) + 1
         if self._silent[node] > SILENT_LOOKS:
             raise Defect("silent and not marked", node.name)
+
+    def _is_able(self, node: SimNode) -> bool:
+        """Whether it can write a mark, for all that is done to it now."""
+        met, self._met[node] = self._met.get(node, 0), len(node.disk.failures)
+        is_slow = node.sync_us > self._world.plan.tuning.sync_us
+        is_unwell = is_slow or node.disk.is_limited or len(node.disk.failures) > met
+        return not (is_unwell or node.life is None or node.life.loop.paused)
 
     def _replace(self, node: SimNode) -> None:
         if node.disk.is_off:

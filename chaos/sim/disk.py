@@ -20,6 +20,7 @@ from copy import deepcopy
 from pathlib import Path
 from random import Random
 
+from chaos.sim.disk_failures import SPACE, DiskFailures
 from chaos.sim.files import SECTOR_BYTES, Directory, SimulatedFile, write_into
 from chaos.sim.timeline import ActorDied
 from store.files import Buffer, Handle
@@ -47,7 +48,7 @@ class SimulatedDisk:
         self.is_observed = False  # a check reads through the store: nothing may come of that
         self.operations = 0
         self.changes = 0  # operations after which something may be there that wasn't
-        self.failures: list[str] = []
+        self.failures = DiskFailures()
         self.latency_us = latency_us
         self._cut_at: int | None = None
         self._room: int | None = None
@@ -92,7 +93,16 @@ class SimulatedDisk:
         and take what is set free at once: the disk is full to the byte, until `make_room`."""
         self._fills_at = self.operations + in_operations
         self._room_then = room_bytes
-        self.failures.append("no space")
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a process holds a lock of it."""
+        return bool(self._locks)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there may be no space."""
+        return self.capacity_bytes != UNLIMITED or (self._room, self._fills_at) != (None, None)
 
     def make_room(self) -> None:
         """There is space again."""
@@ -123,6 +133,7 @@ class SimulatedDisk:
         self._seen.clear()
         self._locks.clear()
         self._faults.clear()
+        self.failures.on_process_gone()
         self._odd = None
         self._cut_at = None
         self.keeps_cache = False
@@ -270,7 +281,7 @@ class SimulatedDisk:
         path, file = self._at(handle)
         self._note("pwritev", path)
         data = self._fitting(file, offset, b"".join(buffers))
-        self._need(file, offset + len(data))
+        self._need(path, file, offset + len(data))
         file.write(offset, data)
         return len(data)
 
@@ -283,7 +294,7 @@ class SimulatedDisk:
     def fallocate(self, handle: Handle, size: int) -> None:
         path, file = self._at(handle)
         self._note("fallocate", path)
-        self._need(file, size)
+        self._need(path, file, size)
         file.allocated = max(file.allocated, size)
         if size > file.size:
             file.resize(size)
@@ -413,9 +424,7 @@ class SimulatedDisk:
             return
         self.asked += 1
         if self._odd is not None and self._odd[0] <= self.asked <= self._odd[1]:
-            code = self._odd[2]
-            self.failures.append(f"{operation} of {path.name}: {errno.errorcode[code]}")
-            raise OSError(code, os.strerror(code), str(path))
+            raise self.failures.inject(operation, path, self._odd[2])
         if self._faults:
             self._fail_if_told(operation, path)
 
@@ -423,8 +432,7 @@ class SimulatedDisk:
         for fault in self._faults:
             if fault[0] == operation and fault[1] in str(path):
                 self._faults.remove(fault)
-                self.failures.append(f"{operation} of {path.name}: {errno.errorcode[fault[2]]}")
-                raise OSError(fault[2], os.strerror(fault[2]), str(path))
+                raise self.failures.inject(operation, path, fault[2])
 
     def _at(self, handle: Handle) -> tuple[Path, SimulatedFile]:
         found = self._open.get(handle)
@@ -445,17 +453,15 @@ class SimulatedDisk:
         file.sync()
         if self._seen[handle] < file.losses:
             self._tell(handle, file)
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            raise self.failures.inject(operation, path, errno.EIO)
 
     def _tell(self, handle: Handle, file: SimulatedFile) -> None:
         file.is_told, self._seen[handle] = True, file.losses
 
-    def _need(self, file: SimulatedFile, end: int) -> None:
+    def _need(self, path: Path, file: SimulatedFile, end: int) -> None:
         more_bytes = end - file.used_bytes()
-        is_limited = self.capacity_bytes != UNLIMITED or self._room is not None
-        if is_limited and 0 < more_bytes > self._free_bytes():
-            self.failures.append("no space")
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self.is_limited and 0 < more_bytes > self._free_bytes():
+            raise self.failures.inject(SPACE, path, errno.ENOSPC)
         if self._room is not None and more_bytes > 0:
             self._room -= more_bytes
 

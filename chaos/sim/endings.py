@@ -9,6 +9,7 @@ from broker.ending import DISK_ERRNOS, ending_of
 from broker.repairs import WHAT_IS_COMMITTED
 from broker.replica import Replica
 from chaos.sim.defect import Defect
+from chaos.sim.disk_failures import is_lost_sector
 from chaos.sim.files import SECTOR_BYTES
 from chaos.sim.machine import Life, Machine
 from chaos.sim.machine_config import DATA
@@ -120,17 +121,26 @@ def is_excused(node: Machine, error: BaseException) -> bool:
         return is_rightly_out(node, cause)
     if isinstance(cause, BeyondRepair):
         # Somebody else has lost the same, or said so.
-        lies = node.world.network.lies
+        was_lied_to = node.world.network.lies.have_touched(node.name)
         is_elsewhere = node.world.is_rotten_elsewhere(node)
         # Of a log that is another one nobody has the bytes.
-        return node.has_log_rot and (lies > 0 or is_elsewhere or node.altered_from > 0)
+        return node.has_log_rot and (was_lied_to or is_elsewhere or node.altered_from > 0)
     if isinstance(cause, CorruptionFound):
         return node.spoiled and not could_repair(node, cause)
     if isinstance(cause, HardStateCorrupt):
         return node.spoiled
     if isinstance(cause, OSError) and cause.errno in FULL_ERRNOS:
         return False  # a full disk refuses messages; it ends no node (ADR 28)
-    return isinstance(cause, OSError) and bool(node.disk.failures)
+    return isinstance(cause, OSError) and node.disk.failures.have_caused(cause)
+
+
+def may_be_internal(node: Machine, error: Exception) -> bool:
+    """Whether a service may fail by it, and tell its caller no more: it has met rot, or an error
+    that its disk was made to raise."""
+    cause = error.cause if isinstance(error, StorageFailed) else error
+    if isinstance(cause, OSError):
+        return node.disk.failures.have_caused(cause) or is_lost_sector(cause)
+    return node.spoiled and isinstance(cause, (CorruptionFound, BeyondRepair))
 
 
 def is_for_a_start(error: BaseException) -> bool:

@@ -21,6 +21,10 @@ def _sectors(start: int, end: int) -> range:
     return range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES))
 
 
+class LostSector(OSError):
+    """What is asked for can't be read: that is rot, which somebody has done to the disk."""
+
+
 class SimulatedFile:
     """A file. `unsynced` lists writes as (offset, bytes), a new size as (-1, size)."""
 
@@ -70,7 +74,7 @@ class SimulatedFile:
         if end <= offset:
             return b""
         if self.lost and self.lost & set(_sectors(offset, end)):
-            raise OSError(errno.EIO, "a sector is lost")
+            raise LostSector(errno.EIO, "a sector is lost")
         found = bytes(self.content[offset:end])
         return found if len(found) == end - offset else found.ljust(end - offset, b"\0")
 
@@ -79,7 +83,7 @@ class SimulatedFile:
         end = offset + len(data)
         for sector in self.lost & set(_sectors(offset, end)) if self.lost else ():
             if not offset <= sector * SECTOR_BYTES <= (sector + 1) * SECTOR_BYTES <= end:
-                raise OSError(errno.EIO, "a sector is lost")
+                raise LostSector(errno.EIO, "a sector is lost")
             self.lost.discard(sector)
         write_into(self.content, offset, data)
         self.size = max(self.size, offset + len(data))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from random import Random
 
+from chaos.sim.defect import Defect
 from chaos.sim.loop import ProcessLoop, Timer
 from chaos.sim.network import End, Network
 from chaos.sim.timeline import Actor, Timeline
@@ -26,6 +27,10 @@ from dledger.wire.raft_pb2 import KeepAlive, PeerMessage
 STRANGER = NodeId("stranger")  # where thieves call from: no partition is about them
 MAX_DIALED = 8  # calls to one peer at a time, the one in use included
 THEFT_US = 200_000  # from one sign of life of a thief to the next
+
+
+class ReadFailed(Exception):
+    """What a message asks for can't be read, for what was done to the disk: the stream ends."""
 
 
 class SimulatedLinks:
@@ -141,9 +146,12 @@ class SimulatedLinks:
         except PeerRefused:
             self.end(self._name, generation, Why.REFUSED)
             self._links.on_ended(generation, refused=True)
-        except (InvalidMessage, OSError):  # what a read fails by that a message asks for, too
+        except (InvalidMessage, ReadFailed):
             self.end(self._name, generation, Why.REFUSED)
             self._links.on_ended(generation)
+        except OSError as error:
+            kind = message.WhichOneof("body")
+            raise Defect("link", f"{self._name} can't take {kind}: {error!r}") from error
 
     def _on_closed(self, generation: int) -> None:
         del self._ends[generation]

@@ -21,7 +21,8 @@ from broker.replica import Replica
 from broker.state.machine import MachineOptions
 from chaos.sim.defect import Defect
 from chaos.sim.disk import SimulatedDisk
-from chaos.sim.links import SimulatedLinks
+from chaos.sim.disk_failures import is_lost_sector
+from chaos.sim.links import ReadFailed, SimulatedLinks
 from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.machine_config import GROUP, HARD_STATE, NEWER_LEVEL, node_config
 from chaos.sim.network import Network
@@ -167,21 +168,34 @@ class Links:
         """Whether one of the two logs was ever altered: they contradict each other then."""
         return self._world.was_altered(self._node.name) or self._world.was_altered(peer)
 
+    def _may_refuse(self, peer: NodeId, message: PeerMessage) -> bool:
+        """Whether it isn't what its sender believes, or one of the two may have been led astray."""
+        network = self._world.network
+        if network.is_garbled or network.lies.is_lie(message):
+            return True
+        are_touched = any(map(network.lies.have_touched, (peer, self._node.name)))
+        return are_touched or self._may_differ(peer)
+
     def _receive(self, peer: NodeId, message: PeerMessage) -> None:
         """A garbled message has to be refused; an honest one must not be, unless lies are about,
         which may have led its receiver or its sender astray.
 
         Raises:
-            InvalidMessage: to the links, which end the stream.
+            InvalidMessage, ReadFailed: to the links, which end the stream.
+            OSError: to the links, to which it is a defect.
         """
         network, name = self._world.network, self._node.name
         is_deaf = self._is_deaf()
         try:
             self._on_message(peer, message)
         except InvalidMessage as error:
-            if not network.is_garbled and not network.lies and not self._may_differ(peer):
+            if not self._may_refuse(peer, message):
                 raise Defect("honest message refused", f"{peer} to {name}: {error}") from error
             self._world.log(name, f"refuses: {error}")
+            raise
+        except OSError as error:
+            if self._node.disk.failures.have_caused(error) or is_lost_sector(error):
+                raise ReadFailed from error
             raise
         if network.is_garbled and not is_deaf:
             kind = message.WhichOneof("body")

@@ -20,6 +20,7 @@ from random import Random
 from chaos.sim.lies import garble, lie
 from chaos.sim.rpc_limits import check_size
 from chaos.sim.timeline import Actor, Timeline
+from chaos.sim.told_lies import ToldLies
 from dledger.core.types import NodeId
 from dledger.wire.raft_pb2 import PeerMessage
 
@@ -138,7 +139,7 @@ class Network:
         self.weather = weather
         self.cut: set[Link] = set()
         self.delivered = self.dropped = 0
-        self.lies = 0  # told so far
+        self.lies = ToldLies(lambda: timeline.now)
         self.liars: dict[NodeId, Random] = {}
         self.garbling: Garbling | None = None
         self.is_garbled = False  # the message that is being delivered
@@ -264,11 +265,13 @@ class Network:
         liar = self.liars.get(speaker)
         if liar is None or liar.random() >= LIE_SHARE:
             return message
-        self.lies += 1
-        return lie(message, liar)
+        told = lie(message, liar)
+        self.lies.on_told(speaker, told)
+        return told
 
     def _deliver(self, far: End, message: PeerMessage) -> None:
         self.delivered += 1
+        self.lies.on_delivered(far.there, far.here, message)
         garbling = self.garbling
         if garbling is None or garbling.chance.random() >= garbling.share:
             far.on_message(message)

@@ -43,7 +43,9 @@ from chaos.sim.endings import (
     is_excused,
     is_for_a_start,
     judge_ending,
+    may_be_internal,
 )
+from chaos.sim.holed import HoledProcess
 from chaos.sim.loop import ProcessLoop
 from chaos.sim.machine import (
     CallContext,
@@ -113,6 +115,7 @@ class SimNode(Machine):
     def __init__(self, world: World, name: NodeId, number: int, plan: Plan) -> None:
         super().__init__(world, name, number, plan)
         self._calls = 0
+        self._holed: HoledProcess  # the last one
         self._readers = plan.random(f"slow-readers/{name}")
 
     def boot(self) -> None:
@@ -192,7 +195,8 @@ class SimNode(Machine):
             return made[0]
 
         turns = self._turns(loop)
-        ports = self._ports(self.disk, loop, turns, connect)
+        workers = Workers(self.world.timeline, loop, self.disk)
+        ports = self._ports(workers, loop, turns, connect)
         try:
             replica = Replica.open(self.config, ports)
         except GapFound as found:
@@ -201,7 +205,8 @@ class SimNode(Machine):
             refilling = Refilling(self.config, ports, found)
             self.world.log(self.name, f"asks its peers for {found.missing}")
             self.refill = loop
-            process = loop.create_task(self._get_back(refilling))
+            self._holed = HoledProcess(refilling, workers, loop)
+            process = loop.create_task(self._get_back(self._holed))
             process.add_done_callback(partial(_tell_of_crash, loop))
             return
         self.disk.take_latency()
@@ -240,15 +245,14 @@ class SimNode(Machine):
 
     def _ports(
         self,
-        disk: SimulatedDisk,
+        workers: Workers,
         loop: ProcessLoop,
         turns: CountedTurns,
         connect: Callable[[Identity, OnMessage, OnBroken], Links],
     ) -> ReplicaPorts:
         tuning = self.plan.tuning
-        workers = Workers(self.world.timeline, loop, disk)
         return ReplicaPorts(
-            files=disk,
+            files=workers.disk,
             hand=workers,
             connect=connect,
             store_host=(bytes((10, 0, 0, self.number + 1)), 7000),
@@ -283,20 +287,23 @@ class SimNode(Machine):
             known_level=self.known_level,
         )
 
-    async def _get_back(self, refilling: Refilling) -> None:
+    async def _get_back(self, holed: HoledProcess) -> None:
         """What a node's process does that has found gaps in its log, up to its next start."""
         self.disk.take_latency()
         failure: Exception | None = None
+        is_whole = False
         try:
-            await refilling.fill()
+            is_whole = await holed.until_whole()
         except (BeyondRepair, CorruptionFound, OSError) as error:
             failure = error
-        await refilling.close()
         if failure is None:
-            self.refills += 1
-            self._bury("has got back what was missing")
+            self.refills += is_whole
+            self._bury(
+                "has got back what was missing" if is_whole else "stopped before it is whole"
+            )
             self.disk.kill()
-            self.world.reopen(self)
+            if is_whole:
+                self.world.reopen(self)
             return
         self.world.log(self.name, f"starts no more: {failure}")
         if not is_excused(self, failure):
@@ -341,9 +348,17 @@ class SimNode(Machine):
             if not (is_asked_for or self.is_foreign or self.has_lied) and goes_on_behind(self):
                 raise Defect("not asked for", f"{self.name}: {error}") from error
             self.is_ruined = True
-        elif not self.disk.failures or (self.has_started and _is_for_space(error)):
+        elif not self._may_not_start(error):
             raise Defect("start", f"{self.name}: {error!r}") from error
         self.disk.kill()
+
+    def _may_not_start(self, error: Exception) -> bool:
+        """Whether a call of the start was made to fail; for want of space it fails only on a disk
+        that it has never started on."""
+        was_made_to = self.disk.failures.have_caused(error)
+        if not _is_for_space(error):
+            return was_made_to
+        return (was_made_to or self.disk.is_limited) and not self.has_started
 
     # --- how it ends -------------------------------------------------------------------------
 
@@ -370,7 +385,7 @@ class SimNode(Machine):
         """SIGTERM."""
         life = self.life
         if self.refill is not None:
-            self.kill("is asked to stop before it has got back what is missing")
+            self.world.timeline.after(0, self.refill, self._holed.ask_to_stop)
         if life is not None and not life.is_stopping:
             life.is_stopping = True
             self.world.timeline.after(0, life.loop, life.replica.ask_to_stop)
@@ -431,7 +446,8 @@ class SimNode(Machine):
         turns = self._turns(loop)
         timeline.switch(loop)
         try:
-            Replica.open(self.config, self._ports(disk, loop, turns, connect))
+            workers = Workers(timeline, loop, disk)
+            Replica.open(self.config, self._ports(workers, loop, turns, connect))
         except _FoundOut as found:
             return found.start
         except (StoreError, HardStateCorrupt, NotAMember, OSError) as error:
@@ -495,7 +511,7 @@ class SimNode(Machine):
         except BrokerError:
             raise
         except (CorruptionFound, StorageFailed, OSError) as error:
-            if self.spoiled or self.disk.failures:
+            if may_be_internal(self, error):
                 raise BrokerError(ErrorCode.INTERNAL, str(error)) from error
             raise
         finally:
@@ -519,9 +535,9 @@ class SimNode(Machine):
 
 def _is_for_space(error: Exception) -> bool:
     """What a full disk is told by."""
-    return isinstance(error, StorageFull) or (
-        isinstance(error, OSError) and error.errno in FULL_ERRNOS
-    )
+    if isinstance(error, StorageFull):
+        return not error.scarce
+    return isinstance(error, OSError) and error.errno in FULL_ERRNOS
 
 
 def _tell_of_crash(loop: ProcessLoop, process: asyncio.Task[None]) -> None:

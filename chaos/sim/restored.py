@@ -60,7 +60,7 @@ def _check_files(node: SimNode, life: Life, used: int, archive: Archive | None) 
         if index > source.noted():
             if archive is not None and index in archive.bases:
                 continue  # got from a peer, and not needed any more
-            if not (node.disk.failures or node.was_put_back):  # a lost sync is noted nowhere
+            if not node.was_put_back:
                 raise Defect("snapshot beyond the note", f"{node.name}'s of entry {index}")
             continue
         try:
@@ -79,7 +79,10 @@ def _check_files(node: SimNode, life: Life, used: int, archive: Archive | None) 
     known = max(source.noted(), source.log.start.index)
     newest = next((index for index in named if index <= known), 0)
     names = FOLDER, file_name(newest)
-    was_refused = any(f"of {name}:" in each for each in node.disk.failures for name in names)
+    was_refused = any(  # it, or the entry that it is held against
+        each.path.name in names or each.path.parent.name == "commitlog"
+        for each in node.disk.failures.of_process()
+    )
     if used != newest and not was_refused:
         raise Defect("snapshot not used", f"{node.name} has {newest} and began with {used}")
 

@@ -18,6 +18,7 @@ from broker.doors.grpc.errors import wire_error
 from broker.doors.grpc.groups import GroupsDoor
 from broker.errors import BrokerError
 from chaos.sim.defect import Defect
+from chaos.sim.door_sizes import check_request
 from chaos.sim.loop import ProcessLoop
 from chaos.sim.machine import Life
 from chaos.sim.network import Network
@@ -76,6 +77,8 @@ class MemberStream:
 
     def say(self, request: AttendRequest) -> bool:
         """Sends it; whether it is on its way."""
+        check_message(self._loop.name, request)
+        check_request(self._loop.name, request)
         if self.is_over or self._goes_mute() or self._server is None or self.life is None:
             return False
         self._carry(self.life.loop, self._server.receive, request)

@@ -30,7 +30,7 @@ class Workers:
     def __init__(self, timeline: Timeline, loop: ProcessLoop, disk: SimulatedDisk) -> None:
         self._timeline = timeline
         self._loop = loop
-        self._disk = disk
+        self.disk = disk
         self._chores: deque[Chore] = deque()
         self._is_hand_busy = False
         self._is_at_work = False
@@ -55,11 +55,16 @@ class Workers:
             result = step()
         finally:
             self._is_at_work = False
-            done_at = self._timeline.now + min(self._disk.take_latency(), MAX_STEP_US)
+            done_at = self._timeline.now + min(self.disk.take_latency(), MAX_STEP_US)
             news, self._news = self._news, []
             for call, arguments in news:
                 self._timeline.at(done_at, self._loop, call, *arguments)
         return result, done_at
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no step waits for the hand, or is under way there."""
+        return not (self._chores or self._is_hand_busy)
 
     # --- DiskHand ----------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from chaos.sim.ages import Ages
 from chaos.sim.archive import Archive
 from chaos.sim.defect import Defect
 from chaos.sim.denials import Denials
+from chaos.sim.door_sizes import check_request
 from chaos.sim.group_watch import GroupWatch
 from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.machine import Life, Machine, Told
@@ -219,7 +220,9 @@ class World:
         future: asyncio.Future[Any] = self.clients.create_future()
         target = self.nodes[node]
         timeline = self.timeline
-        check_message(client, request.request if isinstance(request, Told) else request)
+        asked = request.request if isinstance(request, Told) else request
+        check_message(client, asked)
+        check_request(client, asked)
         if (client, node) in self.client_cuts:
             self._expire_later(future)
         elif target.life is None:

@@ -33,6 +33,7 @@ from broker.doors.grpc.sizes import (
 )
 from broker.services.attendance import Attendance
 from broker.services.queue_pulls import MAX_TAGS_IN_ALL
+from dledger.client.members.member import MAX_QUEUES_A_CALL, MAX_RUNS_A_CALL
 from dledger.limits import MAX_SEND_BATCHES, RPC_LIMIT_BYTES
 from dledger.wire import broker_pb2, commands_pb2, groups_pb2
 
@@ -84,6 +85,23 @@ def test_one_too_many_is_told_before_it_is_looked_at(name: str, path: str) -> No
     assert excess(fitting) == ""
     assert not_worth_parsing(method)(fitting.SerializeToString()) == ""
     assert f"of {path}" in excess(holding(method, path, most + 1))
+
+
+def test_largest_commit_that_the_library_makes_is_taken() -> None:
+    """As many queues as a call holds, each of a topic of its own with the longest name, and as many
+    runs, of the longest numbers. Brokers take more numbers than that, if they are shorter."""
+    method = BY_NAME["Groups.CommitLeases"]
+    longest = (1 << 64) - 1
+    runs = [longest] * (2 * MAX_RUNS_A_CALL // MAX_QUEUES_A_CALL)
+    queue = commands_pb2.QueueProgress(
+        queue_id=(1 << 32) - 1, epoch=longest, frontier=longest, finished=runs, release=True
+    )
+    topic = commands_pb2.TopicProgress(topic="t" * 127, incarnation=longest, queues=[queue])
+    request = groups_pb2.CommitLeasesRequest(
+        group="g" * 127, member="m" * 255, session=longest, topics=[topic] * MAX_QUEUES_A_CALL
+    )
+    assert too_many(method)(request) == ""
+    assert not_worth_parsing(method)(request.SerializeToString()) == ""
 
 
 def test_lists_of_all_holders_count_together() -> None:

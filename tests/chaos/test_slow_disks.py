@@ -72,7 +72,6 @@ def check(whose: Role, seed: int) -> None:
 
     slow = next(node for node in world.nodes.values() if is_of_that_role(node))
     slow.sync_us = SLOW_SYNC_US
-    slow.disk.failures.append("slow")
     run._advance(SETTLED_US + SLOW_US)
     after = latencies_us(run, SETTLED_US + SLOW_US // 10)
     assert len(before) > 50
@@ -109,7 +108,6 @@ def check_election(plan: Plan, sync_us: int) -> None:
     )
     for node in world.nodes.values():
         node.sync_us = sync_us
-        node.disk.failures.append("slow")
     leader.kill()
     if plan.nodes == 1:
         leader.boot()

@@ -157,7 +157,7 @@ def wrong(left: Left, expected: Outcome, chance: Random) -> Iterator[str]:
         if found != expected:
             yield f"starts as {found}"
         promised = True
-    failed = ", ".join(disk.failures)
+    failed = ", ".join(map(str, disk.failures))
     disk.kill()
     # What only the page cache knew may be lost with the power, until somebody has promised it.
     for after in (disk.image(), *([disk.image(chance)] if promised or left.is_settled else [])):

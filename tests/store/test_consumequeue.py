@@ -464,6 +464,19 @@ def test_topic_whose_directory_cannot_be_renamed_is_still_there() -> None:
     assert queues.queues() == []
 
 
+@pytest.mark.parametrize(("code", "words"), [(errno.ENOSPC, "no space"), (errno.ENOMEM, "memory")])
+def test_what_is_refused_for_now_says_what_there_is_none_of(code: int, words: str) -> None:
+    """Who has run out of memory, or of descriptors, would look for space on a disk that has it."""
+    disk = SimulatedDisk()
+    queues = ConsumeQueues(DATA, disk, units_per_file=PER_FILE)
+    queues.dispatch("t", 0, 0, UNIT.pack(80, 100, 0))
+    disk.fail_next("rename", code)
+    with pytest.raises(StorageFull, match=words) as told:
+        queues.delete_topic("t")
+    assert bool(told.value.scarce) == (code != errno.ENOSPC)
+    assert ("no space" in str(told.value)) == (code == errno.ENOSPC)
+
+
 def test_flush_makes_units_and_names_durable() -> None:
     """Files, queue directories and topic directories; dispatching may go on meanwhile."""
     broker = make_broker()

@@ -9,6 +9,9 @@ _STORE = ("tests/store/test_gaps.py",)
 _FAIR = "no member of a run makes up a whole entry that fits where it is asked for"
 
 _NODES = ("tests/integration/test_refilling.py",)
+_STOPPED = (
+    "tests/chaos/test_schedules.py::test_who_stops_before_its_log_is_whole_leaves_nothing_at_work",
+)
 _PROCESS = "processes and their signals are not under the simulator"
 
 GAPS = (
@@ -54,8 +57,8 @@ GAPS = (
         "broker/refilling.py",
         "                await self._ports.hand.run(_nothing)\n",
         "                pass\n",
-        masked="a simulated process has no threads: what is cancelled has been done, or never is",
-        tests=("tests/node/test_refilling.py",),
+        masked="a drawn schedule seldom stops a start that asks: one of its own does",
+        tests=("tests/node/test_refilling.py", *_STOPPED),
     ),
     Mutant(
         "start-that-stumbles-leaves-queues-open",

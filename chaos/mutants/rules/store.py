@@ -8,6 +8,14 @@ _SIZES = ("tests/store/test_rotten_sizes.py",)
 
 STORE = (
     Mutant(
+        "want-of-memory-told-as-want-of-space",
+        "store/consumequeue.py",
+        '        scarce = "" if error.errno in FULL_ERRNOS else str(error.strerror)\n',
+        '        scarce = ""\n',
+        masked="drawn schedules are short of nothing but space",
+        tests=("tests/store/test_consumequeue.py",),
+    ),
+    Mutant(
         "no-fdatasync",
         "store/flusher.py",
         "                self._files.fdatasync(handle)\n",

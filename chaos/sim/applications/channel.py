@@ -26,7 +26,9 @@ from broker.errors import BrokerError, ErrorCode
 from chaos.errors import CallFailed
 from chaos.sim.applications.process import ClientProcess
 from chaos.sim.defect import Defect
+from chaos.sim.door_sizes import check_request
 from chaos.sim.machine import Life, Told
+from chaos.sim.rpc_limits import check_message
 from chaos.sim.streams import LOSS_SHARE
 from chaos.sim.timeline import ActorDied
 from chaos.sim.world import REFUSED_US, World
@@ -141,6 +143,8 @@ class Call:
         self._method = method
         self._coders = coders
         process, network, node = channel.process, channel.network, channel.node
+        check_message(process.name, request)
+        check_request(process.name, request)
         self._told = Told(metadata, type(request).FromString(coders["request_serializer"](request)))
         self._future = process.create_future()
         self._serving: tuple[Life, asyncio.Task[object]] | None = None

@@ -43,7 +43,6 @@ class Disks:
         node = self._aim.any(chance)
         before = self._world.plan.tuning.sync_us
         node.sync_us = chance.choice((10_000, SLOW_SYNC_US, STALLED_SYNC_US))
-        node.disk.failures.append("slow")
         self._aim.later(chance.randrange(300, 3000), setattr, node, "sync_us", before)
 
     def _write_error(self, chance: Random) -> None:
@@ -74,7 +73,6 @@ class Disks:
         node = self._aim.any(chance)
         disk = node.disk
         disk.capacity_bytes = disk.used_bytes() + chance.choice((0, 1_000, 20_000))
-        disk.failures.append("no space")
         if chance.random() < 0.3:  # found out by the fsync, as where blocks are given late
             disk.fail_next("fsync", errno.ENOSPC, "consumequeue")
         if chance.random() < 0.6:
