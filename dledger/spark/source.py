@@ -177,7 +177,8 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """As far as `limit` lets a batch go, and one entry at least, if there is one.
 
         Raises:
-            LogDamaged: retention has taken what comes next, or the log ends before it.
+            LogDamaged: retention has taken what comes next, or the log ends before it, or is
+                damaged before the batch would end, or isn't one log up to there.
             OtherLog: it is another log than the one that was read.
         """
         whole, place = self._log(), Place.of(start)
@@ -188,7 +189,6 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             log = replace(log, settled=min(log.settled, self._target))
         at = self._next(log, place.offset)
-        lifetimes.check_from(at)
         match limit:
             case ReadMaxBytes(max_bytes):
                 end = entry_end_after(log, at, max_bytes)
@@ -196,9 +196,11 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = entry_end_after(log, at, log.settled, max_rows)
             case _:
                 end = log.settled
-        if max(end, at) <= place.offset:
+        end = max(end, at)
+        lifetimes.check_to(end)  # No offset is named that may be another log's.
+        if end <= place.offset:
             return start  # Word for word, so that nothing is new.
-        return place_behind(log, self._begin(log, place, at), max(end, at)).told()
+        return place_behind(log, self._begin(log, place, at), end).told()
 
     def _begin(self, log: Survey, place: Place, at: int) -> Place:
         """Where a batch begins that was to begin at the place."""
@@ -223,7 +225,7 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             LogDamaged: retention has taken some of it since then, or a segment is missing, or the
-                log ends before.
+                log ends before, or is damaged, or isn't one log up to there.
             OtherLog: it is another log than the one that this was planned of.
         """
         begin, until = Place.of(start), Place.of(end)
@@ -233,7 +235,7 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_planned(log, begin, until)
         parts = log_ranges(log, self._next(log, begin.offset), until.offset)
         lifetimes = self._followed(log)
-        lifetimes.check_from(max(begin.offset, log.retained_from))
+        lifetimes.check_to(until.offset)
         left_out = lifetimes.left_out(includes_deleted=not self._leaves_out_deleted)
         return [InputPartition(([part], left_out)) for part in parts]
 
