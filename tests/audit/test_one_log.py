@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,12 @@ from audit.contents.export import ExportState, export_messages, read_state, writ
 from audit.contents.stats import sum_log
 from audit.engines.engine import LocalEngine
 from audit.reading.replica import Replica
+from audit.reading.survey import committed_log
 from dledger.outcome import ExitCode
 from dledger.reading.errors import EntryDamaged, OtherLog
+from dledger.reading.files import opened
+from dledger.reading.headers import walk_headers
+from dledger.reading.lifetimes import Lifetimes
 from tests.audit.replicas import SEGMENT, Entry, LogBuilder, dropping, start_of
 from tests.audit.test_delivery_one_log import exchanged, two_segments
 
@@ -49,6 +54,12 @@ class Broken:
 @pytest.fixture(params=list(SEAMS))
 def broken(request: pytest.FixtureRequest, tmp_path: Path) -> Broken:
     return Broken(tmp_path, request.param)
+
+
+def filler_of(path: Path) -> int:
+    """Where the first segment's entries end."""
+    with opened(str(path / "commitlog" / f"{0:020}")) as descriptor:
+        return walk_headers(descriptor, 0, SEGMENT)[0]
 
 
 def exported(target: Path) -> list[str]:
@@ -198,3 +209,21 @@ def test_a_seam_that_has_gone_is_in_nobodys_way(tmp_path: Path) -> None:
         assert export_messages(replica, target, LocalEngine()).messages == 0
     queues = sum_log(replica, LocalEngine()).queues
     assert [each.messages for each in queues.values()] == [1]
+
+
+def test_a_reader_that_goes_on_living_is_told_once_the_log_has_grown(broken: Broken) -> None:
+    """It had followed the first segment, up to the last entry or to the segment's end; and goes on
+    once the right file is back."""
+    log = committed_log(broken.replica)
+    for settled in (log.settled, filler_of(broken.path), SEGMENT):
+        lifetimes = Lifetimes(0)
+        lifetimes.follow(replace(log, settled=settled))
+        lifetimes.follow(log)
+        lifetimes.check_to(SEGMENT)
+        with broken.refused():
+            lifetimes.check_to(SEGMENT + 1)
+        with broken.refused():
+            lifetimes.follow(log)
+            lifetimes.check_to(log.settled)
+    lifetimes.follow(committed_log(broken.mended()))
+    lifetimes.check_to(log.settled)
