@@ -17,6 +17,7 @@ at a time, for `Trigger.AvailableNow`. A limited batch ends within one segment.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -43,7 +44,7 @@ from pyspark.sql.types import StructType
 from dledger.reading.arrow import to_arrow
 from dledger.reading.chunks import LogRange
 from dledger.reading.decode import LeftOut, Wanted, read_records
-from dledger.reading.errors import LogDamaged
+from dledger.reading.errors import LogDamaged, OtherLog
 from dledger.reading.places import (
     Place,
     check_same_log,
@@ -182,7 +183,8 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OtherLog: it is another log than the one that was read.
         """
         whole, place = self._log(), Place.of(start)
-        check_same_log(whole, place)
+        with _or_damaged(whole, place.offset):
+            check_same_log(whole, place)
         self._check_reaches(whole, place.offset)
         lifetimes = self._followed(whole)
         log = lifetimes.cut(whole)
@@ -246,7 +248,8 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the log at {self._path} ends at byte {log.end}, and a batch of this stream was "
                 f"planned up to {until.offset}: it is another log, or has lost its end"
             )
-        check_same_range(log, begin, until)
+        with _or_damaged(log, until.offset):
+            check_same_range(log, begin, until)
 
     def _followed(self, log: Survey) -> Lifetimes:
         """What is no message, as far as the log is settled now."""
@@ -286,6 +289,23 @@ def _lifetimes(log: Survey) -> Lifetimes:
     from dledger.reading.lifetimes import Lifetimes  # Executors may do without protobuf.
 
     return Lifetimes(log.retained_from)
+
+
+@contextmanager
+def _or_damaged(log: Survey, at: int) -> Iterator[None]:
+    """A log that isn't one up to the entry at the physical offset `at`, or is damaged, isn't taken
+    for another log than was read.
+
+    Raises:
+        LogDamaged: instead of `OtherLog`.
+    """
+    try:
+        yield
+    except OtherLog:
+        lifetimes = _lifetimes(log)  # Those that are kept may have followed another log.
+        lifetimes.follow(log)
+        lifetimes.check_to(at + 1)
+        raise
 
 
 def _read(

@@ -19,7 +19,7 @@ from audit.engines.engine import LocalEngine
 from audit.reading.replica import Replica
 from audit.reading.survey import committed_log
 from dledger.outcome import ExitCode
-from dledger.reading.errors import EntryDamaged, OtherLog
+from dledger.reading.errors import EntryDamaged
 from dledger.reading.files import opened
 from dledger.reading.headers import walk_headers
 from dledger.reading.lifetimes import Lifetimes
@@ -141,8 +141,10 @@ def test_a_batch_of_spark_is_of_one_log(broken: Broken) -> None:
         stream.latestOffset(first, ReadAllAvailable())
     before = stream.latestOffset(first, limit := stream.getDefaultReadLimit())
     assert before["offset"] == SEGMENT
-    with pytest.raises(OtherLog):  # than the one that it has read the beginning of
+    with broken.refused():  # It isn't another log than the one that this has read, but none.
         stream.latestOffset(before, limit)
+    with broken.refused():
+        stream.partitions(before, {"offset": SEGMENT + 64})
     with broken.refused():
         stream.partitions(first, {"offset": SEGMENT + 64})  # planned by a release before
     broken.mended()

@@ -94,6 +94,14 @@ TABLES = (
         tests=_ONE_LOG,
     ),
     Mutant(
+        "streams-tell-a-foreign-segment-from-another-log",
+        "dledger/spark/source.py",
+        "        lifetimes.check_to(at + 1)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
+    ),
+    Mutant(
         "streams-read-across-holes",
         "dledger/spark/source.py",
         "        lifetimes.check_to(until.offset)\n",
