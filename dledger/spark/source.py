@@ -236,7 +236,7 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = self._log()
         self._check_planned(log, begin, until)
         parts = log_ranges(log, self._next(log, begin.offset), until.offset)
-        lifetimes = self._followed(log)
+        lifetimes = self._followed(replace(log, settled=max(log.settled, until.offset)))
         lifetimes.check_to(until.offset)
         left_out = lifetimes.left_out(includes_deleted=not self._leaves_out_deleted)
         return [InputPartition(([part], left_out)) for part in parts]

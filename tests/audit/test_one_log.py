@@ -19,6 +19,7 @@ from audit.engines.engine import LocalEngine
 from audit.reading.replica import Replica
 from audit.reading.survey import committed_log
 from dledger.outcome import ExitCode
+from dledger.reading.checkpoint import decode_checkpoint, encode_checkpoint
 from dledger.reading.errors import EntryDamaged
 from dledger.reading.files import opened
 from dledger.reading.headers import walk_headers
@@ -229,3 +230,24 @@ def test_a_reader_that_goes_on_living_is_told_once_the_log_has_grown(broken: Bro
             lifetimes.check_to(log.settled)
     lifetimes.follow(committed_log(broken.mended()))
     lifetimes.check_to(log.settled)
+
+
+def test_a_planned_batch_is_of_one_log_where_less_is_known_committed(broken: Broken) -> None:
+    """As for a moment where a replica lost its queues: the batch's end was committed, and still is,
+    and what is in it is looked at up to there."""
+    pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
+    from dledger.spark.source import CommitLogSource
+
+    whole = committed_log(broken.replica)
+    page = broken.path / "checkpoint"
+    state = decode_checkpoint(page.read_bytes())
+    assert state is not None
+    page.write_bytes(encode_checkpoint(replace(state, consume_queue_index=0)))
+    made = CommitLogSource({"path": str(broken.path), "columns": "body"})
+    stream = made.streamReader(made.schema())
+    first = stream.initialOffset()
+    assert stream.reportLatestOffset() == {"offset": 0}
+    with broken.refused():
+        stream.partitions(first, {"offset": whole.settled})
+    broken.mended()
+    assert len(stream.partitions(first, {"offset": whole.settled})) == 2

@@ -102,6 +102,14 @@ TABLES = (
         tests=_ONE_LOG,
     ),
     Mutant(
+        "planned-batches-are-followed-as-far-as-is-settled-now",
+        "dledger/spark/source.py",
+        "self._followed(replace(log, settled=max(log.settled, until.offset)))\n",
+        "self._followed(log)\n",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
+    ),
+    Mutant(
         "streams-read-across-holes",
         "dledger/spark/source.py",
         "        lifetimes.check_to(until.offset)\n",
