@@ -38,7 +38,7 @@ from audit.showing.words import belief_in_words
 from dledger.outcome import ExitCode
 from dledger.terminal.outcome import exit_code_of
 
-_NAME: Final = re.compile(r"audit-\d{8}T\d{6}Z\.(json|html)")
+_NAME: Final = re.compile(r"audit-\d{8}T\d{6}Z(-\d+)?\.(json|html)")
 
 
 class WatchMetrics:
@@ -255,6 +255,7 @@ class Watch:
         """The report is in the folder; the round's line."""
         name = f"audit-{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}"
         try:
+            name = self._unused(name)
             self._write(f"{name}.json", json.dumps(report_as_json(audited.report), indent=1))
             self._write(f"{name}.html", render_page(audited))
             said = f"{self._folder / name}.html"
@@ -287,12 +288,24 @@ class Watch:
         fresh.write_text(content, encoding="utf-8", errors="backslashreplace")
         fresh.replace(self._folder / name)
 
+    def _unused(self, second: str) -> str:
+        """A name for a report of that second, later than those of others: rounds may be shorter, or
+        the clock has been set back to it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        named = [_order(stem) for stem in self._stems()]
+        last = max((number for each, number in named if each == second), default=0)
+        return f"{second}-{last + 1}" if last else second
+
+    def _stems(self) -> set[str]:
+        """What the reports are named that are there, without what their files end in."""
+        return {path.stem for path in self._folder.iterdir() if _NAME.fullmatch(path.name)}
+
     def _remove_old(self, newest: str) -> None:
         """Those with a name from the time before the clock was set back are older than `newest`,
         whatever they say."""
-        names = (p.stem for p in self._folder.iterdir() if _NAME.fullmatch(p.name))
-        named = sorted(names, key=lambda stem: (stem <= newest, stem))
-        good: dict[str, bool] = {stem: self._is_good(stem) for stem in dict.fromkeys(named)}
+        last = _order(newest)
+        named = sorted(self._stems(), key=lambda stem: (_order(stem) <= last, _order(stem)))
+        good: dict[str, bool] = {stem: self._is_good(stem) for stem in named}
         for which in (True, False):
             for stem in [stem for stem, is_good in good.items() if is_good is which][: -self._kept]:
                 for suffix in (".html", ".json"):
@@ -305,3 +318,9 @@ class Watch:
             return bool(report["exit_code"] == ExitCode.CONSISTENT)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return False
+
+
+def _order(stem: str) -> tuple[str, int]:
+    """The second of a report's name, and which of that second it is."""
+    second, _, number = stem.partition("Z-")
+    return (f"{second}Z", int(number)) if number else (stem, 1)

@@ -149,7 +149,8 @@ def export_messages(
         NotBesideFiles: nobody reads the replica's files on its machine.
         ExportUnderWay: another run is at work there.
         EngineUnavailable: pyarrow isn't installed.
-        LogDamaged: the replica's log is damaged; nothing of this run counts as done.
+        LogDamaged: the replica's log is damaged, or isn't one log; of this run nothing counts as
+            done but what one that broke off had begun before that.
         OtherLog: what is exported is another log's.
     """
     _require_pyarrow()
@@ -170,10 +171,11 @@ def export_messages(
             raise UsageMistake(
                 f"{replica.id} is committed to {log.settled}; {ends[0]} was begun before"
             )
+        lifetimes.check_to(begin.offset + 1)  # It may not be one log, rather than another one.
         check_same_range(log, begin, state.pending_place)
-        lifetimes.check_from(begin.offset)
         written: list[Written] = []
         for end in ends:
+            lifetimes.check_to(end)
             until = place_behind(log, at, end)
             write_state(target, state.between(at, until))
             tasks = [

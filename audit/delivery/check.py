@@ -129,7 +129,7 @@ def audit_delivery(
     replica, log, uncompared = witness_among(replicas)
     lifetimes = followed(log)
     log, left_out = lifetimes.cut(log), lifetimes.left_out(includes_deleted=True)
-    lifetimes.check_from(log.settled)  # Entries that are intact are read on across a hole.
+    lifetimes.check_to(log.settled)  # Entries that are intact are read on across a hole.
     starts = starts_of(log)
     tail = open_tail(replicas, log.settled)
     shares = max(engine.parallelism, -(-size // share_bytes))

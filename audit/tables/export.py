@@ -88,7 +88,7 @@ def export_to_table(
 
     Raises:
         UsageMistake: replica, table and choice don't belong together.
-        LogDamaged: the replica's log is; what was before that is in the table.
+        LogDamaged: the replica's log is, or isn't one log; what was before that is in the table.
     """
     topics, includes_deleted = choice
     lifetimes = followed(whole := committed_log(replica))
@@ -97,7 +97,7 @@ def export_to_table(
     wanted = Choice(log.broker_group or "", topics, includes_deleted)
     mark = table.opened(wanted)
     start = _start(log, table.name, mark, accept_retention=accept_retention)
-    lifetimes.check_from(start)
+    lifetimes.check_to(start + 1)  # It may not be one log, rather than another one.
     digest = mark.digest if mark is not None and mark.position == start else None
     if digest is None and log.start is not None:  # where the log begins: behind what is gone
         digest = log.start.digest
@@ -105,6 +105,7 @@ def export_to_table(
     reached = at = start
     is_behind_hole = mark is not None and mark.position < start  # which was accepted, once
     for step in steps(log, start, log.settled, step_bytes, digest):
+        lifetimes.check_to(step.part.end)
         rows = _rows(step, topics, left_out)
         at = step.part.end
         # Without rows, a commit every now and then keeps the next run from reading all of it again;

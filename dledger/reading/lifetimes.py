@@ -7,8 +7,10 @@ headers of the whole log, once, and the commands in it; it goes on from where it
 log alone and not by the folders of ConsumeQueues, which are derived and may be gone for other
 reasons. Only drivers need it: commands are protobuf, which executors may do without.
 
-Damage ends what can be followed, as a command may be in it. Who reads messages from there on, or
-from before, meets it; who begins behind it wouldn't, and is refused (`check_from`).
+Damage ends what can be followed, as a command may be in it, and so does a segment that doesn't go
+on from the one before. Who reads messages sees none of that where each entry is intact by itself,
+and nothing of what lies before the place at which it begins. So whoever reads asks first whether
+the log was followed that far (`check_to`).
 """
 
 from __future__ import annotations
@@ -81,13 +83,14 @@ class Lifetimes:
                 wanted = f"intact entries from there on, with {wanted}"
                 self._damage = EntryDamaged(part.path, place, wanted, error.found)
 
-    def check_from(self, start: int) -> None:
-        """All that tells which messages from the physical offset `start` on are none was read.
+    def check_to(self, end: int) -> None:
+        """What lies before the physical offset `end` is one log, as far as it was followed, and all
+        in it that tells which messages are none was read.
 
         Raises:
-            LogDamaged: damage lies before that, in which it may be told.
+            LogDamaged: damage lies before that, or a segment that isn't of this log.
         """
-        if self._damage is not None and self._known.at < start:
+        if self._damage is not None and self._known.at < end:
             raise self._damage
 
     def left_out(self, *, includes_deleted: bool = False) -> LeftOut:
@@ -170,13 +173,16 @@ def followed(log: Survey) -> Lifetimes:
 
 def readable(log: Survey, *, includes_deleted: bool = False) -> tuple[Survey, LeftOut]:
     """The log as far as its messages can be told from what is none, and what is none in it; for
-    those that read all of it, and so meet whatever is damaged.
+    those that read all of it.
 
     Args:
         includes_deleted: messages of topics that have been deleted by now are wanted, too.
 
     Raises:
-        LogDamaged: a segment is missing, or what would tell them apart is damaged.
+        LogDamaged: a segment is missing, or isn't of this log, or what would tell them apart is
+            damaged.
     """
     lifetimes = followed(log)
-    return lifetimes.cut(log), lifetimes.left_out(includes_deleted=includes_deleted)
+    log = lifetimes.cut(log)
+    lifetimes.check_to(log.settled)
+    return log, lifetimes.left_out(includes_deleted=includes_deleted)

@@ -17,6 +17,7 @@ at a time, for `Trigger.AvailableNow`. A limited batch ends within one segment.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -43,7 +44,7 @@ from pyspark.sql.types import StructType
 from dledger.reading.arrow import to_arrow
 from dledger.reading.chunks import LogRange
 from dledger.reading.decode import LeftOut, Wanted, read_records
-from dledger.reading.errors import LogDamaged
+from dledger.reading.errors import LogDamaged, OtherLog
 from dledger.reading.places import (
     Place,
     check_same_log,
@@ -177,18 +178,19 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """As far as `limit` lets a batch go, and one entry at least, if there is one.
 
         Raises:
-            LogDamaged: retention has taken what comes next, or the log ends before it.
+            LogDamaged: retention has taken what comes next, or the log ends before it, or is
+                damaged before the batch would end, or isn't one log up to there.
             OtherLog: it is another log than the one that was read.
         """
         whole, place = self._log(), Place.of(start)
-        check_same_log(whole, place)
+        with _or_damaged(whole, place.offset):
+            check_same_log(whole, place)
         self._check_reaches(whole, place.offset)
         lifetimes = self._followed(whole)
         log = lifetimes.cut(whole)
         if self._target is not None:
             log = replace(log, settled=min(log.settled, self._target))
         at = self._next(log, place.offset)
-        lifetimes.check_from(at)
         match limit:
             case ReadMaxBytes(max_bytes):
                 end = entry_end_after(log, at, max_bytes)
@@ -196,9 +198,11 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = entry_end_after(log, at, log.settled, max_rows)
             case _:
                 end = log.settled
-        if max(end, at) <= place.offset:
+        end = max(end, at)
+        lifetimes.check_to(end)  # No offset is named that may be another log's.
+        if end <= place.offset:
             return start  # Word for word, so that nothing is new.
-        return place_behind(log, self._begin(log, place, at), max(end, at)).told()
+        return place_behind(log, self._begin(log, place, at), end).told()
 
     def _begin(self, log: Survey, place: Place, at: int) -> Place:
         """Where a batch begins that was to begin at the place."""
@@ -223,7 +227,7 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             LogDamaged: retention has taken some of it since then, or a segment is missing, or the
-                log ends before.
+                log ends before, or is damaged, or isn't one log up to there.
             OtherLog: it is another log than the one that this was planned of.
         """
         begin, until = Place.of(start), Place.of(end)
@@ -232,8 +236,8 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = self._log()
         self._check_planned(log, begin, until)
         parts = log_ranges(log, self._next(log, begin.offset), until.offset)
-        lifetimes = self._followed(log)
-        lifetimes.check_from(max(begin.offset, log.retained_from))
+        lifetimes = self._followed(replace(log, settled=max(log.settled, until.offset)))
+        lifetimes.check_to(until.offset)
         left_out = lifetimes.left_out(includes_deleted=not self._leaves_out_deleted)
         return [InputPartition(([part], left_out)) for part in parts]
 
@@ -244,7 +248,8 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the log at {self._path} ends at byte {log.end}, and a batch of this stream was "
                 f"planned up to {until.offset}: it is another log, or has lost its end"
             )
-        check_same_range(log, begin, until)
+        with _or_damaged(log, until.offset):
+            check_same_range(log, begin, until)
 
     def _followed(self, log: Survey) -> Lifetimes:
         """What is no message, as far as the log is settled now."""
@@ -284,6 +289,23 @@ def _lifetimes(log: Survey) -> Lifetimes:
     from dledger.reading.lifetimes import Lifetimes  # Executors may do without protobuf.
 
     return Lifetimes(log.retained_from)
+
+
+@contextmanager
+def _or_damaged(log: Survey, at: int) -> Iterator[None]:
+    """A log that isn't one up to the entry at the physical offset `at`, or is damaged, isn't taken
+    for another log than was read.
+
+    Raises:
+        LogDamaged: instead of `OtherLog`.
+    """
+    try:
+        yield
+    except OtherLog:
+        lifetimes = _lifetimes(log)  # Those that are kept may have followed another log.
+        lifetimes.follow(log)
+        lifetimes.check_to(at + 1)
+        raise
 
 
 def _read(

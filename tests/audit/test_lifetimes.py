@@ -12,6 +12,7 @@ from audit.contents.stats import sum_log
 from audit.engines.engine import LocalEngine
 from audit.reading.replica import Replica
 from audit.reading.survey import committed_log
+from dledger.reading.checkpoint import decode_checkpoint, encode_checkpoint
 from dledger.reading.decode import Wanted, read_records
 from dledger.reading.entry import EntryKind
 from dledger.reading.lifetimes import Lifetimes, readable
@@ -130,3 +131,19 @@ def test_table_and_stream_leave_them_out(replica: Replica) -> None:
         for parts, read in ((reader.partitions(), reader.read), (planned, stream.read)):
             rows = [row for part in parts for batch in read(part) for row in batch.to_pylist()]
             assert [row["body"] for row in rows] == wanted
+
+
+def test_a_planned_batch_leaves_them_out_where_less_is_known_committed(replica: Replica) -> None:
+    """As for a moment where a replica lost its queues."""
+    pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
+    from dledger.spark.source import CommitLogSource
+
+    end, page = committed_log(replica).settled, Path(replica.path) / "checkpoint"
+    state = decode_checkpoint(page.read_bytes())
+    assert state is not None
+    page.write_bytes(encode_checkpoint(replace(state, consume_queue_index=0)))
+    made = CommitLogSource({"path": replica.path, "columns": "body"})
+    stream = made.streamReader(made.schema())
+    planned = stream.partitions(stream.initialOffset(), {"offset": end})
+    rows = [row for part in planned for batch in stream.read(part) for row in batch.to_pylist()]
+    assert [row["body"] for row in rows] == [b"a3"]

@@ -207,13 +207,14 @@ def test_what_goes_by_without_messages_is_no_hole(
 def test_table_begins_with_the_entry_that_the_log_begins_with(
     three: ReplicaSet, lake: Lake
 ) -> None:
-    """What its note says of the one before is what the first has to continue."""
+    """What its note says of the one before is what the first has to continue: else it is damaged,
+    and not another log than the one that the table has the beginning of, which has none."""
     expected = set(expected_keys(three))
     start = start_of(three.paths["n1"], three.header_of(after=SEGMENT).index)
     for _ in dropping(three.paths["n1"], start):
         pass
     StartNote(OsFiles(), three.paths["n1"]).replace(replace(start, digest=start.digest ^ 1))
-    with pytest.raises(UsageMistake, match="another log"):
+    with pytest.raises(EntryDamaged, match=f"{SEGMENT:020} at byte 0: .* with digest"):
         export(lake, three.replicas[0])
     StartNote(OsFiles(), three.paths["n1"]).replace(start)
     export(lake, three.replicas[0])

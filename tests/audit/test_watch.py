@@ -79,6 +79,30 @@ def test_watch_keeps_its_pace_and_its_last_reports(three: ReplicaSet, tmp_path: 
     assert len(said) == 4
 
 
+def test_rounds_that_end_within_a_second_have_a_report_each(
+    three: ReplicaSet, tmp_path: Path
+) -> None:
+    """The later ones are numbered, and are the later ones, whatever has gone before; so it is where
+    the clock is set back to a second that has a report."""
+    wall = 1_700_000_000.0
+    watch, *_ = watch_of(three, tmp_path / "audits", rounds=1)
+    watch._clock = lambda: wall
+    stamp, told = f"audit-{datetime.fromtimestamp(wall, UTC):%Y%m%dT%H%M%SZ}", list[str]()
+    watch._told = told.append
+    for number in range(1, 13):
+        watch.once()
+        newest = [stamp if n == 1 else f"{stamp}-{n}" for n in (number - 1, number) if n]
+        found = {path.name for path in (tmp_path / "audits").iterdir()}
+        assert found == {f"{name}.{kind}" for name in newest for kind in ("json", "html")}
+        assert told[-1].endswith(f"{newest[-1]}.html")
+    wall += 3600
+    watch.once()
+    wall -= 3600
+    watch.once()
+    named = sorted(path.stem for path in (tmp_path / "audits").glob("*.json"))
+    assert named == sorted([f"{stamp}-12", f"{stamp}-13"])
+
+
 def test_watch_that_was_started_wrongly_ends(three: ReplicaSet, tmp_path: Path) -> None:
     """A mistake of use in the first audit is the user's; in a later one it is the world's."""
     watch, metrics, said, _ = watch_of(three, tmp_path, rounds=2)

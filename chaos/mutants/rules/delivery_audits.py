@@ -141,8 +141,8 @@ DELIVERY_AUDITS = (
     Mutant(
         "deliveries-are-judged-across-holes",
         "audit/delivery/check.py",
-        "    lifetimes.check_from(log.settled)",
-        "    lifetimes.check_from(0)",
+        "    lifetimes.check_to(log.settled)",
+        "    lifetimes.check_to(0)",
         masked=_READS_ONLY,
         tests=_ONE_LOG,
     ),

@@ -9,6 +9,7 @@ _READS_ONLY = "nothing is exported while a group is simulated"
 _TABLES = ("tests/audit/test_tables.py",)
 _STREAM = ("tests/audit/test_stream.py",)
 _BEFORE = ("tests/audit/test_damage_before.py",)
+_ONE_LOG = ("tests/audit/test_one_log.py",)
 _OBJECTS = ("tests/audit/test_objects.py",)
 
 TABLES = (
@@ -31,7 +32,7 @@ TABLES = (
     Mutant(
         "commands-behind-damage-are-none",
         "dledger/reading/lifetimes.py",
-        "        if self._damage is not None and self._known.at < start:\n",
+        "        if self._damage is not None and self._known.at < end:\n",
         "        if False and self._damage is not None:\n",
         masked=_READS_ONLY,
         tests=_BEFORE,
@@ -53,12 +54,76 @@ TABLES = (
         tests=_BEFORE,
     ),
     Mutant(
-        "exports-begin-behind-damage",
+        "exports-read-across-holes",
         "audit/contents/export.py",
-        "        lifetimes.check_from(begin.offset)\n",
+        "            lifetimes.check_to(end)\n",
         "",
         masked=_READS_ONLY,
-        tests=_BEFORE,
+        tests=_ONE_LOG,
+    ),
+    Mutant(
+        "exports-tell-a-first-segment-from-another-log",
+        "audit/contents/export.py",
+        "        lifetimes.check_to(begin.offset + 1)",
+        "        lifetimes.check_to(begin.offset)",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
+    ),
+    Mutant(
+        "tables-tell-a-first-segment-from-another-log",
+        "audit/tables/export.py",
+        "    lifetimes.check_to(start + 1)",
+        "    lifetimes.check_to(start)",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
+    ),
+    Mutant(
+        "tables-are-filled-across-holes",
+        "audit/tables/export.py",
+        "        lifetimes.check_to(step.part.end)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
+    ),
+    Mutant(
+        "sums-and-queries-read-across-holes",
+        "dledger/reading/lifetimes.py",
+        "    lifetimes.check_to(log.settled)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
+    ),
+    Mutant(
+        "stream-offsets-are-named-across-holes",
+        "dledger/spark/source.py",
+        "        lifetimes.check_to(end)  # No",
+        "        lifetimes.check_to(at)  # No",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
+    ),
+    Mutant(
+        "streams-tell-a-foreign-segment-from-another-log",
+        "dledger/spark/source.py",
+        "        lifetimes.check_to(at + 1)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
+    ),
+    Mutant(
+        "planned-batches-are-followed-as-far-as-is-settled-now",
+        "dledger/spark/source.py",
+        "self._followed(replace(log, settled=max(log.settled, until.offset)))\n",
+        "self._followed(log)\n",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
+    ),
+    Mutant(
+        "streams-read-across-holes",
+        "dledger/spark/source.py",
+        "        lifetimes.check_to(until.offset)\n",
+        "        lifetimes.check_to(begin.offset)\n",
+        masked=_READS_ONLY,
+        tests=_ONE_LOG,
     ),
     Mutant(
         "iceberg-append-that-lost-is-repeated",
