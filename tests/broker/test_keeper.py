@@ -468,6 +468,38 @@ def test_a_leader_without_the_strategy_takes_no_queue_away(
     assert (again.code, again.held) == (None, member.held)
 
 
+def test_what_is_installed_and_cannot_be_read_costs_no_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever joins may name anything, and the names of any package that is installed may be
+    broken: nothing is found then, by who joins and by a look at a group that is there."""
+    looks = [0]
+
+    def entry_points(*, group: str) -> object:
+        looks[0] += 1
+        raise UnicodeDecodeError("utf-8", group.encode(), 0, 1, "invalid start byte")
+
+    monkeypatch.setattr(strategies, "entry_points", entry_points)
+    monkeypatch.setattr(strategies, "INSTALLED", strategies.Installed(lambda: 61.0 * looks[0]))
+    room = Room()
+    seat = room.seat()
+    wished = Settings(strategy="THEIRS", topics=("t",))
+    with monkeypatch.context() as installed:
+        theirs = {**strategies.BUILT_IN, "THEIRS": strategies.sticky}
+        installed.setattr(strategies, "BUILT_IN", theirs)
+        member = seat.join(settings=wished)
+    room.pass_ms(SOON_MS, seat)
+    keeper: GroupKeeper = room.leader.replica.groups
+    assert looks[0], "by a look at the group"
+    assert (member.code, member.held) == (None, {})
+    assert keeper.statistics().failed
+    before = looks[0]
+    other = seat.join("b", group="h", settings=Settings(strategy="NOBODYS", topics=("t",)))
+    room.pass_ms(50, seat)
+    assert other.code is ErrorCode.STRATEGY_UNKNOWN
+    assert looks[0] > before, "by who joins"
+
+
 def test_before_the_level_is_there_nobody_joins() -> None:
     """The members of the group may not all know what that is."""
     room = Room()

@@ -30,6 +30,7 @@ from math import inf
 from time import monotonic
 from typing import Final, NamedTuple
 
+import structlog
 from crc32c import crc32c
 
 from broker.leader.groups.steps import STEP, Steps
@@ -39,6 +40,8 @@ LOOK_AGAIN_S: Final = 60.0  # at what is installed
 STICKY: Final = "STICKY"
 VIRTUAL_NODES: Final = 10  # of one member on the ring
 ARCS: Final = 256  # of the ring, each put in order by itself
+
+log = structlog.get_logger(__name__)
 
 
 class QueueName(NamedTuple):
@@ -137,7 +140,8 @@ def strategy_of(name: str) -> Strategy:
 class Installed:
     """What other packages bring along. A look at them reads the names of every package that there
     is, in milliseconds, and whoever joins may name anything: so one is taken once a minute at most,
-    and what it doesn't show, or can't be loaded, isn't asked for until the next one."""
+    and what it doesn't show, or can't be loaded, isn't asked for until the next one. A look that
+    fails shows nothing: one package whose names can't be read is enough for that."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -163,7 +167,11 @@ class Installed:
         if self._clock() < self._next_look_s:
             return
         self._next_look_s = self._clock() + LOOK_AGAIN_S
-        every = tuple(entry_points(group=ENTRY_POINTS))
+        try:
+            every = tuple(entry_points(group=ENTRY_POINTS))
+        except Exception as error:  # noqa: BLE001  any installed package may be broken in any way
+            log.warning("strategies_not_looked_at", reason=repr(error))
+            every = ()
         names = Counter(each.name for each in every)  # one that is given twice is nobody's
         self._found = {each.name: each for each in every if names[each.name] == 1}
 

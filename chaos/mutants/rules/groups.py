@@ -387,6 +387,14 @@ GROUPS = (
         tests=_PARTS,
     ),
     Mutant(
+        "what-is-installed-and-broken-ends-the-leader",
+        "broker/leader/groups/strategies.py",
+        "        except Exception as error:  # noqa: BLE001  any installed",
+        "        except ImportError as error:  # any installed",
+        masked="nothing is installed for simulated nodes",
+        tests=("tests/broker/test_keeper.py",),
+    ),
+    Mutant(
         "sticky-forgets-who-had-what",
         "broker/leader/groups/strategies.py",
         "        if share.held.get(queue) in held:\n",
