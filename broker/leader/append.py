@@ -128,7 +128,7 @@ class Appender:
         self._rules = BatchRules(max_message_bytes, segment_bytes)
         self.check_in_steps = self._rules.check_in_steps
         self._flight = InFlight()
-        self.room = OffsetsRoom(machine)
+        self.room = OffsetsRoom(machine, lambda: self._flight.beginning)
         self.units = Units(
             *(self._propose, machine, self.room, lambda: self._flight, self._rules),
             *(store_host, segment_bytes),
@@ -418,7 +418,7 @@ class Appender:
         """
         self._check_leading()
         begun = begun_by(self._machine, command)
-        self.room.check(begun, self._flight.beginning)
+        self.room.check(begun)
         if command.HasField("register_producer") and is_crowded(
             self._machine.producers, self._flight
         ):

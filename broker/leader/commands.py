@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, Protocol, cast
 
 from google.protobuf.message import DecodeError
 
+from broker.leader.offsets_room import OffsetsRoom
 from broker.leader.units import ProposedUnit, UnitResult
 from broker.state.filters import wire_filters
 from broker.state.groups import JoinWish
@@ -82,6 +83,9 @@ class Submitter(Protocol):
     def submit(self, command: Command) -> Awaitable[Refusal | None]: ...
 
     def is_coming(self, incarnation: int, queue_id: int) -> bool: ...
+
+    @property
+    def room(self) -> OffsetsRoom: ...
 
     @property
     def is_moving_start(self) -> bool: ...
@@ -167,6 +171,14 @@ class Commands:
         """Whether messages for that queue are on their way into the log: proposed before whatever
         is proposed now, and applied before it."""
         return self._submitter.is_coming(incarnation, queue_id)
+
+    def check_begun(self, offsets: int) -> None:
+        """Groups may begin in so many queues more, by what is proposed now.
+
+        Raises:
+            BrokerError: LIMIT_REACHED.
+        """
+        self._submitter.room.check(offsets)
 
     @property
     def is_moving_start(self) -> bool:

@@ -10,7 +10,7 @@ A queue in which a group has had single messages has an offset as well, so this 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from broker.errors import BrokerError, ErrorCode
@@ -32,18 +32,21 @@ class State(Protocol):
 class OffsetsRoom:
     """One leader's look at it, and at what else of consumer groups there is no room for."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, state: State, coming: Callable[[], int]) -> None:
+        """Args:
+        coming: how many are on their way into the log.
+        """
+        self._state, self._coming = state, coming
         self.times_short = 0
 
-    def check(self, wanted: int, coming: int) -> None:
-        """As `check_room`.
+    def check(self, wanted: int, before: int = 0) -> None:
+        """As `check_room`, behind what is on its way, and so many that come before.
 
         Raises:
             BrokerError: LIMIT_REACHED.
         """
         try:
-            check_room(self._state, wanted, coming)
+            check_room(self._state, wanted, self._coming() + before)
         except BrokerError:
             self.times_short += 1
             raise

@@ -346,7 +346,7 @@ class Units:
             for batch in unit.wanted.batches:
                 self._topic_of(batch)
             unit.begun = sum(begun_by(self._machine, each) for each in unit.wanted.commands)
-            self._offsets_room.check(unit.begun, self._flight().beginning + begun)
+            self._offsets_room.check(unit.begun, begun)
             refusal = unit.wanted.condition()
         except BrokerError as error:  # of the condition, too
             unit.fail(error)

@@ -9,6 +9,7 @@ import pytest
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader import offsets_room
+from broker.leader.groups import assigning
 from broker.leader.groups.pace import USUAL_PACE
 from broker.services.consumers import MoveWish, To
 from broker.state.groups import Settings
@@ -129,6 +130,49 @@ def test_members_begin_in_no_topic_more(monkeypatch: pytest.MonkeyPatch) -> None
     limit(monkeypatch, 2 * QUEUES)
     room.pass_ms(2 * USUAL_PACE.retry_ms, other)
     assert len(late.held) == 2 * QUEUES
+
+
+def test_a_group_begins_in_as_many_topics_as_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its topics share a command: each of them fits, and all together don't. Two groups that are
+    looked at in one tick share the room as well."""
+    room = Room()
+    for name in ("u", "v"):
+        room.topic(name)
+    limit(monkeypatch, 2 * QUEUES)
+    seat = room.seat()
+    member = seat.join(settings=Settings(topics=("t", "u", "v")))
+    room.pass_ms(1_000, seat)
+    assert len({topic for topic, _ in member.held}) == 2
+    limit(monkeypatch, 5 * QUEUES)
+    room.pass_ms(2 * USUAL_PACE.retry_ms, seat)
+    assert len(member.held) == 3 * QUEUES
+    limit(monkeypatch, 6 * QUEUES)
+    others = [
+        seat.join("b", group=group, settings=Settings(topics=("t", "u"))) for group in ("h", "i")
+    ]
+    room.pass_ms(1_000, seat)
+    assert sorted(len(each.held) for each in others) == [QUEUES, 2 * QUEUES]
+
+
+def test_queues_without_room_hold_up_none_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though they are all that one command would grant."""
+    room = Room()
+    room.topic("u")
+    limit(monkeypatch, QUEUES)
+    monkeypatch.setattr(assigning, "GRANTS_AT_ONCE", 2)
+    seat = room.seat()
+    first = seat.join(settings=Settings(topics=("u",)))
+    room.pass_ms(1_000, seat)
+    assert len(first.held) == QUEUES
+    seat.leave()
+    room.pass_ms(1_000, seat)
+    other = room.seat()
+    late = other.join("b", settings=Settings(topics=("t", "u"), version=1))
+    room.pass_ms(10_000, other)
+    assert {topic for topic, _ in late.held} == {"u"}
+    assert len(late.held) == QUEUES
 
 
 def test_clones_and_moves_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

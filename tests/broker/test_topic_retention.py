@@ -447,7 +447,7 @@ def test_refusal_is_told_and_no_end() -> None:
     """As of a disk without room, or a leader that leads no more; and rot is left to its repair."""
 
     class Refusing:
-        units = filled().appender.units
+        units, room = filled().appender.units, filled().appender.room
 
         def submit(self, command: Command) -> Awaitable[None]:
             raise BrokerError(ErrorCode.STORAGE_FULL, "no room")

@@ -25,6 +25,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final, Protocol
 
 import structlog
@@ -47,7 +48,7 @@ from broker.leader.groups.planning import (
 from broker.leader.groups.starting import Queues, starts
 from broker.leader.groups.steps import Steps
 from broker.leader.groups.strategies import StrategyUnknown, strategy_of
-from broker.leader.offsets_room import check_room, starts_begun
+from broker.leader.offsets_room import starts_begun
 from broker.state.groups import Group
 from broker.state.leases import Place
 from broker.state.offsets import Offsets
@@ -84,10 +85,6 @@ class Owner(Protocol):
         """Something may have changed for the session, of those queues or (None) any."""
         ...
 
-    def make_room(self) -> None:
-        """There is none for offsets of another group."""
-        ...
-
     def look_again(self, name: str, tick: int = 0) -> None:
         """The group is to be looked at, when it is that tick; 0: soon."""
         ...
@@ -105,13 +102,15 @@ class _Look:
 
 @dataclass(slots=True)
 class _Part:
-    """A group's. `grants`: what is still to be proposed of its plan, which rests on `facts`."""
+    """A group's. `grants`: what is still to be proposed of its plan, which rests on `facts`; and by
+    topic's incarnation, where there is no room to begin, the queue from which on nothing is."""
 
     hand_over: HandOver = field(default_factory=HandOver)
     look: _Look | None = None
     dropped: int = 0
     grants: deque[Grant] = field(default_factory=deque)
     facts: Facts | None = None
+    short: dict[int, int] = field(default_factory=dict)
     granting: bool = False
     look_again_at: int = 0  # not before that tick
     refusals: int = 0  # one after the other
@@ -254,45 +253,47 @@ class Assigning:
             wake = min(wake or owner.returning_until, owner.returning_until)
         if wake:
             owner.look_again(name, max(wake, owner.now + 1))
-        part.grants, part.facts = deque(found.grants), look.facts
+        part.grants, part.facts, part.short = deque(found.grants), look.facts, {}
         self._grant(group, part)
 
     # --- grants -------------------------------------------------------------------------------
 
     def _grant(self, group: Group, part: _Part) -> None:
-        """Some of those that are left, of what still holds."""
-        some: list[Grant] = []
-        while part.grants and len(some) < GRANTS_AT_ONCE:
-            grant = part.grants.popleft()
-            if still_holds(grant, self._state, group.name):
-                some.append(grant)
-        if some:
-            self._propose(group, part, some)
+        """Some of those that are left, of what still holds. Those for which there is no room hold
+        up none behind them."""
+        while part.grants and not part.granting:
+            some: list[Grant] = []
+            while part.grants and len(some) < GRANTS_AT_ONCE:
+                grant = part.grants.popleft()
+                has_room = grant.queue_id < part.short.get(grant.incarnation, inf)
+                if has_room and still_holds(grant, self._state, group.name):
+                    some.append(grant)
+            try:
+                self._propose(group, part, some)
+            except BrokerError as error:
+                self._again(group.name, part, error)
+            except Exception as error:
+                if not self._is_mended(error):
+                    raise
+                self._again(group.name, part, error)
 
     def _propose(self, group: Group, part: _Part, grants: list[Grant]) -> None:
+        """As many of them as one command may begin: the others come before all that are left."""
         by_topic: dict[tuple[str, int], list[Grant]] = {}
         for grant in grants:
             by_topic.setdefault((grant.topic, grant.incarnation), []).append(grant)
         told: list[TopicGrant] = []
-        asked = 0  # where the group starts: that reads the log
-        try:
-            for some in by_topic.values():
-                if asked >= STARTS_AT_ONCE:
-                    part.grants.extendleft(reversed(some))  # when these are there
-                    continue
-                told += self._topic_grant(group, some)
-                asked += len(told[-1].starts) if told else 0
-            if not told:
-                return
-            answer = self._commands.grant_leases(group.name, told)
-        except BrokerError as error:
-            self._again(group.name, part, error)
+        asked = begun = 0  # where the group starts: that reads the log; offsets that are new
+        for some in by_topic.values():
+            if asked >= STARTS_AT_ONCE:
+                part.grants.extendleft(reversed(some))  # when these are there
+                continue
+            found, new = self._topic_grant(group, part, some, begun)
+            told += found
+            asked, begun = asked + sum(len(each.starts) for each in found), begun + new
+        if not told:
             return
-        except Exception as error:
-            if not self._is_mended(error):
-                raise
-            self._again(group.name, part, error)
-            return
+        answer = self._commands.grant_leases(group.name, told)
         part.granting = True
         concerned = self._concerned(group.name, told)
         count = sum(len(each.queues) for each in told)
@@ -302,29 +303,32 @@ class Assigning:
 
         asyncio.ensure_future(answer).add_done_callback(done)
 
-    def _topic_grant(self, group: Group, grants: list[Grant]) -> list[TopicGrant]:
-        """All that is granted of a topic. Where there is no room for more offsets the group goes on
-        in the queues in which it has begun, and looks again at the others."""
+    def _topic_grant(
+        self, group: Group, part: _Part, grants: list[Grant], begun: int
+    ) -> tuple[list[TopicGrant], int]:
+        """All that is granted of a topic by a command that begins so many offsets in others; and
+        how many it begins here. Where there is no room for more offsets the group goes on in the
+        queues in which it has begun, and looks again at the others."""
         topic = self._state.topics[grants[0].topic]
         started = self._state.leases.started(group.name, topic.incarnation)
         lacking = len(topic.next_offsets) - started
+        new = starts_begun(self._state, group.name, topic.name, started, lacking)
         offsets: Sequence[int] = ()
         try:
-            check_room(
-                self._state, starts_begun(self._state, group.name, topic.name, started, lacking)
-            )
+            if new:
+                self._commands.check_begun(begun + new)
             offsets = starts(self._reader, group, topic, started)
         except BrokerError as error:
             if error.code is not ErrorCode.LIMIT_REACHED:
                 raise
+            part.short[topic.incarnation], new = started, 0
             grants = [each for each in grants if each.queue_id < started]
-            self._owner.make_room()
             self._tell_failure(group.name, error)
             self._rest(group.name)
         if not grants:
-            return []
+            return [], 0
         queues = tuple((each.queue_id, each.session, each.former) for each in grants)
-        return [TopicGrant(topic.name, topic.incarnation, started, tuple(offsets), queues)]
+        return [TopicGrant(topic.name, topic.incarnation, started, tuple(offsets), queues)], new
 
     def _concerned(self, group: str, told: list[TopicGrant]) -> dict[int, list[Place]]:
         """Who is to get something by it, or to lose it, and what."""

@@ -53,6 +53,22 @@ BOUNDS = (
         tests=_OFFSETS,
     ),
     Mutant(
+        "topics-of-one-command-begin-each-by-itself",
+        "broker/leader/groups/assigning.py",
+        "                self._commands.check_begun(begun + new)\n",
+        "                self._commands.check_begun(new)\n",
+        masked=_NEVER_NEAR,
+        tests=_OFFSETS,
+    ),
+    Mutant(
+        "queues-without-room-hold-up-those-behind-them",
+        "broker/leader/groups/assigning.py",
+        "        while part.grants and not part.granting:\n            some: list[Grant] = []\n",
+        "        for some in [list[Grant]()]:\n",
+        masked=_NEVER_NEAR,
+        tests=_OFFSETS,
+    ),
+    Mutant(
         "no-room-for-new-queues-holds-up-a-desk",
         "broker/leader/deliveries/desk.py",
         "(not records or has_room(state, new))",
