@@ -14,6 +14,7 @@ import structlog
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import (
     Handed,
+    Place,
     Receiver,
     Settlement,
     Settler,
@@ -23,12 +24,11 @@ from broker.leader.deliveries.asking import (
 from broker.leader.deliveries.burying import Burying
 from broker.leader.deliveries.desk import (
     Desk,
-    Place,
     Surroundings,
     UnitTaker,
-    buried_bytes,
     used_again_ms,
 )
+from broker.leader.deliveries.over import buried_bytes
 from broker.leader.retries.own_topics import OwnTopics
 from broker.reading.held import HeldPulls
 from broker.reading.held_back import HeldBack

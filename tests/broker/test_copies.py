@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.batches import Batch, BatchRules
-from broker.leader.deliveries.desk import buried_bytes
+from broker.leader.deliveries.over import buried_bytes
 from broker.leader.retries.copies import Failure, copy_of, due_copy, resent_copy
 from broker.state.handouts import SPAN
 from dledger.client.errors import InvalidArgument

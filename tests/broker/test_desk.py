@@ -10,16 +10,13 @@ from typing import Any
 import pytest
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.deliveries.asking import Handed, Settlement, Settler, Wanted
+from broker.leader.deliveries.asking import Handed, Place, Settlement, Settler, Wanted
 from broker.leader.deliveries.choosing import Choice
 from broker.leader.deliveries.desk import (
-    BURIED_A_TURN,
-    MOST_BURIED,
-    Bury,
     Desk,
-    Place,
     Surroundings,
 )
+from broker.leader.deliveries.over import BURIED_A_TURN, MOST_BURIED, Bury
 from broker.leader.groups.pace import USUAL_PACE
 from broker.leader.units import UnitResult
 from broker.reading.held_back import HeldBack
@@ -554,7 +551,8 @@ def test_desk_rests_only_where_many_more_could_be_taken(
         slept.append(seconds)
 
     async def rest(*, is_fifo: bool) -> None:
-        around: Any = SimpleNamespace(held=SimpleNamespace(wake=lambda key: None))
+        held = SimpleNamespace(wake=lambda key: None)
+        around: Any = SimpleNamespace(held=held, bury=None, buried_bytes=1)
         desk = Desk(Place("g", "t", 7), around, _unread, is_fifo=is_fifo)
         for number in range(takers):
             desk.receive(wanted(number, each))

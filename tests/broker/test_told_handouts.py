@@ -176,7 +176,7 @@ def test_what_is_handed_out_is_answered_though_others_took_the_room(
 ) -> None:
     """Its bytes count as well: whoever comes next waits until they are read."""
     shop = Filled()
-    between(monkeypatch, lambda: shop.budget.take(shop.budget.left_bytes))
+    between(monkeypatch, lambda: shop.budget.add(ANSWER_BYTES))  # of what was under way as well
     handed = shop.receive(count=2).handed
     assert [each.count for each in handed] == [2]
     assert shop.budget.used_bytes == ANSWER_BYTES + len(handed[0].records)

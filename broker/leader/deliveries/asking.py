@@ -10,6 +10,15 @@ from broker.errors import BrokerError
 from dledger.wire.commands_pb2 import SettledMessages, Settling
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Whose messages of what: the topic by name and incarnation."""
+
+    group: str
+    topic: str
+    incarnation: int
+
+
 class Settlement(NamedTuple):
     """What becomes of messages of one queue that one entry gave; fields as in `SettledMessages`."""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.deliveries.desk import Place, UnitTaker
+from broker.leader.deliveries.asking import Place
+from broker.leader.deliveries.desk import UnitTaker
 from broker.leader.retries.copies import Failure, copy_of
 from broker.leader.retries.own_topics import OwnTopics
 from broker.leader.units import ProposedUnit

@@ -23,16 +23,16 @@ from typing import Final, Protocol
 import structlog
 
 from broker.errors import BrokerError, ErrorCode
-from broker.leader.deliveries.asking import Receiver, Settlement, Settler, Superseded, Wanted
+from broker.leader.deliveries.asking import Place, Receiver, Settlement, Settler, Superseded, Wanted
 from broker.leader.deliveries.choosing import Choice, Read, at_provisional
-from broker.leader.deliveries.hands import runs
+from broker.leader.deliveries.over import Burials, Bury
 from broker.leader.offsets_room import has_room, starts_begun
 from broker.leader.units import ProposedUnit, UnitResult
 from broker.reading.held import HeldPulls
 from broker.reading.held_back import HeldBack
 from broker.reading.queues import Found
 from broker.state.delivering import Planning, begun
-from broker.state.handouts import Handout, Record
+from broker.state.handouts import Record
 from broker.state.listening import QueueKey
 from broker.state.machine import StateMachine
 from broker.state.refusals import GroupDiffers, GroupStyled, Refusal
@@ -42,33 +42,15 @@ from dledger.wire.commands_pb2 import Command, DeliverCommand
 
 MAX_WAITING: Final = 16_384  # settlements of one desk; more are told to come again
 MAX_SETTLED: Final = 512  # of one command: it is applied in one turn
-BURIED_A_TURN: Final = 16  # units, before others have their turn
 MAX_CHOSEN: Final = 256  # receivers that one command gives something
 MAX_REFUSED: Final = 3  # commands, one after the other, before whoever waits is told
 RECHECK_S: Final = 5.0
-MOST_BURIED: Final = 256 << 10  # bytes that are read for one unit
-BURIED_SHARE: Final = 8  # of a segment: their copies say more, and an entry has to fit in one
 SHORTEST_S: Final = 0.002  # until what is due a moment from now
 RESTS_AT: Final = 256  # messages that those who wait would take, and that weren't there
 LONGEST_REST_S: Final = 0.01
 USED_AGAIN_MS: Final = 3_600_000  # of lived time: whoever waits so long is in the log again
 USED_SHARE: Final = 4  # of the time after which an unused group is forgotten, at most
-# Why a message is no dead letter that say nothing of the others: all else is a want of room.
-_OF_THE_MESSAGE: Final = frozenset(
-    {
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.MESSAGE_NOT_FOUND,
-        ErrorCode.OFFSET_OUT_OF_RANGE,
-        ErrorCode.RECEIPT_SUPERSEDED,
-    }
-)
-
 log = structlog.get_logger(__name__)
-
-
-def buried_bytes(segment_bytes: int) -> int:
-    """How much is read for one unit of dead letters, one message at least."""
-    return min(MOST_BURIED, segment_bytes // BURIED_SHARE)
 
 
 def used_again_ms(unused_ms: int) -> int:
@@ -85,18 +67,7 @@ class UnitTaker(Protocol):
     ) -> Awaitable[UnitResult]: ...
 
 
-# (whose, queue id, in which hand, messages that follow each other, after so many attempts)
-Bury = Callable[["Place", int, Handout, Found, int], Awaitable[None]]
 Starts = Callable[[TopicState, int], Sequence[int]]  # where the group starts, from that queue on
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Whose messages of what: the topic by name and incarnation."""
-
-    group: str
-    topic: str
-    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +118,13 @@ class Desk:
         self._read = read
         self.is_fifo = is_fifo
         self.max_attempts = 0  # of who asked last; 0: for ever
-        self._buries_at_s = 0.0  # not before, by the loop's clock: there was no room lately
         self._used_at_s = 0.0  # nor is the log told that somebody waits
         self.starts: Starts | None = None  # of who asked last: a group starts once
         self._receivers: dict[Receiver, None] = {}
         self._doubled: list[Receiver] = []  # who came while their attempt was looked after
         self._settlers: list[Settler] = []
         self._taken: list[Settler] = []  # whose settlements are on their way
+        self._burials = Burials(place, around.bury, around.buried_bytes, read)
         self._turn = 0  # of the queues: which comes first
         self._held: list[Callable[[], None]] = []  # what was read for the command under way
         self._bell: QueueKey = (-next(self._numbers), 0)  # no topic has that incarnation
@@ -254,14 +225,14 @@ class Desk:
                     self._let_go()
                     for settler in settlers:
                         _finish(settler)
-                    if not (await self._bury(choice) or await self._use(choice)):
+                    if not (await self._burials.bury(choice) or await self._use(choice)):
                         await self._wait(looked)
                     continue
                 result = await self._propose(choice)
                 if result.refusal is None:
                     refused = 0
                     self._answer(choice, settlers, result.index)
-                    await self._bury(choice)
+                    await self._burials.bury(choice)
                     await self._rest(loop.time() - began_s)
                     continue
             except BrokerError as error:
@@ -304,26 +275,6 @@ class Desk:
                 return self._settlers[:at], self._settlers[at:]
         return self._settlers, []
 
-    async def _bury(self, choice: Choice) -> bool:
-        """Whether there were messages whose attempts are over: they are dead letters, or given
-        again for a while, as no topic or no message could be had. One that can't be holds up no
-        other one. Each takes an entry of its own: so a few at a time, and in between whoever
-        settles or asks has a turn; what is left is still due at the next look."""
-        left = BURIED_A_TURN
-        for queue_id, handout in choice.over:
-            try:
-                left = await self._bury_one(queue_id, handout, choice.max_attempts, left)
-            except BrokerError as error:
-                if error.code is ErrorCode.NOT_LEADER:
-                    raise
-                self._buries_at_s = asyncio.get_running_loop().time() + RECHECK_S
-                log.warning("not_buried", group=self.place.group, reason=str(error))
-                if error.code not in _OF_THE_MESSAGE:
-                    break
-            if left <= 0:
-                break
-        return bool(choice.over)
-
     async def _use(self, choice: Choice) -> bool:
         """Whether the log was told that the group is in use: somebody waits, and nothing else has
         said so for long. What is forgotten would begin anew under those who wait for it."""
@@ -342,21 +293,6 @@ class Desk:
         if why is not None:
             log.warning("group_not_used", group=self.place.group, reason=str(why))
         return why is None
-
-    async def _bury_one(self, queue_id: int, handout: Handout, attempts: int, left: int) -> int:
-        """The handout's messages that follow each other, as many as a unit takes, in `left` units
-        at most, after as many attempts as they were chosen for: who asks meanwhile may wish for
-        others. How many units are left then."""
-        most = self._around.buried_bytes
-        for base, length in runs(handout):
-            at = base
-            while at < base + length:
-                if left <= 0:
-                    return 0
-                found = await self._read(queue_id, at, base + length - at, most)
-                await self._around.bury(self.place, queue_id, handout, found, attempts)
-                at, left = at + found.count, left - 1
-        return left
 
     async def _chosen(self, settlers: Sequence[Settler]) -> Choice:
         """The next command; it may be empty."""
@@ -445,8 +381,7 @@ class Desk:
         now_ms = self._around.now_ms()
         at = at_provisional(now_ms, state.level.current)
         planning = Planning(state.deliveries, topic, self.is_fifo, at, records)
-        is_tried = asyncio.get_running_loop().time() < self._buries_at_s
-        attempts = 0 if is_tried else self.max_attempts
+        attempts = self.max_attempts if self._burials.are_possible else 0
 
         def end_of(queue_id: int) -> int:
             end = topic.next_offsets[queue_id]

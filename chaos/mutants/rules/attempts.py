@@ -185,7 +185,7 @@ ATTEMPTS = (
     ),
     Mutant(
         "dead-letters-beyond-a-segment",
-        "broker/leader/deliveries/desk.py",
+        "broker/leader/deliveries/over.py",
         "min(MOST_BURIED, segment_bytes // BURIED_SHARE)",
         "MOST_BURIED",
         masked="few handouts of a run are so large and have had all of their attempts",

@@ -24,7 +24,7 @@ DELIVERIES = (
     ),
     Mutant(
         "all-that-is-over-is-buried-in-a-turn",
-        "broker/leader/deliveries/desk.py",
+        "broker/leader/deliveries/over.py",
         "                if left <= 0:\n                    return 0\n",
         "",
         masked="few messages are over at once in a simulated shop",
@@ -48,7 +48,7 @@ DELIVERIES = (
     ),
     Mutant(
         "burials-go-on-behind-their-turn",
-        "broker/leader/deliveries/desk.py",
+        "broker/leader/deliveries/over.py",
         "            if left <= 0:\n                break\n",
         "            left = max(left, 1)\n",
         masked="few messages are over at once in a simulated shop",
@@ -352,7 +352,7 @@ DELIVERIES = (
         "leader-lost-in-a-burial-is-a-fault",
         "broker/leader/deliveries/desk.py",
         "                    self._answer(choice, settlers, result.index)\n"
-        "                    await self._bury(choice)\n"
+        "                    await self._burials.bury(choice)\n"
         "                    await self._rest(loop.time() - began_s)\n"
         "                    continue\n"
         "            except BrokerError as error:\n"
@@ -363,14 +363,14 @@ DELIVERIES = (
         "                continue\n"
         "            if result.refusal is None:\n"
         "                self._answer(choice, settlers, result.index)\n"
-        "                await self._bury(choice)\n"
+        "                await self._burials.bury(choice)\n"
         "                continue\n",
         masked="simulated receivers take no error of a leader that is lost for a defect",
         tests=_DESK,
     ),
     Mutant(
         "unburied-message-holds-up-the-others",
-        "broker/leader/deliveries/desk.py",
+        "broker/leader/deliveries/over.py",
         "                if error.code not in _OF_THE_MESSAGE:\n",
         "                if error:\n",
         masked="every simulated message can be copied",
@@ -387,9 +387,8 @@ DELIVERIES = (
     Mutant(
         "buried-after-attempts-that-somebody-else-wishes-for",
         "broker/leader/deliveries/desk.py",
-        "                await self._around.bury(self.place, queue_id, handout, found, attempts)\n",
-        "                await self._around.bury(self.place, queue_id, handout, found, "
-        "self.max_attempts)\n",
+        "Burials(place, around.bury, ",
+        "Burials(place, lambda *each: around.bury(*each[:4], self.max_attempts), ",
         masked="all receivers of a simulated group wish for the same",
         tests=_DESK,
     ),
@@ -413,8 +412,8 @@ DELIVERIES = (
     Mutant(
         "who-waits-is-not-in-use",
         "broker/leader/deliveries/desk.py",
-        "not (await self._bury(choice) or await self._use(choice))",
-        "not await self._bury(choice)",
+        "not (await self._burials.bury(choice) or await self._use(choice))",
+        "not await self._burials.bury(choice)",
         masked="no simulated group is unused for an hour",
         tests=_DESK,
     ),
