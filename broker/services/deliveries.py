@@ -176,13 +176,14 @@ class Deliveries:
             if settler is None or (wish.is_again and not error.traits.is_retriable):
                 raise  # whoever asks again knows that a call before may have happened
             handed = ()
+        # At once: whatever else is to be known, the desk counts it no more.
+        self._pulls.account_handed_out(sum(len(each.records) for each in handed), call)
         if receiver.looks_back and (receiver.lacks or not handed):
             text = f"not all that attempt {wish.attempt_id.hex()} was given before can be read now"
             raise BrokerError(ErrorCode.LEADERSHIP_LOST, text)
         superseded = () if settler is None else await self._settled(settler, handed, leadership)
         if wish.is_again and not handed:
             await self._confirm_nothing(leadership)
-        self._pulls.account_handed_out(sum(len(each.records) for each in handed), call)
         return Received(handed, superseded, topic.incarnation)
 
     async def _only_settled(self, wish: Receive, topic: TopicState, error: BrokerError) -> Received:
@@ -328,7 +329,11 @@ class Deliveries:
             async def read(queue_id: int, offset: int, count: int, size: int) -> Found:
                 return await self._pulls.read(PullRequest(ref, queue_id, offset, count, size))
 
-            desk = Desk(place, self._around, read, is_fifo=is_fifo)
+            async def again(queue_id: int, offset: int, count: int, size: int) -> Found:
+                request = PullRequest(ref, queue_id, offset, count, size)
+                return await self._pulls.read_handed_out(request)
+
+            desk = Desk(place, self._around, read, is_fifo=is_fifo, read_again=again)
             self._desks[place] = desk
         if desk.is_fifo != is_fifo:
             text = f"group {group!r} receives from {topic.name!r} in another way: FIFO or not"

@@ -302,16 +302,33 @@ class Pulls:
         Raises:
             BrokerError: see `pull`.
         """
-        place = (request.topic, request.queue_id, request.offset)
         await self._gate.surely(lambda: self._check(request))
         max_bytes = min(request.max_bytes or DEFAULT_BYTES, max(1, self.budget.left_bytes))
+        piece = piece or Piece(self._turns)
+        return await self._read(request, max_bytes, piece, self.budget.take)
+
+    async def read_handed_out(self, request: PullRequest) -> Found:
+        """As `read`, of what the log says that somebody has: it was an answer once, so it is one
+        again however little room there is, and counts.
+
+        Raises:
+            BrokerError: see `pull`.
+        """
+        await self._gate.surely(lambda: self._check(request))
+        max_bytes = request.max_bytes or DEFAULT_BYTES
+        return await self._read(request, max_bytes, Piece(self._turns), self.budget.add)
+
+    async def _read(
+        self, request: PullRequest, max_bytes: int, piece: Piece, take: Callable[[int], None]
+    ) -> Found:
+        place = (request.topic, request.queue_id, request.offset)
         wanted, end = request.max_messages, request.end
         if request.tags is None:
             steps = self._reader.pull_in_steps(*place, wanted, max_bytes, end)
         else:
             tags = request.tags
             steps = self._reader.pull_by_tags_in_steps(place, wanted, max_bytes, tags, end)
-        return await self._in_turns(steps, max_bytes, piece or Piece(self._turns))
+        return await self._in_turns(steps, max_bytes, piece, take)
 
     def _check(self, request: PullRequest) -> None:
         """The topic may be read, and the queue has that offset.
@@ -323,7 +340,11 @@ class Pulls:
         self._reader.check_offset(request.topic, request.queue_id, request.offset)
 
     async def _in_turns(
-        self, steps: Generator[None, None, Found], max_bytes: int, piece: Piece
+        self,
+        steps: Generator[None, None, Found],
+        max_bytes: int,
+        piece: Piece,
+        take: Callable[[int], None],
     ) -> Found:
         """What `steps` give in the end; the event loop is everybody's between some of them. From
         the first pause on the answer's bytes are taken from the budget, as others may want them."""
@@ -337,7 +358,7 @@ class Pulls:
                     return answer
                 if piece.is_over():
                     if not taken:
-                        self.budget.take(max_bytes)
+                        take(max_bytes)
                         taken = max_bytes
                     await piece.pause()
         finally:

@@ -144,6 +144,7 @@ NOT_ASKED = {
     *(
         "topics.found",
         "pulls.read",
+        "pulls.read_handed_out",
         "pulls.account",
         "pulls.account_handed_out",
         "pulls.give_back_at_end",

@@ -279,30 +279,67 @@ def test_a_part_of_what_an_attempt_was_given_is_not_told_as_the_whole(
     shop.send(1, b"of another queue")
     first = shop.receive(count=4)
     assert [each.queue_id for each in first.handed] == [0, 1]
-    read = Pulls.read
+    read = Pulls.read_handed_out
 
     async def reading(pulls: Pulls, request: PullRequest) -> Found:
         if request.queue_id == 1:
             raise BrokerError(ErrorCode.NOT_READY, "it is being derived again")
         return await read(pulls, request)
 
-    monkeypatch.setattr(Pulls, "read", reading)
+    monkeypatch.setattr(Pulls, "read_handed_out", reading)
     assert is_in_doubt(shop.again(1))
-    monkeypatch.setattr(Pulls, "read", read)
+    monkeypatch.setattr(Pulls, "read_handed_out", read)
     told = shop.again(1)
     assert isinstance(told, Received)
     assert sorted(told.handed) == sorted(first.handed)
 
 
-def test_little_room_for_answers_cuts_nothing_off_what_is_told_again() -> None:
-    """It was handed out: it is answered, and counts."""
+class Hurried:
+    """Turns that are over after each step."""
+
+    def share(self) -> Callable[[], bool]:
+        return lambda: True
+
+    async def pause(self) -> None:
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("is_read_in_turns", [False, True])
+def test_little_room_for_answers_cuts_nothing_off_what_is_told_again(
+    monkeypatch: pytest.MonkeyPatch, *, is_read_in_turns: bool
+) -> None:
+    """It was handed out: it is answered, and counts. What its own look has read of it takes no room
+    from the rest."""
     shop = Filled()
-    first = shop.receive(count=3)
+    shop.send(1, b"d" * BODY)
+    first = shop.receive(count=4)
+    if is_read_in_turns:
+        monkeypatch.setattr(shop.services.pulls, "_turns", Hurried())
     shop.budget.take(shop.budget.left_bytes - 1)
     told = shop.again(1)
     assert isinstance(told, Received)
     assert told.handed == first.handed
-    assert shop.budget.used_bytes == ANSWER_BYTES - 1 + len(first.handed[0].records)
+    size = sum(len(each.records) for each in first.handed)
+    assert shop.budget.used_bytes == ANSWER_BYTES - 1 + size
+
+
+def test_what_is_handed_out_counts_while_its_call_asks_what_else_is_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A confirmation takes a round, and its desk looks on meanwhile."""
+    shop = Filled()
+    first = shop.receive()
+    confirm, used = Gate.confirm, list[int]()
+
+    async def confirmed(gate: Gate) -> None:
+        used.append(shop.budget.used_bytes)
+        await confirm(gate)
+
+    monkeypatch.setattr(Gate, "confirm", confirmed)
+    before = shop.budget.used_bytes
+    second = shop.receive(finishing(first, wrongly=True))
+    assert second.superseded
+    assert used[-1] == before + len(second.handed[0].records) == shop.budget.used_bytes
 
 
 def test_a_hold_that_ends_before_its_own_could_be_read_has_not_brought_nothing(

@@ -87,6 +87,7 @@ class Choice:
     read: Read
     end_of: Callable[[int], int]  # up to where a queue is given
     turns: Turns
+    read_again: Read | None = None  # of what was given before; None: as anything else
     max_attempts: int = 0  # what is due after so many isn't given again; 0: nothing is over
     over: list[tuple[int, Handout]] = field(default_factory=list)  # by queue: those
     parts: dict[Receiver, list[_Part]] = field(default_factory=dict)
@@ -338,11 +339,13 @@ class Choice:
 
     # --- reading ------------------------------------------------------------------------------
 
-    async def _found(self, queue_id: int, offset: int, count: int, size: int) -> Found | None:
+    async def _found(
+        self, queue_id: int, offset: int, count: int, size: int, read: Read | None = None
+    ) -> Found | None:
         """Up to `count` messages from there on; None: they have gone from the log."""
         await self._breathe()
         try:
-            found = await self.read(queue_id, offset, count, size)
+            found = await (read or self.read)(queue_id, offset, count, size)
         except BrokerError as error:
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or error.failure.valid is None:
                 raise
@@ -365,7 +368,7 @@ class Choice:
             if size >= MOST_AGAIN:
                 text = "the attempt was given more than one answer tells: it was used several times"
                 raise BrokerError(ErrorCode.BUSY, text)
-            found = await self._found(queue_id, at, end - at, MOST_AGAIN - size)
+            found = await self._found(queue_id, at, end - at, MOST_AGAIN - size, self.read_again)
             if found is None:  # what was read of it has gone as well
                 base = at = min(end, max(at + 1, self._gone_before))
                 records.clear()

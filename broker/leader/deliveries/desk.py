@@ -112,10 +112,22 @@ class Desk:
 
     _numbers = count(1)
 
-    def __init__(self, place: Place, around: Surroundings, read: Read, *, is_fifo: bool) -> None:
+    def __init__(
+        self,
+        place: Place,
+        around: Surroundings,
+        read: Read,
+        *,
+        is_fifo: bool,
+        read_again: Read | None = None,
+    ) -> None:
+        """Args:
+        read_again: as `read`, however little room for answers there is.
+        """
         self.place = place
         self._around = around
         self._read = read
+        self._read_again = read_again or read
         self.is_fifo = is_fifo
         self.max_attempts = 0  # of who asked last; 0: for ever
         self._used_at_s = 0.0  # nor is the log told that somebody waits
@@ -389,13 +401,23 @@ class Desk:
             return end if held is None or not self.is_fifo else held
 
         turns = self._around.turns
-        return Choice(planning, topic, command, now_ms, self._read_to_give, end_of, turns, attempts)
+        reads = self._read_to_give, end_of, turns, self._read_to_tell_again
+        return Choice(planning, topic, command, now_ms, *reads, attempts)
 
     async def _read_to_give(self, queue_id: int, offset: int, count: int, size: int) -> Found:
         """What is chosen can be answered: once it is in the log that it was handed out it is too
         late to say that there is no room for the answer."""
         self._around.check_room()
-        found = await self._read(queue_id, offset, count, size)
+        return self._kept(await self._read(queue_id, offset, count, size))
+
+    async def _read_to_tell_again(self, queue_id: int, offset: int, count: int, size: int) -> Found:
+        """What was an answer once isn't refused for what the same look has read of it: a part of it
+        would pass for the whole. Whether there is any room is looked at before that."""
+        if not self._held:
+            self._around.check_room()
+        return self._kept(await self._read_again(queue_id, offset, count, size))
+
+    def _kept(self, found: Found) -> Found:
         self._held.append(self._around.hold(len(found.records)))
         return found
 

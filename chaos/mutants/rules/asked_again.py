@@ -167,6 +167,31 @@ ASKED_AGAIN = (
         tests=_TOLD,
     ),
     Mutant(
+        "attempt-refused-by-what-its-own-look-has-read",
+        "broker/leader/deliveries/desk.py",
+        "        if not self._held:\n            self._around.check_room()\n",
+        "        self._around.check_room()\n",
+        masked="few simulated nodes have so little room, and who is refused asks again",
+        tests=_TOLD,
+    ),
+    Mutant(
+        "told-again-as-much-as-there-is-room-for",
+        "broker/services/deliveries.py",
+        "                return await self._pulls.read_handed_out(request)\n",
+        "                return await self._pulls.read(request)\n",
+        masked="few simulated nodes have so little room, and who is refused asks again",
+        tests=_TOLD,
+    ),
+    Mutant(
+        "handed-out-and-counted-when-all-else-is-known",
+        "broker/services/deliveries.py",
+        "call)\n        if receiver.looks_back and (receiver.lacks or not handed):\n",
+        "call) if settler is None else None\n"
+        "        if receiver.looks_back and (receiver.lacks or not handed):\n",
+        masked="it costs memory and no truth",
+        tests=_TOLD,
+    ),
+    Mutant(
         "attempt-that-asked-again-while-it-was-looked-after-waits-twice",
         "broker/leader/deliveries/desk.py",
         "        self._take_places()\n        if choice.is_empty",

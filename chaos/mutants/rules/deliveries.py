@@ -73,8 +73,8 @@ DELIVERIES = (
     Mutant(
         "messages-chosen-where-no-answer-has-room",
         "broker/leader/deliveries/desk.py",
-        "        self._around.check_room()\n",
-        "",
+        "        self._around.check_room()\n        return self._kept(await self._read(",
+        "        return self._kept(await self._read(",
         masked="what is handed out is answered, over the budget if need be",
         tests=_TOLD,
     ),

@@ -132,7 +132,7 @@ REPLICA = (
     Mutant(
         "bytes-of-a-pull-in-pieces-not-counted",
         "broker/services/messages.py",
-        "                        self.budget.take(max_bytes)\n                        taken",
+        "                        take(max_bytes)\n                        taken",
         "                        taken",
         masked="it costs memory and no truth",
         tests=("tests/broker/test_turns.py",),
