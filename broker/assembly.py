@@ -189,6 +189,7 @@ def deliveries_of(
         parts.groups.pace.unused_ms,
         turns,
         soundness,
+        parts.appender.room.check,
     )
 
 

@@ -104,6 +104,7 @@ class Deliveries:
         unused_ms: int,
         turns: Turns,
         soundness: Soundness,
+        check_begun: Callable[[int], None],
     ) -> None:
         """Args:
         now_ms: the log's time.
@@ -112,6 +113,7 @@ class Deliveries:
         unused_ms: of lived time, after which an unused group is forgotten.
         turns: how long work shares the event loop.
         soundness: is told where the log has rotted.
+        check_begun: see `Surroundings`.
         """
         self._gate = gate
         self._soundness = soundness
@@ -127,6 +129,7 @@ class Deliveries:
             turns,
             used_again_ms(unused_ms),
             pulls.budget.check_room,
+            check_begun,
             pulls.budget.hold,
         )
         self._desks: dict[Place, Desk] = {}

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader import offsets_room
+from broker.leader.deliveries.asking import Settlement
+from broker.leader.deliveries.choosing import Choice
+from broker.leader.deliveries.desk import Desk
 from broker.leader.groups import assigning
 from broker.leader.groups.pace import USUAL_PACE
+from broker.leader.units import UnitResult
 from broker.services.consumers import MoveWish, To
 from broker.state.groups import Settings
 from broker.state.offsets import OffsetCommit
 from broker.state.topics import TopicRef
-from dledger.wire.commands_pb2 import CloneGroupCommand, Command
+from dledger.wire.commands_pb2 import SETTLING_FINISHED, CloneGroupCommand, Command
 from tests.broker.attended import QUEUES, Room
 from tests.broker.leader import Bench
 from tests.broker.test_compound import commit
@@ -100,10 +105,59 @@ def test_a_group_of_single_messages_goes_on_where_it_is(monkeypatch: pytest.Monk
     shop.update(8, 8)
     shop.send(1, b"two")
     shop.send(5, b"three")
-    assert bodies(receive(shop, is_fifo=False)) == [b"two"]
-    assert bodies(receive(shop, is_fifo=False)) == []
+    room = shop.room.leader.replica.appender.room
+    before = room.times_short
+    with capture_logs() as said:
+        assert bodies(receive(shop, is_fifo=False)) == [b"two"]
+        assert bodies(receive(shop, is_fifo=False)) == []
+    told = [each for each in said if each["event"] == "group_not_begun"]
+    assert [(each["group"], each["topic"], each["queues"]) for each in told] == [("p", "t", 4)]
+    assert room.times_short > before, "so that room is made"
     limit(monkeypatch, 8)
     assert bodies(receive(shop, is_fifo=False)) == [b"three"]
+
+
+@pytest.mark.parametrize("is_on_its_way", [True, False])
+def test_acknowledgements_are_heard_though_others_take_the_room(
+    monkeypatch: pytest.MonkeyPatch, *, is_on_its_way: bool
+) -> None:
+    """Of the starts that share their command: before the desk looks, or while its command waits for
+    its turn."""
+    shop = Shop()
+    shop.send(0, b"one")
+    (handed,) = receive(shop, is_fifo=False).handed
+    shop.update(8, 8)
+    limit(monkeypatch, 8)
+    node = shop.room.leader
+    services, propose = node.replica.services, Desk._propose
+    others: list[Awaitable[object]] = []
+    seen: list[int] = []
+
+    def take_the_room() -> None:
+        if not others:
+            incarnation = shop.room.machine.topics["t"].incarnation
+            command = commit("other", 0, incarnation)
+            others.append(node.replica.appender.submit(command))
+
+    async def later(desk: Desk, choice: Choice) -> UnitResult:
+        seen.append(len(choice.command.starts))
+        take_the_room()
+        return await propose(desk, choice)
+
+    monkeypatch.setattr(Desk, "_propose", later)
+    done = Settlement(0, handed.handout, 0, 1, SETTLING_FINISHED, 0)
+
+    async def settled() -> object:
+        if is_on_its_way:
+            take_the_room()
+        desk = services.deliveries._desk("p", shop.room.machine.topics["t"], is_fifo=False)
+        desk.starts = lambda topic, first: [0] * (len(topic.next_offsets) - first)
+        return await services.deliveries.settle("p", T, (done,))
+
+    assert shop.room.world.run(node, settled()) == ()
+    assert seen == ([0] if is_on_its_way else [4, 0])
+    assert shop.room.machine.offsets.of("p", "t")[0] == 1
+    assert shop.room.machine.offsets.queue_count == 5
 
 
 def test_members_begin_in_no_topic_more(monkeypatch: pytest.MonkeyPatch) -> None:

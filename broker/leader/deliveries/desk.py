@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, Protocol
 
@@ -24,9 +24,9 @@ import structlog
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Place, Receiver, Settlement, Settler, Superseded, Wanted
+from broker.leader.deliveries.beginning import Beginning, Starts
 from broker.leader.deliveries.choosing import Choice, Read, at_provisional
 from broker.leader.deliveries.over import Burials, Bury
-from broker.leader.offsets_room import has_room, starts_begun
 from broker.leader.units import ProposedUnit, UnitResult
 from broker.reading.held import HeldPulls
 from broker.reading.held_back import HeldBack
@@ -36,8 +36,8 @@ from broker.state.handouts import Record
 from broker.state.listening import QueueKey
 from broker.state.machine import StateMachine
 from broker.state.refusals import GroupDiffers, GroupStyled, Refusal
-from broker.state.topics import TopicState
 from dledger.ports import Turns
+from dledger.sparing import Sparing
 from dledger.wire.commands_pb2 import Command, DeliverCommand
 
 MAX_WAITING: Final = 16_384  # settlements of one desk; more are told to come again
@@ -67,9 +67,6 @@ class UnitTaker(Protocol):
     ) -> Awaitable[UnitResult]: ...
 
 
-Starts = Callable[[TopicState, int], Sequence[int]]  # where the group starts, from that queue on
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What desks use of the node.
@@ -85,6 +82,8 @@ class Surroundings:
         turns: how long work shares the event loop.
         used_again_ms: of lived time, after which whoever waits is in the log again.
         check_room: raises BrokerError unless an answer may be kept until it is read.
+        check_begun: raises BrokerError, LIMIT_REACHED, unless groups may have offsets in so many
+            queues more, behind what is on its way.
         hold: so many bytes of answers are kept, until what it gives is called.
     """
 
@@ -100,7 +99,9 @@ class Surroundings:
     turns: Turns
     used_again_ms: int
     check_room: Callable[[], None]
+    check_begun: Callable[[int], None]
     hold: Callable[[int], Callable[[], None]] = lambda _: _nothing
+    sparing: Sparing = field(default_factory=Sparing)
 
 
 def _nothing() -> None:
@@ -137,6 +138,7 @@ class Desk:
         self._settlers: list[Settler] = []
         self._taken: list[Settler] = []  # whose settlements are on their way
         self._burials = Burials(place, around.bury, around.buried_bytes, read)
+        self._beginning = Beginning(around.state, around.check_begun, around.sparing)
         self._turn = 0  # of the queues: which comes first
         self._held: list[Callable[[], None]] = []  # what was read for the command under way
         self._bell: QueueKey = (-next(self._numbers), 0)  # no topic has that incarnation
@@ -229,6 +231,7 @@ class Desk:
             looked = self._around.held.moment
             settlers, self._settlers = self._some_settlers()
             self._taken = settlers
+            choice = None
             try:
                 leadership = self._around.serves()
                 choice = await self._chosen(settlers)
@@ -248,7 +251,11 @@ class Desk:
                     await self._rest(loop.time() - began_s)
                     continue
             except BrokerError as error:
-                self.fail_all(error)
+                if self._beginning.leave_out(choice, error):
+                    self._take_back(settlers)
+                    self._settlers = settlers + self._settlers
+                else:
+                    self.fail_all(error)
                 continue
             # A deletion, a forgetting or a join came in between: what is so now is looked at.
             refused += 1
@@ -380,12 +387,8 @@ class Desk:
         command = DeliverCommand(
             group=place.group, topic=topic.name, incarnation=topic.incarnation, fifo=self.is_fifo
         )
-        lacking = len(topic.next_offsets) - len(records)
-        new = starts_begun(state, place.group, topic.name, len(records), lacking)
-        # A group that is at work goes on where it is, if there is no room for more.
-        if lacking and self.starts is not None and (not records or has_room(state, new)):
-            command.first_start = len(records)
-            command.starts.extend(self.starts(topic, len(records)))
+        if self.starts is not None:
+            self._beginning.add_to(command, topic, len(records), self.starts)
         started = begun(state, topic, command, len(records))
         if not isinstance(started, dict):
             raise self._around.refused(started)
