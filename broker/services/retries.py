@@ -224,7 +224,6 @@ class Retries:
             refusal = self._refusal(wish, failed)
             if refusal is not None:
                 return _Begun(leadership, refusal)
-            self._units.check_readable()
             unit, failures = await self._unit(wish, group, failed)
             proposed = None if unit is None else self._units.propose(unit)
         except BrokerError as error:
@@ -270,6 +269,7 @@ class Retries:
                 return None, known
             unit = failed_in_place(done, here.failures, lambda: self._refusal(wish, failed))
             return unit, here.failures
+        self._units.check_readable()
         record = self._read(*at, failed.offset)
         count = failures_before(wish.group, record) + here.failures
         dead = REJECTED if failed.is_rejected else ""

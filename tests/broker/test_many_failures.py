@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -96,6 +97,23 @@ def test_a_call_of_many_failures_shares_the_loop(monkeypatch: pytest.MonkeyPatch
     assert sum(reads.pieces) == 64
     assert max(reads.pieces) <= 4
     assert shop.room.machine.offsets.of("g", "t")[0] == 64
+
+
+def test_in_order_a_failure_is_counted_beside_large_copies_of_others() -> None:
+    """Where the message stays nothing is read, and what its unit has is some bytes."""
+    shop = Shop(settings=Settings(topics=("t",), is_orderly=True, max_attempts=3))
+    wish, node = failing(shop, 1), shop.room.leader
+    node.replica.appender.units._room.take(Kind.MESSAGES, 16 << 20, ())
+
+    def tell(failures: int) -> tuple[object, ...]:
+        messages = (wish.messages[0]._replace(failed=failures),)
+        sent_back = node.replica.services.retries.send_back(replace(wish, messages=messages))
+        return shop.room.world.run(node, sent_back)
+
+    assert [tell(1), tell(2)] == [(1,), (2,)]
+    (last,) = tell(3)
+    assert isinstance(last, Failure)
+    assert last.code is ErrorCode.BUSY, "its last attempt there: now there is a copy"
 
 
 def test_what_is_not_taken_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,9 +136,17 @@ BOUNDS = (
     Mutant(
         "failures-read-that-are-not-taken",
         "broker/services/retries.py",
-        "            self._units.check_readable()\n",
+        "        self._units.check_readable()\n",
         "",
         masked="it costs time and no truth",
+        tests=_FAILURES,
+    ),
+    Mutant(
+        "failures-counted-where-a-copy-would-have-room",
+        "broker/services/retries.py",
+        "        if here.stays:\n",
+        "        self._units._room.check_readable()\n        if here.stays:\n",
+        masked="no simulated call sends back so much at once",
         tests=_FAILURES,
     ),
     Mutant(
