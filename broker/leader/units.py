@@ -24,7 +24,7 @@ from broker.leader.batches import Batch, BatchRules, Placed
 from broker.leader.closing import check_open
 from broker.leader.flight import InFlight, UnitEnd
 from broker.leader.offsets_room import OffsetsRoom, begun_by
-from broker.leader.units_room import Kind, Room, UnitsRoom
+from broker.leader.units_room import Room, UnitsRoom, kind_of
 from broker.leader.voided import closed
 from broker.state.compound import NO_PRODUCER, RECORDS, Claims, Judged, Key, UnitRefusal, keys_of
 from broker.state.leases import MAX_RANGES, Place
@@ -230,9 +230,9 @@ class Units:
         if not self._is_leading:
             raise BrokerError(ErrorCode.NOT_LEADER, "this node doesn't lead")
         unit = self._made(wanted, is_internal=is_internal)
-        kind = Kind.MESSAGES if wanted.batches else Kind.COMMANDS
-        if is_internal or is_single:
-            kind = Kind.BROKERS if is_internal else Kind.SINGLE
+        kind = kind_of(
+            has_messages=bool(wanted.batches), is_internal=is_internal, is_single=is_single
+        )
         unit.room = self._room.take(kind, unit.body.size, unit.own_keys)
         self._waiting.append(unit)
         self._propose_next()

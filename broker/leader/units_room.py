@@ -2,7 +2,8 @@
 
 Failed messages of clients are large, and four of them fill what waits. So parts are kept for the
 brokers' own units, for who has one at a time, and for commands that go without messages: a commit
-of some bytes and a message whose delay is over are refused for nobody's copies. Whoever comes takes
+of some bytes and a message whose delay is over are refused for nobody's copies, and no desk for the
+dead letters of another one. Whoever comes takes
 of what all share, and of its own part only where that is full. A part that is not used up takes one
 unit, however large: else the largest would never be taken while others come.
 """
@@ -31,8 +32,19 @@ class Kind(Enum):
 
     MESSAGES = auto()  # of clients: with copies of failed ones
     COMMANDS = auto()  # of clients: without
-    SINGLE = auto()  # of who has one at a time, and isn't refused for what others have
-    BROKERS = auto()  # their own
+    SINGLE = auto()  # of who has one at a time, and isn't refused for what others have: without
+    SINGLE_MESSAGES = auto()  # with
+    BROKERS = auto()  # their own: without
+    BROKERS_MESSAGES = auto()  # with
+
+
+def kind_of(*, has_messages: bool, is_internal: bool, is_single: bool) -> Kind:
+    """Of a unit; what is internal counts as that."""
+    if is_internal:
+        return Kind.BROKERS_MESSAGES if has_messages else Kind.BROKERS
+    if is_single:
+        return Kind.SINGLE_MESSAGES if has_messages else Kind.SINGLE
+    return Kind.MESSAGES if has_messages else Kind.COMMANDS
 
 
 @dataclass(slots=True)
@@ -68,7 +80,7 @@ class Room:
 
 
 def _kept() -> Mapping[Kind, _Part]:
-    kinds = (Kind.COMMANDS, Kind.SINGLE, Kind.BROKERS)
+    kinds = (kind for kind in Kind if kind is not Kind.MESSAGES)
     return {kind: _Part(KEPT_WAITING, KEPT_WAITING_BYTES) for kind in kinds}
 
 
@@ -87,7 +99,7 @@ class UnitsRoom:
             BrokerError: BUSY.
         """
         place = Room(self._part_for(kind, size), size, tuple(keys))
-        for key in () if kind in (Kind.SINGLE, Kind.BROKERS) else place.keys:
+        for key in place.keys if kind in (Kind.MESSAGES, Kind.COMMANDS) else ():
             if self._waiting_of[key] >= MAX_OF_KEY:
                 about = f"{key.what or 'all'} of topic {key.topic!r}"
                 text = f"{MAX_OF_KEY} units about {about} wait already"

@@ -117,6 +117,14 @@ BOUNDS = (
         tests=_UNITS,
     ),
     Mutant(
+        "burial-keeps-desks-from-waiting",
+        _UNITS_ROOM,
+        "        return Kind.SINGLE_MESSAGES if has_messages else Kind.SINGLE\n",
+        "        return Kind.SINGLE\n",
+        masked=_NEVER_NEAR,
+        tests=_UNITS,
+    ),
+    Mutant(
         "kept-part-of-waiting-units-unbounded",
         _UNITS_ROOM,
         "        if kept is None or kept.is_used_up:\n",
