@@ -49,7 +49,7 @@ class TopicRetention:
     Args:
         is_mended: whether an error tells of rot that is being repaired.
         slack_ms: see the module.
-        look_s: from one look to the next.
+        look_s: from the end of a look to the next one; none takes longer.
     """
 
     def __init__(
@@ -103,10 +103,12 @@ class TopicRetention:
                 return
 
     def _queues_a_look(self, topics: Sequence[tuple[TopicState, int]]) -> int:
-        """As many as it takes to look at all of them within half of the least slack."""
+        """As many as it takes to look at all of them within half of the least slack. A look may
+        take as long as the pause behind it, which is what the time to the next one begins with."""
         queues = sum(len(topic.next_offsets) for topic, _ in topics)
         lap_s = min(self._slack_of(wish_ms) for _, wish_ms in topics) / 2000
-        return max(QUEUES_A_LOOK, math.ceil(queues * self._look_s / max(lap_s, self._look_s)))
+        looks = max(1, int(lap_s / (2 * self._look_s)))
+        return max(QUEUES_A_LOOK, math.ceil(queues / looks))
 
     def _slack_of(self, wish_ms: int) -> int:
         return max(self._slack_ms, wish_ms // SLACK_SHARE)

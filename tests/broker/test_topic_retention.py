@@ -408,7 +408,8 @@ def test_however_many_queues_there_are_all_are_looked_at_in_time(queues: int, wi
         return 0, 0
 
     bench.reader.bounds = noting  # type: ignore[method-assign]
-    looks_in_time = int(max(SLACK_MS, wish_ms // SLACK_SHARE) / 2_000 / LOOK_S)
+    # The longest look, and the pause behind it.
+    looks_in_time = int(max(SLACK_MS, wish_ms // SLACK_SHARE) / 2_000 / (2 * LOOK_S))
     for _ in range(looks_in_time):
         before = len(seen)
         looks(bench, retention, measured(bench))

@@ -222,6 +222,14 @@ BOUNDS = (
         tests=_WISHES,
     ),
     Mutant(
+        "looks-at-topics-wishes-that-take-no-time",
+        "broker/leader/topic_retention.py",
+        "int(lap_s / (2 * self._look_s))",
+        "int(lap_s / self._look_s)",
+        masked="few topics of simulated groups wish anything, and they have few queues",
+        tests=_WISHES,
+    ),
+    Mutant(
         "look-at-topics-wishes-without-end",
         "broker/leader/topic_retention.py",
         "                if loop.time() >= until_s:\n",
