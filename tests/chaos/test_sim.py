@@ -124,7 +124,7 @@ def test_group_that_cannot_progress_is_noticed() -> None:
     """Without a majority of intact disks nothing is acknowledged, and the run says so."""
     plan = replace(draw_plan(3, duration_ms=500), nodes=1, faults=())
     assert run_plan(plan).failure is None
-    lame = replace(plan, tuning=replace(plan.tuning, sync_us=60_000_000))
+    lame = replace(plan, tuning=replace(plan.tuning, sync_us=600_000_000))
     failure = run_plan(lame).failure
     assert failure is not None
     assert failure.check == "no progress"

@@ -317,8 +317,8 @@ DOORS = (
     Mutant(
         "join-that-says-too-much-is-taken",
         "broker/doors/grpc/groups.py",
-        "                if why := TOO_MANY(request):",
-        "                if why := TOO_MANY(pb.AttendRequest()):",
+        "    if why := TOO_MANY(request):",
+        "    if why := TOO_MANY(pb.AttendRequest()):",
         masked="the simulator's clients call services, and send no bytes",
         tests=_SIZES,
     ),
