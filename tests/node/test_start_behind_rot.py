@@ -13,15 +13,17 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker import later_start
+from broker import installing, later_start, pulling
 from broker.later_start import LaterStart
 from dledger.checksum import seal
 from dledger.codec import configuration_bytes
 from dledger.core.types import MAX_INDEX, MAX_TERM, MAX_TIME_MS, Configuration, NodeId
 from dledger.reading.log_start import LogStart, decode_start
+from dledger.records.layout import file_name
 from dledger.wire import raft_pb2 as pb
 from store.errors import CorruptionFound
 from store.files import OsFiles
+from store.snapshot_files import FOLDER, RECEIVED
 from store.starting.opening import base_of
 from store.suspicion import Suspicion, SuspicionNote
 from tests.node.members import Members
@@ -322,6 +324,90 @@ async def test_nothing_is_dropped_while_logs_are_compared(tmp_path: Path) -> Non
         async with refilling(group, name) as made:
             await made.fill()
         tap.change = lambda _, message: message
+        await follows(group, name)
+
+
+class Tight(OsFiles):
+    """A disk of which so much is free as `capacity_bytes` say, beside what a directory holds."""
+
+    capacity_bytes = 0
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+
+    def used_bytes(self) -> int:
+        return sum(each.stat().st_size for each in self.directory.rglob("*") if each.is_file())
+
+    def free_bytes(self, path: Path) -> int:
+        return max(0, self.capacity_bytes - self.used_bytes())
+
+
+def with_room_for(group: Members, name: NodeId, size: int) -> Tight:
+    """The member's disk has a reserve, and room for so many bytes beside all that it holds."""
+    config = group.configs[name]
+    store = config.store.model_copy(update={"reserve_bytes": 1})
+    group.configs[name] = config.model_copy(update={"store": store})
+    tight = group.files[name] = Tight(config.data_directory)
+    tight.capacity_bytes = tight.used_bytes() + size
+    return tight
+
+
+def base_bytes(group: Members) -> int:
+    """The size of the state that the others begin with."""
+    replica = next(iter(group.replicas.values()))
+    return replica.base.files.path(replica.log.start.index).stat().st_size
+
+
+MARGIN = 200  # for notes of the member's own; a state has some hundreds here
+
+
+@on_a_loop
+async def test_what_broke_off_is_not_in_the_way_of_what_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for one state, twice: what was pulled of one in vain takes none of it."""
+    monkeypatch.setattr(pulling, "QUIET_S", 0.05)
+    monkeypatch.setattr(pulling, "ASK_S", 0.02)
+    async with small_members(tmp_path) as group:
+        name = await left_behind(group, in_front)
+        received = group.configs[name].data_directory / FOLDER / RECEIVED
+        size = base_bytes(group)
+        monkeypatch.setattr(installing, "PIECE_BYTES", size - MARGIN)
+        with_room_for(group, name, 2 * size + MARGIN)
+        tap, lost = Wiretap(group), 0
+
+        def lose(_: NodeId, message: pb.PeerMessage) -> pb.PeerMessage | None:
+            nonlocal lost
+            is_rest = message.HasField("snapshot_response") and (
+                len(message.snapshot_response.piece) < size - MARGIN
+            )
+            lost += is_rest
+            return None if is_rest and lost <= 10 else message
+
+        tap.change = lose
+        async with refilling(group, name) as made:
+            await asyncio.wait_for(made.fill(), 20)
+        assert lost > 1
+        assert not received.exists()
+        tap.change = lambda _, message: message
+        group.files[name] = OsFiles()
+        await follows(group, name)
+
+
+@on_a_loop
+async def test_other_snapshots_make_room_on_a_full_disk(tmp_path: Path) -> None:
+    """Before anything is written, as then it would be foreseen that there is no room for it."""
+    async with small_members(tmp_path) as group:
+        name = await left_behind(group, in_front)
+        size = base_bytes(group)
+        other = group.configs[name].data_directory / FOLDER / file_name(3)
+        other.write_bytes(bytes(size))
+        with_room_for(group, name, 2 * size - MARGIN)
+        async with refilling(group, name) as made:
+            await asyncio.wait_for(made.fill(), 20)
+        assert not other.exists()
+        group.files[name] = OsFiles()
         await follows(group, name)
 
 

@@ -99,6 +99,22 @@ LATER_STARTS = (
         tests=_START,
     ),
     Mutant(
+        "broken-off-state-left-on-the-disk",
+        "broker/later_start.py",
+        "            await self._hand.run(self._snapshots.drop_received)\n",
+        "            pass\n",
+        masked="nothing there is pulled on a disk with room for just one state",
+        tests=_START,
+    ),
+    Mutant(
+        "other-snapshots-make-no-room-for-a-state",
+        "broker/later_start.py",
+        "            await self._hand.run(self._keep_base_only)\n",
+        "",
+        masked="nothing there is pulled on a disk with room for just one state",
+        tests=_START,
+    ),
+    Mutant(
         "suspected-log-dropped-at-a-start",
         "broker/later_start.py",
         "        if SuspicionNote(self._place.files, self._place.path).read() is not None:\n",
