@@ -51,6 +51,22 @@ LATER_STARTS = (
         tests=("tests/node/test_refilling.py",),
     ),
     Mutant(
+        "who-refills-lets-peers-wait-for-entries",
+        "broker/refilling.py",
+        '            case "entries_request":\n',
+        '            case "entries_asked":\n',
+        masked="it costs a member in doubt a second, and asks others",
+        tests=("tests/node/test_refilling.py",),
+    ),
+    Mutant(
+        "who-refills-says-that-it-tells-where-its-log-begins",
+        "broker/refilling.py",
+        "            tells_log_start=False,\n",
+        "",
+        masked="it costs another one that refills a second",
+        tests=("tests/node/test_refilling.py",),
+    ),
+    Mutant(
         "filler-of-a-group-of-one-is-nobodys",
         "broker/refilling.py",
         "        if not self._holed.members and not all(gap.is_filler for gap in self._left):\n",
