@@ -239,7 +239,12 @@ class Installer:
         return checked(own.files, start_of(base), own.options, own.known_level)
 
     async def _begin_anew(self, offer: SnapshotOffer) -> None:
-        """The next start begins with what was received, and comes at once."""
+        """The next start begins with what was received, and comes at once; or as soon as no logs
+        are compared, as what was pulled would have to be pulled again."""
+        while self._around.is_compared():
+            if not self._is_offered(offer):
+                break
+            await asyncio.sleep(LOOK_S)
         await asyncio.sleep(LOOK_S)  # the term that it was offered in becomes durable meanwhile
         if not self._around.needs(offer):
             raise NotGiven("it isn't needed any more")

@@ -50,6 +50,8 @@ from store.suspicion import SuspicionNote
 LISTEN_S: Final = 4.0
 ASKED_FOR_S: Final = 5.0  # since a peer asked last, until no comparison is taken to go on
 PULL_S: Final = 30.0  # for a MiB of a state, from one peer
+SETTLED_S: Final = 60.0  # for what was pulled to wait until no logs are compared
+LOOK_S: Final = 0.2  # from one look at that to the next
 
 log = structlog.get_logger(__name__)
 
@@ -159,8 +161,7 @@ class LaterStart:
         await self._hand.run(self._check_undisputed)
         try:
             await self._pull(peer, start.index)
-            if self.is_disputed():
-                raise NotGiven("logs are compared")
+            await self._settled(peer)
             await self._hand.run(partial(self._write, start, is_continued=fit is Fit.CONTINUED))
         finally:  # else it would be in the way of what is pulled next
             await self._hand.run(self._snapshots.drop_received)
@@ -243,6 +244,30 @@ class LaterStart:
         if self._looked_s is None:
             self._looked_s = now_s
         return now_s < max(self._looked_s + LISTEN_S, self._compared_s + ASKED_FOR_S)
+
+    async def _settled(self, peer: NodeId) -> None:
+        """No logs are compared, as far as is known here, and at the peer, who says where its log
+        begins only then: it may have heard of a comparison that nobody could tell this one of.
+        What was pulled waits for that, as it may have taken long, and comparing takes seconds.
+
+        Raises:
+            NotGiven: logs are compared still, or the peer has gone.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + SETTLED_S
+
+        def is_there() -> bool:
+            link = self._links().get(peer)
+            return link is not None and link.connected and loop.time() < until_s
+
+        is_settled = False
+        while not is_settled:
+            while self.is_disputed():
+                if not is_there():
+                    raise NotGiven("logs are compared")
+                await asyncio.sleep(LOOK_S)
+            await self._pulling.log_start_of(peer, is_there)
+            is_settled = not self.is_disputed()
 
     def _write(self, start: LogStart, *, is_continued: bool) -> None:
         """What was received is this disk's own, and its log begins with it at the next start.

@@ -82,6 +82,7 @@ class Refilling:
         if not self._holed.members and not all(gap.is_filler for gap in self._left):
             self._holed.directory.close()
             raise found
+        self._members = {NodeId(name): address for name, address in self._holed.members}
         self.transport = ports.connect(self._greeting(), self._on_message, _untold)
         links, request = self.transport.links, self.transport.send_request
         self._asking = Asking(links, request)
@@ -126,9 +127,8 @@ class Refilling:
         """
         found = self._found
         log.error("start_asks_peers", file=found.file, offset=found.offset, missing=found.missing)
-        members = {NodeId(name): address for name, address in self._holed.members}
         # Of the members' disks it may know the past only, so it holds nobody to one.
-        self.transport.know(ConfigurationPlace(), {}, is_known=False, members=members)
+        self.transport.know(ConfigurationPlace(), {}, is_known=False, members=self._members)
         self.transport.start()
         while self._left and await self._fill(self._left[0]):
             del self._left[0]
@@ -241,7 +241,9 @@ class Refilling:
                 self.transport.send_answer(peer, seal(pb.PeerMessage(entries_response=none_yet)))
             case "digest_request":
                 check_outside_terms(peer, message)
-                self._later.compared()
+                is_settled = message.digest_request.only_looks_again
+                if peer in self._members and not is_settled:  # a stranger may be anybody
+                    self._later.compared()
                 unknown = pb.DigestResponse(number=message.digest_request.number)
                 self.transport.send_answer(peer, seal(pb.PeerMessage(digest_response=unknown)))
             case "snapshot_request":

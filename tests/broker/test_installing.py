@@ -299,6 +299,32 @@ def test_more_than_was_announced_isnt_taken() -> None:
     asyncio.run(work())
 
 
+def test_what_was_pulled_waits_until_logs_are_compared_no_more() -> None:
+    """It may have taken long, and comparing takes seconds; it waits while it is offered only."""
+
+    async def scenario() -> None:
+        for is_offered in (True, False):
+            bench, offer, intended = Bench(is_compared=True), offer_of(N1), list[object]()
+            install: Any = SimpleNamespace(intend=intended.append)
+            installer = bench.installer
+            installer._install, installer._offer = install, offer
+            installer._offered_s = asyncio.get_running_loop().time()
+            beginning = asyncio.ensure_future(installer._begin_anew(offer))
+            await asyncio.sleep(5 * installing.LOOK_S)
+            assert not beginning.done()
+            if is_offered:
+                bench.is_compared = False
+                await beginning
+                assert len(intended) == 1
+            else:
+                installer._offered_s -= installing.SILENT_S
+                with pytest.raises(NotGiven):
+                    await beginning
+                assert not intended
+
+    asyncio.run(scenario())
+
+
 def test_nobody_is_told_where_a_log_begins_that_may_be_the_wrong_one() -> None:
     """Who asks has a log with gaps: it would begin with this one's state, agree with this one from
     then on, and with it be a majority against whoever has the true log."""

@@ -327,6 +327,68 @@ async def test_nothing_is_dropped_while_logs_are_compared(tmp_path: Path) -> Non
         await follows(group, name)
 
 
+@on_a_loop
+async def test_what_was_pulled_waits_until_logs_are_compared_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody asks while it comes, and again: it is used when that is over, and as the peer says
+    once more where its log begins; it isn't pulled again."""
+    monkeypatch.setattr(later_start, "ASKED_FOR_S", 0.5)
+    async with small_members(tmp_path) as group:
+        name = await left_far_behind(group)
+        asker = next(iter(group.replicas))
+        directory = group.configs[name].data_directory
+        compared = seal(
+            pb.PeerMessage(
+                digest_request=pb.DigestRequest(number=1, index=3, entry_term=1, digest=7)
+            )
+        )
+        pulled: list[int] = []
+        said: list[str | None] = []
+        tap = Wiretap(group)
+
+        def listen(sender: NodeId, message: pb.PeerMessage) -> pb.PeerMessage:
+            if sender == name:
+                said.append(message.WhichOneof("body"))
+                if message.HasField("snapshot_request"):
+                    pulled.append(message.snapshot_request.at)
+                    group.wires.ends[name].on_message(asker, compared)
+            return message
+
+        tap.change = listen
+        async with refilling(group, name) as made:
+            filling = asyncio.ensure_future(made.fill())
+            await group.until(lambda: pulled)
+            for _ in range(4):
+                await asyncio.sleep(0.2)
+                group.wires.ends[name].on_message(asker, compared)
+                assert not (directory / "install").exists()
+            await filling
+        assert pulled == [0]
+        assert said[-1] == "log_start_request"
+        tap.change = lambda _, message: message
+        await follows(group, name)
+
+
+@on_a_loop
+async def test_only_a_comparison_that_is_under_way_is_waited_for(tmp_path: Path) -> None:
+    """Not one that is settled, which is looked at again for as long as nobody replaces who differs;
+    nor a stranger's, who may be anybody."""
+    async with small_members(tmp_path) as group:
+        name = await left_far_behind(group)
+        member = next(iter(group.replicas))
+        body = pb.DigestRequest(number=1, index=3, entry_term=1, digest=7)
+        settled = pb.DigestRequest(number=1, index=3, entry_term=1, digest=7, only_looks_again=True)
+        async with refilling(group, name) as made:
+            before = made._later._compared_s
+            made._on_message(member, seal(pb.PeerMessage(digest_request=settled)))
+            assert made._later._compared_s == before
+            made._on_message(NodeId("n9"), seal(pb.PeerMessage(digest_request=body)))
+            assert made._later._compared_s == before
+            made._on_message(member, seal(pb.PeerMessage(digest_request=body)))
+            assert made._later._compared_s > before
+
+
 class Tight(OsFiles):
     """A disk of which so much is free as `capacity_bytes` say, beside what a directory holds."""
 
