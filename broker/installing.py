@@ -23,6 +23,7 @@ import structlog
 from crc32c import crc32c
 
 from broker.ending import DISK_ERRNOS
+from broker.filling import Giving
 from broker.pulling import MAX_BYTES, PIECE_BYTES, Hand, NotGiven, Pulling, checked, head_of
 from broker.snapshots import REFUSALS, Base, BaseOf, SnapshotKeeper
 from dledger.checksum import check_outside_terms, seal
@@ -96,6 +97,7 @@ class Installer:
         self._pulling = Pulling(around.ask, base.files, hand)
         self._sparing = Sparing()
         self._is_stopped = self._is_fetching = False
+        self.giving = Giving(lambda: asyncio.get_running_loop().time())
 
     async def stop(self) -> None:
         """Nothing is pulled any more."""
@@ -301,6 +303,7 @@ class Installer:
                     answer.status = pb.SNAPSHOT_STATUS_GIVEN
                     answer.size_bytes, answer.piece = size, piece
                     answer.piece_crc = crc32c(piece)
+                    self.giving.gave(peer, is_last=body.at + len(piece) >= size)
         self._around.give(peer, seal(pb.PeerMessage(snapshot_response=answer)))
 
     def _tell_start(self, peer: NodeId, body: pb.LogStartRequest) -> None:

@@ -389,6 +389,44 @@ async def test_only_a_comparison_that_is_under_way_is_waited_for(tmp_path: Path)
             assert made._later._compared_s > before
 
 
+@on_a_loop
+async def test_who_gives_a_state_keeps_it_until_all_of_it_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group lets more of its log go while a start pulls the state that it begins with, over a
+    slow link: who gives it begins there until it is done, and then no more."""
+    monkeypatch.setattr(installing, "PIECE_BYTES", 300)
+    monkeypatch.setattr(pulling, "QUIET_S", 60.0)
+    async with small_members(tmp_path) as group:
+        name = await left_far_behind(group)
+        others = list(group.replicas.values())
+        before = others[0].log.first_index
+        tap, is_slow, pulled = Wiretap(group), True, list[int]()
+
+        def hold(_: NodeId, message: pb.PeerMessage) -> pb.PeerMessage | None:
+            if message.HasField("snapshot_request"):
+                pulled.append(message.snapshot_request.at)
+            is_rest = bool(message.snapshot_request.at) and is_slow
+            return None if is_rest else message
+
+        tap.change = hold
+        async with refilling(group, name) as made:
+            filled = asyncio.ensure_future(made.fill())
+            await group.until(lambda: pulled)
+            giver = await group.until(
+                lambda: next((e for e in others if e.installer.giving._given), None)
+            )
+            leader = await grow(group, 3, f"meanwhile{LONG}")
+            await leader.propose_log_start(leader.machine.applied_index)
+            await group.until(lambda: any(e.log.first_index > before for e in others))
+            assert giver.log.first_index == before
+            is_slow = False
+            await filled
+        assert pulled.count(0) == 1
+        await group.until(lambda: giver.log.first_index > before)
+        tap.change = lambda _, message: message
+
+
 class Tight(OsFiles):
     """A disk of which so much is free as `capacity_bytes` say, beside what a directory holds."""
 

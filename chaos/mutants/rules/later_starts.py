@@ -131,6 +131,22 @@ LATER_STARTS = (
         tests=("tests/broker/test_installing.py",),
     ),
     Mutant(
+        "who-gives-a-state-lets-go-of-it",
+        "broker/wiring.py",
+        "or is_mended or is_given or self._is_front_disputed()",
+        "or is_mended or self._is_front_disputed()",
+        masked="a state there is pulled between two looks at the front",
+        tests=_START,
+    ),
+    Mutant(
+        "state-kept-for-good-for-one-that-pulls-it",
+        "broker/filling.py",
+        "now <= min(each.last_s + AWAY_S, each.since_s + HOLD_S)",
+        "now <= each.last_s + AWAY_S",
+        masked="nobody there pulls for an hour",
+        tests=("tests/broker/test_filling.py",),
+    ),
+    Mutant(
         "filler-of-a-group-of-one-is-nobodys",
         "broker/refilling.py",
         "        if not self._holed.members and not all(gap.is_filler for gap in self._left):\n",
