@@ -147,6 +147,14 @@ LATER_STARTS = (
         tests=("tests/broker/test_filling.py",),
     ),
     Mutant(
+        "who-refills-waits-for-streams-that-never-end",
+        "dledger/transport.py",
+        '            self._break(generation, "this node starts anew")\n',
+        "            pass\n",
+        masked="the simulator has no doors",
+        tests=("tests/integration/test_transport.py",),
+    ),
+    Mutant(
         "filler-of-a-group-of-one-is-nobodys",
         "broker/refilling.py",
         "        if not self._holed.members and not all(gap.is_filler for gap in self._left):\n",
