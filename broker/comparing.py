@@ -336,7 +336,8 @@ class Comparison:
 
     async def _look_again(self) -> None:
         """Whoever was said to differ, and says now that he doesn't, isn't said to any more: it was
-        a word and not a log that was wrong. Who says nothing may be out of service."""
+        a word and not a log that was wrong. Who says nothing may be out of service. The others
+        are told that nothing is in question."""
         for _ in range(LOOK_AGAIN_ROUNDS):
             await asyncio.sleep(AGAIN_S)
             if self._suspected:
@@ -475,6 +476,10 @@ class Comparison:
         body = pb.DigestRequest(
             number=self._number, index=own.index, entry_term=own.term, digest=own.digest
         )
+        # Whoever hears of a comparison waits until it is over, with what drops a log. One that is
+        # over for good, as nobody replaces who was found to differ, is looked at again for ever:
+        # only who differs, and may have its own log back by now, is to wait for that.
+        body.only_looks_again = not self._suspected and peer not in self._differing
         self._around.request(peer, seal(pb.PeerMessage(digest_request=body)))
         return future
 
@@ -507,7 +512,7 @@ class Comparison:
 
     def _on_request(self, peer: NodeId, body: pb.DigestRequest) -> None:
         theirs = _place_in(peer, body)
-        if self._loop is not None:
+        if self._loop is not None and not body.only_looks_again:
             self._asked_s = self._loop.time()
         if self._is_silent:
             return

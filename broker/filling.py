@@ -5,11 +5,15 @@ So whoever decides that entries may go asks this: what a peer that is there stil
 must never hold the front for one that isn't there, nor for long: a peer holds for `HOLD_S` from
 when it was first found behind until it is near the end, once; and nobody does while this node's
 disk is full, which would be the end of more than one.
+
+A leader asks that of what the group may let go. A start that gets back what has rotted (ADR 53) is
+nobody's follower, and pulls a state of whichever member gives it: so that member keeps the state
+itself, which is that of its log's front, by the same rules (`Giving`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -97,3 +101,42 @@ class Filling:
         if not held.is_over and now > held.since_s + HOLD_S:
             held.is_over = True
             log.warning("log_start_held_no_longer", peer=peer, first_needed=needed)
+
+
+@dataclass(slots=True)
+class _Given:
+    """To whom a state is given: since when, and when it last was."""
+
+    since_s: float
+    last_s: float
+
+
+class Giving:
+    """The state that this member's log begins with, given to others piece by piece."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Args:
+        clock: seconds.
+        """
+        self._clock = clock
+        self._given: dict[NodeId, _Given] = {}  # one a peer that was given anything lately
+
+    def gave(self, peer: NodeId, *, is_last: bool) -> None:
+        """A piece has gone to it. With the last one it has all: should that get lost, it asks again
+        in a second, and the front seldom moves just then."""
+        now = self._clock()
+        for name in [name for name, each in self._given.items() if now > each.last_s + AWAY_S]:
+            del self._given[name]
+        if is_last:
+            self._given.pop(peer, None)
+        else:
+            self._given.setdefault(peer, _Given(now, now)).last_s = now
+
+    def is_awaited(self, members: Collection[NodeId]) -> bool:
+        """Whether one of the members is likely to ask for the next piece. A stranger is nobody that
+        anything is kept for: anybody can be one."""
+        now = self._clock()
+        return any(
+            name in members and now <= min(each.last_s + AWAY_S, each.since_s + HOLD_S)
+            for name, each in self._given.items()
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker.config import NodeConfig
 from broker.descriptors import connections_of
@@ -34,14 +34,17 @@ class HoledNode:
         ports: ReplicaPorts,
         entrances: Sequence[Entrance],
         replicate: Replicate,
+        hang_up: Callable[[], None],
     ) -> None:
         """Args:
         replicate: the handler of peers' streams, of the transport that `ports` connects.
+        hang_up: ends these.
         """
         self._config = config
         self._ports = ports
         self._entrances = entrances
         self._replicate = replicate
+        self._hang_up = hang_up
         self._stop_asked = asyncio.Event()
 
     def ask_to_stop(self) -> None:
@@ -63,6 +66,8 @@ class HoledNode:
             open_things.push_async_callback(refilling.close)
             serve_gauges(open_things, self._config, lambda: _gauges(refilling))
             open_things.push_async_callback(door.close)
+            # Peers' streams don't end by themselves, and the door would wait for them.
+            open_things.callback(self._hang_up)
             await door.open(self._entrances, connections_of(self._config))
             return await self._filled(refilling)
 

@@ -23,6 +23,7 @@ import structlog
 from crc32c import crc32c
 
 from broker.ending import DISK_ERRNOS
+from broker.filling import Giving
 from broker.pulling import MAX_BYTES, PIECE_BYTES, Hand, NotGiven, Pulling, checked, head_of
 from broker.snapshots import REFUSALS, Base, BaseOf, SnapshotKeeper
 from dledger.checksum import check_outside_terms, seal
@@ -96,6 +97,7 @@ class Installer:
         self._pulling = Pulling(around.ask, base.files, hand)
         self._sparing = Sparing()
         self._is_stopped = self._is_fetching = False
+        self.giving = Giving(lambda: asyncio.get_running_loop().time())
 
     async def stop(self) -> None:
         """Nothing is pulled any more."""
@@ -239,7 +241,12 @@ class Installer:
         return checked(own.files, start_of(base), own.options, own.known_level)
 
     async def _begin_anew(self, offer: SnapshotOffer) -> None:
-        """The next start begins with what was received, and comes at once."""
+        """The next start begins with what was received, and comes at once; or as soon as no logs
+        are compared, as what was pulled would have to be pulled again."""
+        while self._around.is_compared():
+            if not self._is_offered(offer):
+                break
+            await asyncio.sleep(LOOK_S)
         await asyncio.sleep(LOOK_S)  # the term that it was offered in becomes durable meanwhile
         if not self._around.needs(offer):
             raise NotGiven("it isn't needed any more")
@@ -296,6 +303,7 @@ class Installer:
                     answer.status = pb.SNAPSHOT_STATUS_GIVEN
                     answer.size_bytes, answer.piece = size, piece
                     answer.piece_crc = crc32c(piece)
+                    self.giving.gave(peer, is_last=body.at + len(piece) >= size)
         self._around.give(peer, seal(pb.PeerMessage(snapshot_response=answer)))
 
     def _tell_start(self, peer: NodeId, body: pb.LogStartRequest) -> None:

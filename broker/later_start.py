@@ -50,6 +50,8 @@ from store.suspicion import SuspicionNote
 LISTEN_S: Final = 4.0
 ASKED_FOR_S: Final = 5.0  # since a peer asked last, until no comparison is taken to go on
 PULL_S: Final = 30.0  # for a MiB of a state, from one peer
+SETTLED_S: Final = 60.0  # for what was pulled to wait until no logs are compared
+LOOK_S: Final = 0.2  # from one look at that to the next
 
 log = structlog.get_logger(__name__)
 
@@ -157,17 +159,41 @@ class LaterStart:
         elif fit is not Fit.CONTINUED:
             raise NotGiven(f"its log begins with entry {start.first_index}, {_told(fit)}")
         await self._hand.run(self._check_undisputed)
-        gives_back = await self._hand.run(self._log_bytes)
-        await self._pulling.pull(peer, start.index, self._patience_with(peer, PULL_S), gives_back)
-        if self.is_disputed():
-            raise NotGiven("logs are compared")
-        await self._hand.run(partial(self._write, start, is_continued=fit is Fit.CONTINUED))
+        try:
+            await self._pull(peer, start.index)
+            await self._settled(peer)
+            await self._hand.run(partial(self._write, start, is_continued=fit is Fit.CONTINUED))
+        finally:  # else it would be in the way of what is pulled next
+            await self._hand.run(self._snapshots.drop_received)
         log.warning(
             "log_begins_behind_rot",
             peer=peer,
             index=start.index,
             is_kept_behind=fit is Fit.CONTINUED,
         )
+
+    async def _pull(self, peer: NodeId, index: int) -> None:
+        """The peer's state is received. Of a full disk it takes the place of all snapshots but the
+        one that the log begins with until now: a start can do without them.
+
+        Raises:
+            NotGiven, OSError: it isn't, as `Pulling.pull` says.
+        """
+        gives_back = await self._hand.run(self._log_bytes)
+        try:
+            await self._pulling.pull(peer, index, self._patience_with(peer, PULL_S), gives_back)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            await self._hand.run(self._keep_base_only)
+            await self._pulling.pull(peer, index, self._patience_with(peer, PULL_S), gives_back)
+
+    def _keep_base_only(self) -> None:
+        """Of the snapshots there is only the one that the log begins with until now, as far as the
+        disk lets go of the others, and nothing that was received. Blocks."""
+        now = StartNote(self._place.files, self._place.path).read().index
+        self._snapshots.drop_received()
+        self._snapshots.remove_all_but({now})
 
     def _log_bytes(self) -> int:
         """How much of the disk the log has, as it is. Blocks."""
@@ -219,6 +245,30 @@ class LaterStart:
             self._looked_s = now_s
         return now_s < max(self._looked_s + LISTEN_S, self._compared_s + ASKED_FOR_S)
 
+    async def _settled(self, peer: NodeId) -> None:
+        """No logs are compared, as far as is known here, and at the peer, who says where its log
+        begins only then: it may have heard of a comparison that nobody could tell this one of.
+        What was pulled waits for that, as it may have taken long, and comparing takes seconds.
+
+        Raises:
+            NotGiven: logs are compared still, or the peer has gone.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + SETTLED_S
+
+        def is_there() -> bool:
+            link = self._links().get(peer)
+            return link is not None and link.connected and loop.time() < until_s
+
+        is_settled = False
+        while not is_settled:
+            while self.is_disputed():
+                if not is_there():
+                    raise NotGiven("logs are compared")
+                await asyncio.sleep(LOOK_S)
+            await self._pulling.log_start_of(peer, is_there)
+            is_settled = not self.is_disputed()
+
     def _write(self, start: LogStart, *, is_continued: bool) -> None:
         """What was received is this disk's own, and its log begins with it at the next start.
         Blocks; a crash on the way leaves a snapshot, or a term, that harms nothing.
@@ -227,12 +277,9 @@ class LaterStart:
             REFUSALS: it isn't, or doesn't.
         """
         place, snapshots = self._place, self._snapshots
-        try:
-            chunks = checked(snapshots, start, place.options, place.known_level)
-            head = head_of(self._holed.directory.disk.disk_id, start)
-            self._publish(head, chunks)
-        finally:
-            snapshots.drop_received()
+        chunks = checked(snapshots, start, place.options, place.known_level)
+        head = head_of(self._holed.directory.disk.disk_id, start)
+        self._publish(head, chunks)
         if (refusal := refusal_of(snapshots, head, place.options, place.known_level)) is not None:
             raise NotGiven(f"what was written isn't what is read: {refusal}")
         if is_continued:
@@ -243,11 +290,10 @@ class LaterStart:
         Install(place.files, place.path).intend(start)
 
     def _publish(self, head: SnapshotHead, chunks: Sequence[bytes]) -> None:
-        """The state has its name. Of a full disk it takes the place of all others but the one that
-        the log begins with until now: a start can do without them.
+        """The state has its name.
 
         Raises:
-            OSError: it hasn't.
+            OSError: it hasn't; of a full disk only the base is left, and room for the next time.
         """
         snapshots = self._snapshots
         unfinished = snapshots.begin(head, takes_reserve=True)
@@ -258,8 +304,7 @@ class LaterStart:
         except OSError as error:
             unfinished.drop()
             if error.errno in FULL_ERRNOS:
-                now = StartNote(self._place.files, self._place.path).read().index
-                snapshots.remove_all_but({now})
+                self._keep_base_only()
             raise
 
     def _patience_with(self, peer: NodeId, seconds: float) -> Callable[[], bool]:

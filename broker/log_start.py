@@ -220,8 +220,8 @@ class LogStartKeeper:
         if start is not None:
             self._hold(
                 f"the log could begin with entry {start.first_index}, but what is before may be "
-                "needed here: to repair the log, to mend ConsumeQueues, or to tell whose log is "
-                "right"
+                "needed here: to repair the log, to mend ConsumeQueues, to tell whose log is "
+                "right, or by a member that pulls the state that it begins with"
             )
 
     def _tell_of_what_is_never_noted(self) -> None:

@@ -163,7 +163,13 @@ class Node:
         try:
             tls = self._tls = tls_of(self.config)
             at = entrances(self.config, tls)
-            holed = HoledNode(self.config, self._ports(), at, self._replicate)
+            holed = HoledNode(
+                self.config,
+                self._ports(),
+                at,
+                self._replicate,
+                lambda: self._transport.hang_up(),
+            )
             self._holed = holed
             if self._stop_asked:
                 return False

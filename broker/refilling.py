@@ -3,10 +3,10 @@
 A running member repairs its log while it goes on (`broker.repairs`). One that starts can't go on:
 behind the rot lies its log's end, and perhaps the configuration in force, and nothing of either is
 proven until the bytes before are there. So it is no member until then: it has no core, votes for
-nobody, acknowledges nothing, gives nobody anything and applies nothing. It dials whoever may be a
-peer, in its own name and on its own disk, asks for exactly the entries that are missing, judges
-what comes (`store.gap`) and writes it by way of the journal. Then it ends, and whoever runs it
-starts again on a log in which nothing is wrong.
+nobody, acknowledges nothing, gives nobody anything, which it says, and applies nothing. It dials
+whoever may be a peer, in its own name and on its own disk, asks for exactly the entries that are
+missing, judges what comes (`store.gap`) and writes it by way of the journal. Then it ends, and
+whoever runs it starts again on a log in which nothing is wrong.
 
     gaps found ─▶ asking ─▶ judged ─▶ journal ─▶ in place ─▶ the next gap ─▶ none left: a start
                      │ ▲
@@ -35,12 +35,12 @@ from broker.later_start import LaterStart, Place
 from broker.ports import ReplicaPorts
 from broker.pulling import Pulling
 from broker.recovery import site_of
-from dledger.checksum import check_outside_terms
+from dledger.checksum import check_outside_terms, seal
 from dledger.core.types import ConfigurationPlace, DiskId, Index, NodeId
 from dledger.greeting import Identity
 from dledger.promises import NOBODY, Start
 from dledger.sparing import Sparing
-from dledger.wire.raft_pb2 import PeerMessage
+from dledger.wire import raft_pb2 as pb
 from store.errors import BeyondRepair, CorruptionFound, GapFound
 from store.files import FULL_ERRNOS
 from store.gap import Gap, GapFilling
@@ -82,6 +82,7 @@ class Refilling:
         if not self._holed.members and not all(gap.is_filler for gap in self._left):
             self._holed.directory.close()
             raise found
+        self._members = {NodeId(name): address for name, address in self._holed.members}
         self.transport = ports.connect(self._greeting(), self._on_message, _untold)
         links, request = self.transport.links, self.transport.send_request
         self._asking = Asking(links, request)
@@ -126,9 +127,8 @@ class Refilling:
         """
         found = self._found
         log.error("start_asks_peers", file=found.file, offset=found.offset, missing=found.missing)
-        members = {NodeId(name): address for name, address in self._holed.members}
         # Of the members' disks it may know the past only, so it holds nobody to one.
-        self.transport.know(ConfigurationPlace(), {}, is_known=False, members=members)
+        self.transport.know(ConfigurationPlace(), {}, is_known=False, members=self._members)
         self.transport.start()
         while self._left and await self._fill(self._left[0]):
             del self._left[0]
@@ -217,10 +217,13 @@ class Refilling:
             DiskId(holed.directory.disk.disk_id),
             start,
             self._ports.known_level,
+            tells_log_start=False,
         )
 
-    def _on_message(self, peer: NodeId, message: PeerMessage) -> None:
-        """Answers are heeded; everything else is said to a member, and this is none yet."""
+    def _on_message(self, peer: NodeId, message: pb.PeerMessage) -> None:
+        """Answers are heeded. Who asks for what a member has is told at once that it isn't had
+        here: a member in doubt, which asks one peer after the other, would wait for each answer.
+        Everything else is said to a member, and this is none yet."""
         match message.WhichOneof("body"):
             case "entries_response":
                 check_outside_terms(peer, message)
@@ -231,9 +234,24 @@ class Refilling:
             case "log_start_response":
                 check_outside_terms(peer, message)
                 self._pulling.on_log_start(peer, message.log_start_response)
+            case "entries_request":
+                check_outside_terms(peer, message)
+                number, status = message.entries_request.number, pb.ENTRIES_STATUS_NOT_YET
+                none_yet = pb.EntriesResponse(number=number, status=status)
+                self.transport.send_answer(peer, seal(pb.PeerMessage(entries_response=none_yet)))
             case "digest_request":
                 check_outside_terms(peer, message)
-                self._later.compared()
+                is_settled = message.digest_request.only_looks_again
+                if peer in self._members and not is_settled:  # a stranger may be anybody
+                    self._later.compared()
+                unknown = pb.DigestResponse(number=message.digest_request.number)
+                self.transport.send_answer(peer, seal(pb.PeerMessage(digest_response=unknown)))
+            case "snapshot_request":
+                check_outside_terms(peer, message)
+                number, gone = message.snapshot_request.number, pb.SNAPSHOT_STATUS_GONE
+                none = pb.SnapshotResponse(number=number, status=gone)
+                # It is asked on the stream that this node has dialed, and answered there.
+                self.transport.send_request(peer, seal(pb.PeerMessage(snapshot_response=none)))
 
 
 def _nothing() -> None:

@@ -205,11 +205,14 @@ class Wiring:
         )
 
     def _is_front_held(self) -> bool:
-        """Whether what is before the log's start may still be needed here: by a repair, or as what
-        shows where two logs part. Not by one that waits for the space that it takes up."""
+        """Whether what is before the log's start may still be needed here: by a repair, as what
+        shows where two logs part, or by who is being given the state that it begins with. Not by
+        one that waits for the space that it takes up."""
         member, mender = self._member, self._member.mender
         is_mended = mender.is_at_work and not mender.waits_for_space
-        return member.repairs.is_at_work or is_mended or self._is_front_disputed()
+        members = member.driver.core.configuration.members()
+        is_given = not member.is_full() and member.installer.giving.is_awaited(members)
+        return member.repairs.is_at_work or is_mended or is_given or self._is_front_disputed()
 
     def _is_front_disputed(self) -> bool:
         told = self._member.comparison.statistics()

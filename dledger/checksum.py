@@ -34,6 +34,8 @@ the frames compares their length with the stated one.
     16 entries request      number, first index, last index, last term: u64
     17 entries response     number u64, status i32, size of frames u64
     18 digest request       number, index, entry's term, digest: u64
+                            (that it only looks again has a checksum of its own: over these, and 1
+                            as u8)
     19 digest response      number, index, entry's term, digest: u64
     22 snapshot offer       index, term of it, digest, end, append time, index and term of the
                             configuration: u64, then that as u32 length and bytes
@@ -91,6 +93,8 @@ def seal(message: pb.PeerMessage) -> pb.PeerMessage:
         message.heartbeat_response.disk_checksum = _disk_checksum(message)
     elif body == "hello":
         message.hello.recoveries_checksum = _recoveries_checksum(message)
+    elif body == "digest_request":
+        message.digest_request.looks_again_checksum = _looks_again_checksum(message)
     return message
 
 
@@ -118,6 +122,8 @@ def is_intact(message: pb.PeerMessage) -> bool:
         if hello.recoveries_checksum != _recoveries_checksum(message):
             return False
         return bool(hello.recoveries_checksum) or not (_hides(hello) or _hides(message))
+    if body == "digest_request":  # where its tag is lost, logs are taken to be compared
+        return message.digest_request.looks_again_checksum == _looks_again_checksum(message)
     return True
 
 
@@ -150,6 +156,14 @@ def _disk_checksum(message: pb.PeerMessage) -> int:
         10, message.term, body.read_context, body.disk_free_bytes, body.disk_total_bytes
     )
     return crc32c(packed)
+
+
+def _looks_again_checksum(message: pb.PeerMessage) -> int:
+    """Over what a digest request asks, where nothing is in question; 0 where something is, or may
+    be, as releases ask that know nothing of it."""
+    if not message.digest_request.only_looks_again:
+        return 0
+    return crc32c(_digest_request(message) + _KIND.pack(1))
 
 
 def check_outside_terms(peer: NodeId, message: pb.PeerMessage) -> None:

@@ -54,6 +54,7 @@ class Identity:
     disk: DiskId = NO_DISK
     start: Start = _SOMETIME
     level: int = KNOWN_LEVEL
+    tells_log_start: bool = True  # not of one whose log has gaps
 
     def hello(
         self, to: NodeId, place: ConfigurationPlace = _NOWHERE, recoveries: Lineage = ()
@@ -81,7 +82,7 @@ class Identity:
                     acknowledges_unsynced=not start.is_synced,
                     gives_entries=True,
                     compares_digests=True,
-                    tells_log_start=True,
+                    tells_log_start=self.tells_log_start,
                     recoveries=recoveries,
                 )
             )

@@ -142,6 +142,13 @@ class GrpcTransport:
         if self._security.checks_names:
             self._checking = asyncio.create_task(self._check_certificates(), name="check peers")
 
+    def hang_up(self) -> None:
+        """The streams that peers have dialed end, and none is taken any more. They dial again soon:
+        this process is about to be followed by another."""
+        self._is_started = False
+        for generation in list(self._endings):
+            self._break(generation, "this node starts anew")
+
     async def stop(self) -> None:
         """Closes the streams; nothing is dialed any more."""
         self._links.stop()

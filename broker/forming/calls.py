@@ -42,6 +42,14 @@ def _only_there(address: str, node_id: str) -> str:
     )
 
 
+def _nowhere(address: str, named: str) -> str:
+    """What is told of a node that names an address which takes no administration."""
+    return (
+        f"{address} takes no administration, and {named}, which it names, doesn't either: give the "
+        "addresses of admin_listen"
+    )
+
+
 class GrpcCalls:
     """`FormingCalls`, and what replacing a disk takes beside.
 
@@ -131,18 +139,33 @@ class GrpcCalls:
         try:
             return await self._ask(self._elsewhere.get(address, address), method, request, answer)
         except _NotOffered as error:
-            status = await self._ask(
-                address, "Cluster/GetStatus", cpb.GetStatusRequest(), cpb.NodeStatus
-            )
-            if not status.admin_address:
-                raise FormationRefused(_only_there(address, status.node_id)) from error
-            if status.admin_address in (address, self._elsewhere.get(address)):
-                raise FormationRefused(
-                    f"{address} takes no administration, and {status.admin_address}, which it "
-                    "names, doesn't either: give the addresses of admin_listen"
-                ) from error
-            self._elsewhere[address] = status.admin_address
-            return await self._ask(status.admin_address, method, request, answer)
+            named = await self._administration_of(address, error)
+        self._elsewhere[address] = named
+        try:
+            return await self._ask(named, method, request, answer)
+        except _NotOffered as error:
+            raise FormationRefused(_nowhere(address, named)) from error
+
+    async def _administration_of(self, address: str, refusal: _NotOffered) -> str:
+        """Where the node there takes what it doesn't take at that address.
+
+        Raises:
+            FormationRefused: it doesn't say so, or what it says is no better.
+            MemberUnreachable: it isn't reached.
+        """
+        request = cpb.GetStatusRequest()
+        try:
+            status = await self._ask(address, "Cluster/GetStatus", request, cpb.NodeStatus)
+        except _NotOffered as error:  # for peers only, perhaps
+            raise FormationRefused(
+                f"{address} takes no administration, and doesn't say where the node does: give the "
+                "address of listen or admin_listen"
+            ) from error
+        if not status.admin_address:
+            raise FormationRefused(_only_there(address, status.node_id)) from refusal
+        if status.admin_address in (address, self._elsewhere.get(address)):
+            raise FormationRefused(_nowhere(address, status.admin_address)) from refusal
+        return str(status.admin_address)
 
     async def _ask(self, address: str, method: str, request: Message, answer: type[Message]) -> Any:
         async with open_channel(address, _CHANNEL_OPTIONS, self._tls) as channel:

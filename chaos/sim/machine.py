@@ -38,15 +38,32 @@ from dledger.level import KNOWN_LEVEL
 from dledger.links import LinkTimes
 from dledger.peers import Ears, LinkPace
 from dledger.reading.entry import EntryHeader
-from dledger.wire.raft_pb2 import PeerMessage
+from dledger.wire import raft_pb2 as pb
 from store.atomic_file import AtomicFile
 from store.commitlog import CommitLog
 from store.directory import DISK_ID_BYTES, Birth
 from store.errors import StoreError
 
-# All that a start says that has found gaps in its log.
+# All that a start asks that has found gaps in its log; and it answers that it has nothing.
 ASKED_WITH_GAPS = ("entries_request", "log_start_request", "snapshot_request")
+ANSWERED_WITH_GAPS = (
+    pb.EntriesResponse(status=pb.ENTRIES_STATUS_NOT_YET),
+    pb.DigestResponse(),
+    pb.SnapshotResponse(status=pb.SNAPSHOT_STATUS_GONE),
+)
 Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+def is_said_with_gaps(message: pb.PeerMessage) -> bool:
+    """Whether it is nothing that only a member says."""
+    kind = message.WhichOneof("body")
+    if kind is None or kind in ASKED_WITH_GAPS:
+        return kind is not None
+    body = type(getattr(message, kind))()
+    body.CopyFrom(getattr(message, kind))
+    if isinstance(body, (pb.EntriesResponse, pb.DigestResponse, pb.SnapshotResponse)):
+        body.number = 0
+    return body in ANSWERED_WITH_GAPS
 
 
 class Surroundings(Protocol):
@@ -58,7 +75,7 @@ class Surroundings(Protocol):
     @property
     def now_us(self) -> int: ...
     def log(self, who: str, what: str) -> None: ...
-    def on_sent(self, node: Machine, peer: NodeId, message: PeerMessage) -> None: ...
+    def on_sent(self, node: Machine, peer: NodeId, message: pb.PeerMessage) -> None: ...
     def is_rotten_elsewhere(self, node: Machine) -> bool: ...
     def was_altered(self, name: NodeId) -> bool: ...
 
@@ -150,17 +167,17 @@ class Links:
     async def stop(self) -> None:
         self._links.stop()
 
-    def send_request(self, peer: NodeId, message: PeerMessage) -> None:
+    def send_request(self, peer: NodeId, message: pb.PeerMessage) -> None:
         self._look_at(peer, message)
         self._links.send_request(peer, message)
 
-    def send_answer(self, peer: NodeId, message: PeerMessage) -> None:
+    def send_answer(self, peer: NodeId, message: pb.PeerMessage) -> None:
         self._look_at(peer, message)
         self._links.send_answer(peer, message)
 
-    def _look_at(self, peer: NodeId, message: PeerMessage) -> None:
+    def _look_at(self, peer: NodeId, message: pb.PeerMessage) -> None:
         kind = message.WhichOneof("body")
-        if self._node.refill is not None and kind not in ASKED_WITH_GAPS:
+        if self._node.refill is not None and not is_said_with_gaps(message):
             raise Defect("speaks with gaps", f"{self._node.name} to {peer}: {kind}")
         self._world.on_sent(self._node, peer, message)
 
@@ -168,7 +185,7 @@ class Links:
         """Whether one of the two logs was ever altered: they contradict each other then."""
         return self._world.was_altered(self._node.name) or self._world.was_altered(peer)
 
-    def _may_refuse(self, peer: NodeId, message: PeerMessage) -> bool:
+    def _may_refuse(self, peer: NodeId, message: pb.PeerMessage) -> bool:
         """Whether it isn't what its sender believes, or one of the two may have been led astray."""
         network = self._world.network
         if network.is_garbled or network.lies.is_lie(message):
@@ -176,7 +193,7 @@ class Links:
         are_touched = any(map(network.lies.have_touched, (peer, self._node.name)))
         return are_touched or self._may_differ(peer)
 
-    def _receive(self, peer: NodeId, message: PeerMessage) -> None:
+    def _receive(self, peer: NodeId, message: pb.PeerMessage) -> None:
         """A garbled message has to be refused; an honest one must not be, unless lies are about,
         which may have led its receiver or its sender astray.
 

@@ -259,16 +259,20 @@ class EntriesResponse(_message.Message):
     def __init__(self, number: _Optional[int] = ..., status: _Optional[_Union[EntriesStatus, str]] = ..., frames: _Optional[bytes] = ..., frames_size: _Optional[int] = ...) -> None: ...
 
 class DigestRequest(_message.Message):
-    __slots__ = ("number", "index", "entry_term", "digest")
+    __slots__ = ("number", "index", "entry_term", "digest", "only_looks_again", "looks_again_checksum")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ENTRY_TERM_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ONLY_LOOKS_AGAIN_FIELD_NUMBER: _ClassVar[int]
+    LOOKS_AGAIN_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     number: int
     index: int
     entry_term: int
     digest: int
-    def __init__(self, number: _Optional[int] = ..., index: _Optional[int] = ..., entry_term: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+    only_looks_again: bool
+    looks_again_checksum: int
+    def __init__(self, number: _Optional[int] = ..., index: _Optional[int] = ..., entry_term: _Optional[int] = ..., digest: _Optional[int] = ..., only_looks_again: _Optional[bool] = ..., looks_again_checksum: _Optional[int] = ...) -> None: ...
 
 class DigestResponse(_message.Message):
     __slots__ = ("number", "index", "entry_term", "digest")

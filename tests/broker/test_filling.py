@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from structlog.testing import capture_logs
 
-from broker.filling import AWAY_S, HOLD_S, NEAR_ENTRIES, Filling
+from broker.filling import AWAY_S, HOLD_S, NEAR_ENTRIES, Filling, Giving
 from dledger.core.types import Index, NodeId, PeerStatistics
 
 PEER = NodeId("n2")
@@ -105,3 +105,34 @@ def test_who_is_no_member_any_more_is_forgotten() -> None:
     assert filling.first_needed() is None
     leader.peers = {PEER: replace(told(700), recently_active=False)}
     assert filling.first_needed() is None
+
+
+def test_a_state_is_kept_for_the_member_that_pulls_it() -> None:
+    """From piece to piece, for as long as it goes on asking, but an hour at most; and once."""
+    now, steps = 0.0, int(HOLD_S / AWAY_S)
+    giving = Giving(lambda: now)
+    assert not giving.is_awaited([PEER])
+    for step in range(steps + 10):
+        now = step * AWAY_S
+        giving.gave(PEER, is_last=False)
+        assert giving.is_awaited([PEER]) == (step <= steps)
+    now += AWAY_S + 1
+    giving.gave(NodeId("n3"), is_last=False)
+    assert not giving.is_awaited([PEER])
+    giving.gave(PEER, is_last=False)
+    assert giving.is_awaited([PEER])
+    now += AWAY_S + 1
+    assert not giving.is_awaited([PEER])
+
+
+def test_a_state_that_was_given_is_kept_for_nobody() -> None:
+    giving = Giving(lambda: 0.0)
+    giving.gave(PEER, is_last=False)
+    giving.gave(PEER, is_last=True)
+    assert not giving.is_awaited([PEER])
+
+
+def test_a_state_is_kept_for_no_stranger() -> None:
+    giving = Giving(lambda: 0.0)
+    giving.gave(PEER, is_last=False)
+    assert not giving.is_awaited([NodeId("n1"), NodeId("n3")])

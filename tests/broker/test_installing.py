@@ -172,9 +172,13 @@ def test_who_offers_no_more_is_asked_no_more(steps: int) -> None:
     assert bench.failure is None
 
 
-def test_a_peer_that_doesnt_answer_keeps_nobody_from_asking_the_next() -> None:
+def test_a_peer_that_doesnt_answer_keeps_nobody_from_asking_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of a base that has rotted here: whoever hangs costs some questions, and not half a minute;
     who gives piece after piece is heard to the end."""
+    monkeypatch.setattr(pulling, "ASK_S", 0.2)  # the same: each piece is asked for once
+    monkeypatch.setattr(pulling, "QUIET_S", 0.5)
 
     async def work() -> Bench:
         bench = Bench()
@@ -269,8 +273,9 @@ def test_a_peers_word_takes_no_more_of_the_disk_than_it_can_spare(
         assert error.filename == str(DATA / FOLDER)
 
 
-def test_a_state_that_is_too_large_is_refused_by_its_size() -> None:
+def test_a_state_that_is_too_large_is_refused_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its giver works: whoever looks for the reason is told what is too much."""
+    monkeypatch.setattr(pulling, "ASK_S", 5.0)  # a turn of a busy loop takes longer than a moment
 
     async def work() -> None:
         bench = Bench()
@@ -297,6 +302,32 @@ def test_more_than_was_announced_isnt_taken() -> None:
         assert bench.disk.content(DATA / FOLDER / RECEIVED) == b"xx"
 
     asyncio.run(work())
+
+
+def test_what_was_pulled_waits_until_logs_are_compared_no_more() -> None:
+    """It may have taken long, and comparing takes seconds; it waits while it is offered only."""
+
+    async def scenario() -> None:
+        for is_offered in (True, False):
+            bench, offer, intended = Bench(is_compared=True), offer_of(N1), list[object]()
+            install: Any = SimpleNamespace(intend=intended.append)
+            installer = bench.installer
+            installer._install, installer._offer = install, offer
+            installer._offered_s = asyncio.get_running_loop().time()
+            beginning = asyncio.ensure_future(installer._begin_anew(offer))
+            await asyncio.sleep(5 * installing.LOOK_S)
+            assert not beginning.done()
+            if is_offered:
+                bench.is_compared = False
+                await beginning
+                assert len(intended) == 1
+            else:
+                installer._offered_s -= installing.SILENT_S
+                with pytest.raises(NotGiven):
+                    await beginning
+                assert not intended
+
+    asyncio.run(scenario())
 
 
 def test_nobody_is_told_where_a_log_begins_that_may_be_the_wrong_one() -> None:

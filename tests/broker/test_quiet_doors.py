@@ -113,6 +113,7 @@ def test_who_gets_back_what_has_rotted_takes_the_streams_of_peers(
     [
         ("", "admin_listen of n1 is on loopback"),
         ("the clients'", "which it names, doesn't either: give the addresses of admin_listen"),
+        ("the peers'", "which it names, doesn't either: give the addresses of admin_listen"),
     ],
 )
 def test_node_that_only_its_machine_administers_is_formed_by_nobody_else(
@@ -122,18 +123,25 @@ def test_node_that_only_its_machine_administers_is_formed_by_nobody_else(
     group as little as after: commands say what to set."""
 
     async def scenario() -> None:
-        clients, admin = (f"127.0.0.1:{port}" for port in free_ports(2))
+        clients, peers, admin = (f"127.0.0.1:{port}" for port in free_ports(3))
         door = doors()["standby"]
-        named = clients if told else ""
+        named = {"the clients'": clients, "the peers'": peers}.get(told, "")
         await door.open(
             [
-                Entrance(clients, For.CLIENTS | For.PEERS, admin_address=named),
+                Entrance(clients, For.CLIENTS, admin_address=named),
+                Entrance(peers, For.PEERS),
                 Entrance(admin, For.ADMINISTRATION),
             ]
         )
         try:
-            with pytest.raises(FormationRefused, match=why):
-                await GrpcCalls().describe(clients)
+            calls = GrpcCalls()
+            for _ in range(2):  # what a node has said before is not an answer, either
+                with pytest.raises(FormationRefused, match=why) as refused:
+                    await calls.describe(clients)
+                assert clients in str(refused.value)
+            with pytest.raises(FormationRefused, match="address of listen or admin_listen") as none:
+                await calls.describe(peers)
+            assert peers in str(none.value)
         finally:
             await door.close()
 

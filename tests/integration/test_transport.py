@@ -15,6 +15,7 @@ from dledger.links import LinkTimes
 from dledger.transport import GrpcTransport
 from dledger.wire.raft_pb2 import PeerMessage
 from tests.integration.group import free_ports
+from tests.integration.members import Member, serve
 
 N1, N2 = NodeId("n1"), NodeId("n2")
 Behaviour = Callable[[Any, bytes], Awaitable[None]]
@@ -106,5 +107,33 @@ def test_nobody_is_heard_before_the_start() -> None:
         call: Any = Call()
         with pytest.raises(Aborted, match="is starting"):
             await early.serve(call, call)
+
+    asyncio.run(scenario())
+
+
+def test_who_hangs_up_is_dialed_again_and_waits_for_nobody() -> None:
+    """A process that another one follows: the door's grace is for calls that end, and peers'
+    streams don't by themselves. They are told to come again."""
+
+    async def scenario() -> None:
+        loop, times = asyncio.get_running_loop(), LinkTimes()
+        here, there = (f"127.0.0.1:{port}" for port in free_ports(2))
+        one, two = Member(N1, {N2: there}, times), Member(N2, {N1: here}, times)
+        server, other = await serve(one, here), await serve(two, there)
+        one.transport.start()
+        two.transport.start()
+        await two.is_answered_by(N1)
+        one.transport.hang_up()
+        begin = loop.time()
+        await server.stop(30.0)
+        assert loop.time() - begin < 10.0
+        await one.transport.stop()
+        again = Member(N1, {N2: there}, times)
+        server = await serve(again, here)
+        again.transport.start()
+        await two.is_answered_by(N1)
+        for each in (two, again):
+            await each.transport.stop()
+        await asyncio.gather(server.stop(0), other.stop(0))
 
     asyncio.run(scenario())

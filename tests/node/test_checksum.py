@@ -120,6 +120,26 @@ def test_golden_values() -> None:
     )  # fmt: skip
 
 
+def question(*, only_looks_again: bool) -> pb.PeerMessage:
+    body = pb.DigestRequest(number=1, index=2, entry_term=3, digest=4)
+    body.only_looks_again = only_looks_again
+    return seal(pb.PeerMessage(digest_request=body))
+
+
+def test_that_nothing_is_in_question_is_never_said_by_accident() -> None:
+    """Releases before compute the checksum over all else, and are taken to compare logs; so is who
+    says that he doesn't, where that got lost. It keeps logs from being dropped."""
+    compared, settled = question(only_looks_again=False), question(only_looks_again=True)
+    assert compared.checksum == settled.checksum
+    assert not compared.digest_request.looks_again_checksum
+    assert settled.digest_request.looks_again_checksum == 0x52C5B2D6
+    compared.digest_request.only_looks_again = True
+    assert not is_intact(compared)
+    settled.digest_request.digest ^= 1
+    settled.checksum = question(only_looks_again=True).checksum
+    assert not is_intact(settled)
+
+
 def answer_of_a_disk(free: int, total: int) -> pb.PeerMessage:
     body = pb.HeartbeatResponse(read_context=3, disk_free_bytes=free, disk_total_bytes=total)
     return seal(pb.PeerMessage(term=5, heartbeat_response=body))

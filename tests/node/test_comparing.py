@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from broker import comparing
 from broker.aside import Aside
 from broker.ports import Rhythm
 from broker.replica import Replica
@@ -376,6 +377,31 @@ async def test_who_is_outvoted_is_marked_before_anything_else_is_found_out(tmp_p
         told = mark_of(OsFiles(), directory)
         assert told is not None
         assert told.compared_index
+
+
+@on_a_loop
+async def test_a_look_at_what_is_settled_is_no_comparison_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody replaces the member that was found to differ, and it is looked for again and again:
+    the others answer, and hold back nothing for that. It may have its log back, and is to wait."""
+    monkeypatch.setattr(comparing, "LOOK_AGAIN_ROUNDS", 0)
+    async with members(tmp_path, 3, RARELY) as group:
+        leader = await fill(group)
+        others = [each for each in group.replicas.values() if each is not leader]
+        other, differing = others
+        name = NodeId(differing.config.node_id)
+        asks = leader.comparison
+        asks._differing = {name: leader.driver.core.configuration.disk_of(name)}
+        asks._differs_at = leader.log.synced_index
+        told = [each.comparison.statistics().digests_told for each in others]
+        await asks._look_again()
+        assert [e.comparison.statistics().digests_told for e in others] == [t + 1 for t in told]
+        assert not other.comparison.is_under_way
+        assert differing.comparison.is_under_way
+        assert not asks._differing
+        asks.suspect(asks._differs_at)
+        await group.until(lambda: other.comparison.is_under_way)
 
 
 SPOILT: dict[str, Callable[[pb.DigestRequest], Any]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -214,6 +214,61 @@ async def test_what_is_asked_of_who_has_gaps_counts_with_its_checksum_only(tmp_p
             assert later._compared_s == before
             made._on_message(peer, seal(pb.PeerMessage(digest_request=body)))
             assert later._compared_s > before
+
+
+@on_a_loop
+async def test_who_has_gaps_says_at_once_that_it_has_nothing(tmp_path: Path) -> None:
+    """A member in doubt asks its peers one after the other, and would wait for this one each time:
+    it gives nobody anything, and nobody has to wait for that. It is asked again, as what it holds
+    is there later."""
+    async with members(tmp_path, 3, RARELY) as group:
+        name, before, victim = await stopped(group)
+        rot(victim, 20)
+        leader = await group.leader()
+        replica = next(each for each in group.replicas.values() if each is not leader)
+        asker = NodeId(replica.config.node_id)
+        said: list[pb.PeerMessage] = []
+        tap = Wiretap(group)
+        is_held_back = True
+
+        def listen(sender: NodeId, message: pb.PeerMessage) -> pb.PeerMessage | None:
+            if sender == name:
+                said.append(message)
+            is_given = message.HasField("entries_response") and sender != name
+            return None if is_given and is_held_back else message
+
+        tap.change = listen
+        async with refilling(group, name) as made:
+            filling = asyncio.ensure_future(made.fill())
+            await group.until(lambda: said)
+            for asked in (
+                pb.PeerMessage(entries_request=pb.EntriesRequest(number=7, first_index=2)),
+                pb.PeerMessage(digest_request=pb.DigestRequest(number=8, index=2, entry_term=1)),
+                pb.PeerMessage(snapshot_request=pb.SnapshotRequest(number=9, index=2)),
+                pb.PeerMessage(log_start_request=pb.LogStartRequest(number=10)),
+            ):
+                with suppress(InvalidMessage):
+                    made._on_message(asker, asked)  # without its checksum
+                made._on_message(asker, seal(asked))
+            answers = [each for each in said if not each.HasField("entries_request")]
+            assert answers == [
+                seal(pb.PeerMessage(entries_response=none_yet(7))),
+                seal(pb.PeerMessage(digest_response=pb.DigestResponse(number=8))),
+                seal(pb.PeerMessage(snapshot_response=gone(9))),
+            ]
+            assert not made._greeting().hello(asker).hello.tells_log_start
+            assert made._greeting().hello(asker).hello.gives_entries
+            is_held_back = False
+            await filling
+        await is_whole(group, name, before)
+
+
+def none_yet(number: int) -> pb.EntriesResponse:
+    return pb.EntriesResponse(number=number, status=pb.ENTRIES_STATUS_NOT_YET)
+
+
+def gone(number: int) -> pb.SnapshotResponse:
+    return pb.SnapshotResponse(number=number, status=pb.SNAPSHOT_STATUS_GONE)
 
 
 @on_a_loop

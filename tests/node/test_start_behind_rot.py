@@ -13,15 +13,17 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker import later_start
+from broker import installing, later_start, pulling
 from broker.later_start import LaterStart
 from dledger.checksum import seal
 from dledger.codec import configuration_bytes
 from dledger.core.types import MAX_INDEX, MAX_TERM, MAX_TIME_MS, Configuration, NodeId
 from dledger.reading.log_start import LogStart, decode_start
+from dledger.records.layout import file_name
 from dledger.wire import raft_pb2 as pb
 from store.errors import CorruptionFound
 from store.files import OsFiles
+from store.snapshot_files import FOLDER, RECEIVED
 from store.starting.opening import base_of
 from store.suspicion import Suspicion, SuspicionNote
 from tests.node.members import Members
@@ -322,6 +324,190 @@ async def test_nothing_is_dropped_while_logs_are_compared(tmp_path: Path) -> Non
         async with refilling(group, name) as made:
             await made.fill()
         tap.change = lambda _, message: message
+        await follows(group, name)
+
+
+@on_a_loop
+async def test_what_was_pulled_waits_until_logs_are_compared_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody asks while it comes, and again: it is used when that is over, and as the peer says
+    once more where its log begins; it isn't pulled again."""
+    monkeypatch.setattr(later_start, "ASKED_FOR_S", 0.5)
+    async with small_members(tmp_path) as group:
+        name = await left_far_behind(group)
+        asker = next(iter(group.replicas))
+        directory = group.configs[name].data_directory
+        compared = seal(
+            pb.PeerMessage(
+                digest_request=pb.DigestRequest(number=1, index=3, entry_term=1, digest=7)
+            )
+        )
+        pulled: list[int] = []
+        said: list[str | None] = []
+        tap = Wiretap(group)
+
+        def listen(sender: NodeId, message: pb.PeerMessage) -> pb.PeerMessage:
+            if sender == name:
+                said.append(message.WhichOneof("body"))
+                if message.HasField("snapshot_request"):
+                    pulled.append(message.snapshot_request.at)
+                    group.wires.ends[name].on_message(asker, compared)
+            return message
+
+        tap.change = listen
+        async with refilling(group, name) as made:
+            filling = asyncio.ensure_future(made.fill())
+            await group.until(lambda: pulled)
+            for _ in range(4):
+                await asyncio.sleep(0.2)
+                group.wires.ends[name].on_message(asker, compared)
+                assert not (directory / "install").exists()
+            await filling
+        assert pulled == [0]
+        assert said[-1] == "log_start_request"
+        tap.change = lambda _, message: message
+        await follows(group, name)
+
+
+@on_a_loop
+async def test_only_a_comparison_that_is_under_way_is_waited_for(tmp_path: Path) -> None:
+    """Not one that is settled, which is looked at again for as long as nobody replaces who differs;
+    nor a stranger's, who may be anybody."""
+    async with small_members(tmp_path) as group:
+        name = await left_far_behind(group)
+        member = next(iter(group.replicas))
+        body = pb.DigestRequest(number=1, index=3, entry_term=1, digest=7)
+        settled = pb.DigestRequest(number=1, index=3, entry_term=1, digest=7, only_looks_again=True)
+        async with refilling(group, name) as made:
+            before = made._later._compared_s
+            made._on_message(member, seal(pb.PeerMessage(digest_request=settled)))
+            assert made._later._compared_s == before
+            made._on_message(NodeId("n9"), seal(pb.PeerMessage(digest_request=body)))
+            assert made._later._compared_s == before
+            made._on_message(member, seal(pb.PeerMessage(digest_request=body)))
+            assert made._later._compared_s > before
+
+
+@on_a_loop
+async def test_who_gives_a_state_keeps_it_until_all_of_it_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group lets more of its log go while a start pulls the state that it begins with, over a
+    slow link: who gives it begins there until it is done, and then no more."""
+    monkeypatch.setattr(installing, "PIECE_BYTES", 300)
+    monkeypatch.setattr(pulling, "QUIET_S", 60.0)
+    async with small_members(tmp_path) as group:
+        name = await left_far_behind(group)
+        others = list(group.replicas.values())
+        before = others[0].log.first_index
+        tap, is_slow, pulled = Wiretap(group), True, list[int]()
+
+        def hold(_: NodeId, message: pb.PeerMessage) -> pb.PeerMessage | None:
+            if message.HasField("snapshot_request"):
+                pulled.append(message.snapshot_request.at)
+            is_rest = bool(message.snapshot_request.at) and is_slow
+            return None if is_rest else message
+
+        tap.change = hold
+        async with refilling(group, name) as made:
+            filled = asyncio.ensure_future(made.fill())
+            await group.until(lambda: pulled)
+            giver = await group.until(
+                lambda: next((e for e in others if e.installer.giving._given), None)
+            )
+            leader = await grow(group, 3, f"meanwhile{LONG}")
+            await leader.propose_log_start(leader.machine.applied_index)
+            await group.until(lambda: any(e.log.first_index > before for e in others))
+            assert giver.log.first_index == before
+            is_slow = False
+            await filled
+        assert pulled.count(0) == 1
+        await group.until(lambda: giver.log.first_index > before)
+        tap.change = lambda _, message: message
+
+
+class Tight(OsFiles):
+    """A disk of which so much is free as `capacity_bytes` say, beside what a directory holds."""
+
+    capacity_bytes = 0
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+
+    def used_bytes(self) -> int:
+        return sum(each.stat().st_size for each in self.directory.rglob("*") if each.is_file())
+
+    def free_bytes(self, path: Path) -> int:
+        return max(0, self.capacity_bytes - self.used_bytes())
+
+
+def with_room_for(group: Members, name: NodeId, size: int) -> Tight:
+    """The member's disk has a reserve, and room for so many bytes beside all that it holds."""
+    config = group.configs[name]
+    store = config.store.model_copy(update={"reserve_bytes": 1})
+    group.configs[name] = config.model_copy(update={"store": store})
+    tight = group.files[name] = Tight(config.data_directory)
+    tight.capacity_bytes = tight.used_bytes() + size
+    return tight
+
+
+def base_bytes(group: Members) -> int:
+    """The size of the state that the others begin with."""
+    replica = next(iter(group.replicas.values()))
+    return replica.base.files.path(replica.log.start.index).stat().st_size
+
+
+MARGIN = 200  # for notes of the member's own; a state has some hundreds here
+
+
+@on_a_loop
+async def test_what_broke_off_is_not_in_the_way_of_what_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for one state, twice: what was pulled of one in vain takes none of it."""
+    monkeypatch.setattr(pulling, "QUIET_S", 0.05)
+    monkeypatch.setattr(pulling, "ASK_S", 0.02)
+    async with small_members(tmp_path) as group:
+        name = await left_behind(group, in_front)
+        received = group.configs[name].data_directory / FOLDER / RECEIVED
+        size = base_bytes(group)
+        monkeypatch.setattr(installing, "PIECE_BYTES", size - MARGIN)
+        with_room_for(group, name, 2 * size + MARGIN)
+        tap, lost = Wiretap(group), 0
+
+        def lose(_: NodeId, message: pb.PeerMessage) -> pb.PeerMessage | None:
+            nonlocal lost
+            is_rest = message.HasField("snapshot_response") and (
+                len(message.snapshot_response.piece) < size - MARGIN
+            )
+            lost += is_rest
+            return None if is_rest and lost <= 10 else message
+
+        tap.change = lose
+        async with refilling(group, name) as made:
+            await asyncio.wait_for(made.fill(), 20)
+        assert lost > 1
+        assert not received.exists()
+        tap.change = lambda _, message: message
+        group.files[name] = OsFiles()
+        await follows(group, name)
+
+
+@on_a_loop
+async def test_other_snapshots_make_room_on_a_full_disk(tmp_path: Path) -> None:
+    """Before anything is written, as then it would be foreseen that there is no room for it."""
+    async with small_members(tmp_path) as group:
+        name = await left_behind(group, in_front)
+        size = base_bytes(group)
+        other = group.configs[name].data_directory / FOLDER / file_name(3)
+        other.write_bytes(bytes(size))
+        with_room_for(group, name, 2 * size - MARGIN)
+        async with refilling(group, name) as made:
+            await asyncio.wait_for(made.fill(), 20)
+        assert not other.exists()
+        group.files[name] = OsFiles()
         await follows(group, name)
 
 

@@ -42,6 +42,22 @@ MEMBERS = (
         tests=_PATIENCE,
     ),
     Mutant(
+        "address-without-administration-not-told",
+        "broker/forming/calls.py",
+        "        except _NotOffered as error:  # for peers only, perhaps\n",
+        "        except ZeroDivisionError as error:\n",
+        masked="the simulator has no commands",
+        tests=("tests/broker/test_quiet_doors.py",),
+    ),
+    Mutant(
+        "named-address-without-administration-not-told",
+        "broker/forming/calls.py",
+        "        except _NotOffered as error:\n            raise FormationRefused(_nowhere(",
+        "        except ZeroDivisionError as error:\n            raise FormationRefused(_nowhere(",
+        masked="the simulator has no commands",
+        tests=("tests/broker/test_quiet_doors.py",),
+    ),
+    Mutant(
         "joint-decided-by-the-new-voters-alone",
         "dledger/core/quorum.py",
         "    if configuration.voters_outgoing:\n",
