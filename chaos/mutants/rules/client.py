@@ -13,6 +13,7 @@ _RECEIVES = ("tests/client/test_receives.py",)
 _NO_SUCH_CLIENT = "the simulator's clients have no such code"
 _ARGUMENTS = ("tests/client/test_arguments.py",)
 _DISPATCH = ("tests/client/test_dispatch.py",)
+_BREAKING_LANES = ("tests/client/test_lanes_that_break.py",)
 _FAILED_SENDS = ("tests/client/test_failed_sends.py",)
 _WHO_IS_TOLD = "tests/client/test_who_is_told.py::"
 _SENT = "tests/client/test_sent.py::"
@@ -131,18 +132,61 @@ CLIENT = (
         tests=("tests/client",),
     ),
     Mutant(
+        "what-a-broken-rule-has-said-is-forgotten",
+        "dledger/client/dispatch.py",
+        "        self._fail(lane.failures())\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BREAKING_LANES,
+    ),
+    Mutant(
+        "overdue-batch-leaves-before-it-is-told",
+        "dledger/client/lane.py",
+        "            self._over(batch, error, Outcome.DID_NOT_HAPPEN)\n"
+        "            self.ready.remove(batch)\n",
+        "            self.ready.remove(batch)\n"
+        "            self._over(batch, error, Outcome.DID_NOT_HAPPEN)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BREAKING_LANES,
+    ),
+    Mutant(
+        "withdrawn-before-the-rule-is-over",
+        "dledger/client/lane.py",
+        "            else:\n                left.append(batch)\n",
+        "            else:\n                left.append(batch)\n"
+        "                batch.state = BatchState.DEAD\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BREAKING_LANES,
+    ),
+    Mutant(
+        "last-resort-seals-what-was-gathered",
+        "dledger/client/lane.py",
+        "            gathered = Batch([], self.futures, NO_DEADLINE, NO_DEADLINE)\n",
+        "            self.seal()\n            gathered = Batch([], [], NO_DEADLINE, NO_DEADLINE)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BREAKING_LANES,
+    ),
+    Mutant(
+        "flush-ends-with-what-could-not-be-sealed",
+        "dledger/client/dispatch.py",
+        '            with contained("sealing", partial(self._give_up, lane)):\n',
+        "            if lane:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BREAKING_LANES,
+    ),
+    Mutant(
         "given-up-taken-for-not-stored",
         "dledger/client/lane.py",
-        "        sent, unsent = Outcome.MAY_HAVE_HAPPENED, Outcome.DID_NOT_HAPPEN\n",
-        "        sent, unsent = Outcome.DID_NOT_HAPPEN, Outcome.DID_NOT_HAPPEN\n",
+        "                is_sent = batch.base_sequence >= 0\n",
+        "                is_sent = False\n",
         masked=_NO_SUCH_CLIENT,
         tests=_DISPATCH,
     ),
     Mutant(
         "numbers-used-again-after-giving-up",
         "dledger/client/lane.py",
-        "        self._begin_epoch()\n        sent, unsent",
-        "        sent, unsent",
+        "whatever breaks next\n        self._begin_epoch()\n",
+        "whatever breaks next\n",
         masked=_NO_SUCH_CLIENT,
         tests=_DISPATCH,
     ),
@@ -181,8 +225,8 @@ CLIENT = (
     Mutant(
         "numbers-in-doubt-used-again",
         "dledger/client/lane.py",
-        "            if batch.state is BatchState.STORED or batch.doubtful:\n",
-        "            if batch.state is BatchState.STORED:\n",
+        "any(b.state is BatchState.STORED or b.doubtful for b in self.window)",
+        "any(b.state is BatchState.STORED for b in self.window)",
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_lane.py",),
     ),
