@@ -618,12 +618,14 @@ class Membership:
             self._on_session_over()
 
     def _on_session_over(self) -> None:
-        """A commit was told so; the next stream says what it is now."""
+        """A commit was told so; the next stream says what it is now. Of who leaves that is no
+        question, and the stream is the other members', too: its goodbye may be what ended it."""
         held = list(self.member.queues.values())
         self.member.on_session_over()
         self._owner.on_withdrawn()
         self._tell_lost(held)
-        self._attendance.renew()
+        if not self.member.is_stopping:
+            self._attendance.renew()
 
     # --- the end ------------------------------------------------------------------------------
 
