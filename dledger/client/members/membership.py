@@ -188,10 +188,10 @@ class Membership:
             self._pulls_ended = True
             raise
 
-    def pull_again(self) -> bool:
-        """Queues are read from elsewhere. If an error had ended the pulls they begin anew, and
+    def pull_again(self, *queues: ProcessQueue) -> bool:
+        """These are read from elsewhere. If an error had ended the pulls they begin anew, and
         that is as if it had never been: true."""
-        self.pulling.look_again()
+        self.pulling.look_again(queues)
         begins = self._pulls_ended and self.member.standing is not Standing.OVER
         if begins:
             self._pulls_ended = False
