@@ -6,6 +6,7 @@ from chaos.mutants.mutant import Mutant
 
 _EMPTY = ("tests/client/members/test_emptiness.py",)
 _IDLENESS = ("tests/client/test_idleness.py",)
+_STOPPED = ("tests/client/test_stopped_meanwhile.py",)
 _HIDDEN = ("tests/client/test_kept_hidden.py",)
 _KEPT = ("tests/client/test_kept_deliveries.py",)
 _READING = ("tests/client/test_consumer.py",)
@@ -731,6 +732,52 @@ CLIENT = (
         "        if False:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_HIDDEN,
+    ),
+    Mutant(
+        "time-of-a-receipt-counts-from-its-reading",
+        "dledger/client/receives.py",
+        "    return min(clock(), sent_s + held_s)\n",
+        "    return clock()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_STOPPED,
+    ),
+    Mutant(
+        "what-others-may-have-is-handed-over",
+        "dledger/client/receives.py",
+        "        if clock() >= hidden_until_s:\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_STOPPED,
+    ),
+    Mutant(
+        "how-long-a-receive-was-held-is-not-heard",
+        "dledger/client/receives.py",
+        '    if answer.HasField("held_ms"):\n',
+        "    if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_STOPPED,
+    ),
+    Mutant(
+        "refused-attempts-are-told-after-they-are-sent",
+        "dledger/client/broker_group.py",
+        "            on_sent()\n            try:\n"
+        "                return await link.call(method, request, left, patience)\n",
+        "            try:\n"
+        "                answer = await link.call(method, request, left, patience)\n"
+        "                on_sent()\n                return answer\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_STOPPED,
+    ),
+    Mutant(
+        "receive-is-held-until-it-is-answered",
+        "broker/services/deliveries.py",
+        "int((receiver.chosen_at_s - heard_s) * 1000)",
+        "int((asyncio.get_running_loop().time() - heard_s) * 1000)",
+        masked="the simulator's clocks tell of no such moment",
+        tests=(
+            "tests/broker/test_told_handouts.py::"
+            "test_receive_says_how_long_it_was_held_until_messages_were_chosen",
+        ),
     ),
     Mutant(
         "renewal-goes-behind-the-worker-s-own",
