@@ -79,11 +79,13 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What was handed out, and what of that which was to be settled wasn't."""
+    """What was handed out, and what of that which was to be settled wasn't. `held_ms`: from when
+    the receive was heard until the messages were chosen; None: there are none."""
 
     handed: tuple[Handed, ...]
     superseded: tuple[Superseded, ...]
     incarnation: int
+    held_ms: int | None = None
 
 
 class Deliveries:
@@ -146,13 +148,16 @@ class Deliveries:
             BrokerError: INVALID_ARGUMENT, TOPIC_NOT_FOUND, TOPIC_NOT_READABLE, GROUP_STYLED,
                 GROUP_DIFFERS, BUSY; whatever a command meets on its way into the log.
         """
+        heard_s = asyncio.get_running_loop().time()
         _check(wish)
         topic = await self._topic(wish.group, wish.topic)
         if sum(desk.waiting for desk in self._desks.values()) >= self._max_waiting:
             raise BrokerError(ErrorCode.BUSY, f"{self._max_waiting} receivers wait, the limit")
-        return await self._gate.denying_surely(self._receive(wish, topic, call))
+        return await self._gate.denying_surely(self._receive(wish, topic, call, heard_s))
 
-    async def _receive(self, wish: Receive, topic: TopicState, call: Call) -> Received:
+    async def _receive(
+        self, wish: Receive, topic: TopicState, call: Call, heard_s: float
+    ) -> Received:
         try:
             await self._check_readable(topic)
         except BrokerError as error:
@@ -187,7 +192,8 @@ class Deliveries:
         superseded = () if settler is None else await self._settled(settler, handed, leadership)
         if wish.is_again and not handed:
             await self._confirm_nothing(leadership)
-        return Received(handed, superseded, topic.incarnation)
+        held_ms = int((receiver.chosen_at_s - heard_s) * 1000) if handed else None
+        return Received(handed, superseded, topic.incarnation, held_ms)
 
     async def _only_settled(self, wish: Receive, topic: TopicState, error: BrokerError) -> Received:
         """The topic's messages can't be handed out. What was to be settled is settled all the same:

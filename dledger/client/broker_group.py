@@ -216,6 +216,7 @@ class BrokerGroup:
         deadline_s: float | None = None,
         when_deposed: WhenDeposed | None = None,
         on_doubt: Callable[[], None] = _pass_over,
+        on_sent: Callable[[], None] = _pass_over,
     ) -> Response:
         """The leader's answer, whoever that is by then.
 
@@ -224,6 +225,7 @@ class BrokerGroup:
             when_deposed: None: what fits `effect`.
             on_doubt: called for each attempt that may have happened: what the answer says of what
                 is refused, the errors within it, is of the last one alone.
+            on_sent: called right before each attempt is sent.
 
         Raises:
             ClientError: a refusal that retrying can't change, or DeadlineExceeded with the last
@@ -241,6 +243,7 @@ class BrokerGroup:
         async def attempt() -> Response:
             link = await self.serving_link(deadline)
             left = max(deadline - self._loop.time(), 0.001)
+            on_sent()
             try:
                 return await link.call(method, request, left, patience)
             except ClientError as error:

@@ -70,6 +70,7 @@ class Delivery:
     __slots__ = (
         "_consumer",
         "_extended",
+        "_extending",
         "_is_left",
         "_renewing",
         "attempt",
@@ -88,6 +89,7 @@ class Delivery:
         self._consumer = consumer
         self._renewing: asyncio.Task[None] | None = None
         self._extended = asyncio.Event()  # looked at by the renewal, which sleeps until it is due
+        self._extending = asyncio.Lock()  # one at a time: the brokers keep to the last word
         self._is_left = False  # by who was in it; closing settles what is in hand, too
         self.settled: Settled | None = None
 
@@ -157,12 +159,24 @@ class Delivery:
         Raises:
             ReceiptExpired: as `ack`.
         """
+        wanted = hidden_s("seconds", seconds)
+        self._check_extendable()
+        async with self._extending:
+            self._check_extendable()
+            await self._extend(wanted)
+
+    def _check_extendable(self) -> None:
         self._check_kept()
         if self.is_settled:
             raise InvalidArgument("the message was acknowledged")
-        wanted = hidden_s("seconds", seconds)
-        until_s = clock() + wanted  # the brokers count from when they hear of it
-        await self._consumer.settle(self, kpb.SETTLING_EXTENDED, wanted)
+
+    async def _extend(self, wanted_s: float) -> None:
+        until_s = clock() + wanted_s  # the brokers count from when they hear of it
+        self._note_hidden(min(until_s, self.hidden_until_s))  # they hear before they answer
+        await self._consumer.settle(self, kpb.SETTLING_EXTENDED, wanted_s)
+        self._note_hidden(until_s)
+
+    def _note_hidden(self, until_s: float) -> None:
         self.hidden_until_s = until_s
         self._extended.set()
 
@@ -213,12 +227,15 @@ class Delivery:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + RENEWED_S
         invisible_s = self._consumer.invisible_s
+        fresh_s = FRESH_SHARE * invisible_s
         while loop.time() < until_s:
-            await self._until_stale(FRESH_SHARE * invisible_s)
-            if self.is_settled:  # whoever works on it knows, or is told as he leaves it
-                return
+            await self._until_stale(fresh_s)
             try:
-                await self.extend(invisible_s)
+                async with self._extending:  # the worker's own may be under way, and is left
+                    if self.is_settled:  # whoever works on it knows, or is told as he leaves it
+                        return
+                    if self._left_s() <= fresh_s:
+                        await self._extend(invisible_s)
             except ReceiptExpired:
                 _log.warning("%r was handed out again while it was worked on", self)
                 return

@@ -250,9 +250,11 @@ class Dispatcher:
                 self._seal(lane)
 
     def seal_all(self) -> list[Batch]:
-        """Sends what can be sent; every batch that is not over."""
-        for lane in self._active:
-            self._seal(lane)
+        """Sends what can be sent; every batch that is not over. What can't be made a batch fails,
+        with all of its lane, so that it keeps nobody else's from being sent."""
+        for lane in list(self._active):
+            with contained("sealing", partial(self._give_up, lane)):
+                self._seal(lane)
         self._pump()
         return [batch for lane in self._active for batch in lane.batches()]
 
@@ -515,9 +517,13 @@ class Dispatcher:
         self._fail(failures)
 
     def _give_up(self, lane: Lane, error: ClientFault) -> None:
-        """The lane's own rules have failed: what it holds fails, each with what is known."""
-        self._fail(lane.give_up(error))
-        self._active.pop(lane, None)
+        """The lane's own rules have failed: what it holds fails, each with what is known, and so
+        does what they had given up by then."""
+        with contained("giving up"):
+            lane.give_up(error)
+        self._fail(lane.failures())
+        if lane.is_empty:
+            self._active.pop(lane, None)
 
     def _fail(self, failures: list[Failure]) -> None:
         for failure in failures:
@@ -530,7 +536,8 @@ class Dispatcher:
         batch, error, outcome = failure
         futures, batch.futures = batch.futures, []
         for future in futures:
-            self._sender.fail(future, error.about_message(outcome))
+            with contained("telling of a failure", partial(_last_word, future)):
+                self._sender.fail(future, error.about_message(outcome))
         if outcome is Outcome.DID_NOT_HAPPEN:
             self.failed += len(futures)
         else:
@@ -592,13 +599,20 @@ class Dispatcher:
             if handle is not None:
                 handle.cancel()
         for lane in list(self._active):
-            self._judge(lane, partial(lane.break_off, error))
+            with contained("breaking off"):
+                self._judge(lane, partial(lane.break_off, error))
         self._active.clear()
         await self.registrar.abort()
         if self._requests:
             for task in self._requests:
                 task.cancel()
             await asyncio.wait(list(self._requests))
+
+
+def _last_word(future: asyncio.Future[SendResult], error: ClientFault) -> None:
+    """The caller hears at least that nobody could say what became of the message."""
+    if not future.done():
+        future.set_exception(error.about_message(Outcome.MAY_HAVE_HAPPENED))
 
 
 def _wake(batch: Batch) -> None:

@@ -165,6 +165,7 @@ class Lane:
 
     __slots__ = (
         "_epochs",
+        "_failed",
         "_freed_sequence",
         "_needs_epoch",
         "_next_sequence",
@@ -207,6 +208,8 @@ class Lane:
         self._renumber = False  # rule 3 waits for the last answers
         self._needs_epoch = False  # ... and the brokers know this one no longer
         self._freed_sequence: int | None = None  # ... of the first that was refused
+        # What a rule says of batches is kept here at once, so that no later step of it can lose it.
+        self._failed: list[Failure] = []
 
     # --- gathering ----------------------------------------------------------------------------
 
@@ -217,6 +220,9 @@ class Lane:
         limit = max(self.gather_limit, self.gather_deadline)
         fixed = tuple(self.fixed)
         self.ready.append(Batch(self.parts, self.futures, self.gather_deadline, limit, fixed))
+        self._forget_gather()
+
+    def _forget_gather(self) -> None:
         self.parts, self.futures, self.fixed, self.gathered_bytes = [], [], [], 0
         self.gather_deadline, self.gather_limit = NO_DEADLINE, 0.0
 
@@ -334,58 +340,72 @@ class Lane:
             self._renumber = self._needs_epoch = True
         return not batch.doubtful
 
+    def failures(self) -> list[Failure]:
+        """What the rules have said since they were asked last, told once. Each rule returns this;
+        of one that broke halfway it is what that had said by then. The last word on a batch that
+        is over is the one that counts."""
+        failed, self._failed = self._failed, []
+        return list({failure.batch: failure for failure in failed}.values())
+
     def settle(self) -> list[Failure]:
         """Drops from the front of the window what is over; the batches that failed with it.
         Called after the batches of an answer were told of it."""
-        failures: list[Failure] = []
+        self._settle()
+        return self.failures()
+
+    def _settle(self) -> None:
         while self.window:
             first = self.window[0]
-            if first.state is BatchState.STORED:
-                self.window.popleft()
-            elif first.state is BatchState.REFUSED:
+            if first.state is BatchState.REFUSED:
                 if first.error is None:
                     raise AssertionError("a refused batch has an error")
                 if first.doubtful and not self._renumber:
-                    return failures + self.break_off(first.error)
-                self.window.popleft()
-                failures.append(self._over(first, first.error, Outcome.DID_NOT_HAPPEN))
+                    self._break_off(first.error)
+                    return
                 self._free(first)
-            else:
+                self._over(first, first.error, Outcome.DID_NOT_HAPPEN)
+            elif first.state is not BatchState.STORED:
                 break
+            self.window.popleft()
         if self._renumber and all(b.state is not BatchState.IN_FLIGHT for b in self.window):
-            failures += self._take_numbers_back()
-        return failures
+            self._take_numbers_back()
 
     def expire(self, now: float) -> list[Failure]:
         """Fails what is past its limit, and tells of what is past its deadline (rule 6)."""
-        failures: list[Failure] = []
+        self._expire(now)
+        return self.failures()
+
+    def _expire(self, now: float) -> None:
         while self.window and self.window[0].limit <= now:
             first = self.window[0]
             error = DeadlineExceeded(_overdue(first.error))
             if first.doubtful or first.state is BatchState.IN_FLIGHT:
-                return failures + self.break_off(error)
+                self._break_off(error)
+                return
             first.error, first.state = error, BatchState.REFUSED
-            failures += self.settle()
-        told = [self._told(batch) for batch in self.window if _is_overdue(batch, now)]
-        settled = self.settle()
-        failures += [failure for failure in told if not failure.batch.has_ended] + settled
+            self._settle()
+        for batch in self.window:
+            if _is_overdue(batch, now):
+                self._tell(batch)
+        self._settle()
         if self.gather_deadline <= now:
             self.seal()
         for batch in [batch for batch in self.ready if batch.deadline <= now]:
-            self.ready.remove(batch)
             error = DeadlineExceeded(_overdue(batch.error))
-            failures.append(self._over(batch, error, Outcome.DID_NOT_HAPPEN))
-        return failures
+            self._over(batch, error, Outcome.DID_NOT_HAPPEN)
+            self.ready.remove(batch)
 
-    def _told(self, batch: Batch) -> Failure:
+    def _tell(self, batch: Batch) -> None:
         """Its deadline is over and its limit isn't: it keeps its place."""
-        batch.is_told = True
         error: ClientError = DeadlineExceeded(_overdue(batch.error))
-        if batch.doubtful or batch.state is BatchState.IN_FLIGHT:
-            return Failure(batch, error, Outcome.MAY_HAVE_HAPPENED)
-        if batch.state in (BatchState.RETRY, BatchState.MOVED) or batch.error is None:
-            batch.state, batch.error = BatchState.REFUSED, error
-        return Failure(batch, batch.error, Outcome.DID_NOT_HAPPEN)
+        outcome = Outcome.MAY_HAVE_HAPPENED
+        if not (batch.doubtful or batch.state is BatchState.IN_FLIGHT):
+            outcome = Outcome.DID_NOT_HAPPEN
+            if batch.state in (BatchState.RETRY, BatchState.MOVED) or batch.error is None:
+                batch.state, batch.error = BatchState.REFUSED, error
+            error = batch.error
+        self._failed.append(Failure(batch, error, outcome))
+        batch.is_told = True
 
     def next_deadline(self) -> float:
         """When `expire` has something to do, on the clock of the deadlines given."""
@@ -395,35 +415,46 @@ class Lane:
 
     def break_off(self, error: ClientError) -> list[Failure]:
         """Fails everything here (rule 4): the first batch with `error`, the rest for its sake."""
+        self._break_off(error)
+        return self.failures()
+
+    def _break_off(self, error: ClientError) -> None:
         self.seal()
-        failures: list[Failure] = []
+        is_first = True
         for batch in chain(self.window, self.ready):
-            if batch.state is BatchState.STORED:
+            if batch.has_ended:
                 continue
             unknown = batch.doubtful or batch.state is BatchState.IN_FLIGHT
             outcome = Outcome.MAY_HAVE_HAPPENED if unknown else Outcome.DID_NOT_HAPPEN
-            failures.append(self._over(batch, error, outcome))
-            if len(failures) == 1:
+            self._over(batch, error, outcome)
+            if is_first:
+                is_first = False
                 error = OutOfSequence(
                     f"an earlier message to {self.topic}/{self.queue_id} failed: {error.message}"
                 )
         self.window.clear()
         self.ready.clear()
         self._begin_epoch()
-        return failures
 
-    def give_up(self, error: ClientError) -> list[Failure]:
+    def give_up(self, error: ClientError) -> None:
         """Fails everything here without a look at any rule: one of them has failed itself. What
-        has a number may have been sent."""
-        self.seal()
-        left = [batch for batch in chain(self.window, self.ready) if not batch.has_ended]
+        has a number may have been sent. It doesn't rely on any of them either: what was gathered
+        isn't made a batch to be sent, as that may be what has failed. See `failures`."""
+        if self.futures:
+            gathered = Batch([], self.futures, NO_DEADLINE, NO_DEADLINE)
+            gathered.size = self.gathered_bytes
+            self.ready.append(gathered)
+            self._forget_gather()
+        for batch in chain(self.window, self.ready):
+            if not batch.has_ended:
+                is_sent = batch.base_sequence >= 0
+                outcome = Outcome.MAY_HAVE_HAPPENED if is_sent else Outcome.DID_NOT_HAPPEN
+                self._failed.append(Failure(batch, error, outcome))
+                batch.state = BatchState.DEAD
         self.window.clear()
         self.ready.clear()
+        self._go_on_from(self._next_sequence)  # no number is used again, whatever breaks next
         self._begin_epoch()
-        sent, unsent = Outcome.MAY_HAVE_HAPPENED, Outcome.DID_NOT_HAPPEN
-        return [
-            self._over(batch, error, sent if batch.base_sequence >= 0 else unsent) for batch in left
-        ]
 
     # --- other queues -------------------------------------------------------------------------
 
@@ -442,49 +473,45 @@ class Lane:
         """All that is left here, in order, to be sent another way; and what has failed meanwhile.
         The lane is quiet; it is empty then, and sends again."""
         self.seal()
-        freed = self.window[0].base_sequence if self.window else None
         left: list[Batch] = []
-        failures: list[Failure] = []
         for batch in chain(self.window, self.ready):
             if batch.is_told or batch.state is BatchState.REFUSED:
                 error = batch.error or DeadlineExceeded(_overdue(None))
-                failures.append(self._over(batch, error, Outcome.DID_NOT_HAPPEN))
+                self._over(batch, error, Outcome.DID_NOT_HAPPEN)
             else:
-                batch.state = BatchState.DEAD
                 left.append(batch)
+        if self.window:
+            self._go_on_from(self.window[0].base_sequence)
         self.window.clear()
         self.ready.clear()
         self.is_frozen = False
-        if freed is not None:
-            self._go_on_from(freed)
-        return left, failures
+        for batch in left:  # last: until here they are the lane's
+            batch.state = BatchState.DEAD
+        return left, self.failures()
 
     # --- epochs -------------------------------------------------------------------------------
 
-    def _take_numbers_back(self) -> list[Failure]:
+    def _take_numbers_back(self) -> None:
         """Rule 3: what is left goes again, under other numbers; but for what was refused and told
         (rule 6), which only kept its place: nobody may find it stored after that."""
         freed = self._freed_sequence
-        failures: list[Failure] = []
-        for batch in reversed(self.window):
-            if batch.state is BatchState.STORED or batch.doubtful:
-                self._needs_epoch = True
-            if batch.state is BatchState.STORED:
-                continue
+        self._needs_epoch |= any(b.state is BatchState.STORED or b.doubtful for b in self.window)
+        for batch in self.window:
             if batch.is_told and batch.state is BatchState.REFUSED:
                 error = batch.error or DeadlineExceeded(_overdue(None))
-                failures.append(self._over(batch, error, Outcome.DID_NOT_HAPPEN))
-                continue
-            batch.state = BatchState.GATHERED
-            batch.base_sequence = -1
-            batch.doubtful = False
-            self.ready.appendleft(batch)
-        self.window.clear()
+                self._over(batch, error, Outcome.DID_NOT_HAPPEN)
         if self._needs_epoch or freed is None:
             self._begin_epoch()
         else:
             self._go_on_from(freed)
-        return failures[::-1]
+        while self.window:  # the newest first
+            batch = self.window[-1]
+            if not batch.has_ended:
+                batch.state = BatchState.GATHERED
+                batch.base_sequence = -1
+                batch.doubtful = False
+                self.ready.appendleft(batch)
+            self.window.pop()
 
     def _free(self, refused: Batch) -> None:
         """Rule 3: the number of a batch that was not stored was never used."""
@@ -494,12 +521,12 @@ class Lane:
 
     def on_name_forgotten(self, error: ClientError) -> list[Failure]:
         """Rule 7: the name's numbers begin anew, so that those here mean nothing."""
-        if not self.window:
-            return []
         if any(b.doubtful or b.state is BatchState.IN_FLIGHT for b in self.window):
-            return self.break_off(error)
-        self._needs_epoch = True
-        return self._take_numbers_back()
+            self._break_off(error)
+        elif self.window:
+            self._needs_epoch = True
+            self._take_numbers_back()
+        return self.failures()
 
     def _begin_epoch(self) -> None:
         self.epoch = self._epochs.after(self.epoch)
@@ -510,9 +537,9 @@ class Lane:
         self._renumber = self._needs_epoch = False
         self._freed_sequence = None
 
-    def _over(self, batch: Batch, error: ClientError, outcome: Outcome) -> Failure:
+    def _over(self, batch: Batch, error: ClientError, outcome: Outcome) -> None:
+        self._failed.append(Failure(batch, error, outcome))
         batch.state = BatchState.DEAD
-        return Failure(batch, error, outcome)
 
 
 def _is_overdue(batch: Batch, now: float) -> bool:

@@ -36,6 +36,7 @@ from dledger.client.connection import RECEIVE
 from dledger.client.delivery import Delivery, Receipt, Settled
 from dledger.client.errors import ClientError, from_wire
 from dledger.client.faults import fault
+from dledger.client.members.clock import clock
 from dledger.client.results import Message, decode_messages
 from dledger.outcome import Outcome
 from dledger.wire import commands_pb2 as kpb
@@ -50,6 +51,7 @@ AGAIN_S: Final = 0.02  # before an attempt asks again; and who got nothing, soon
 COMPANY_S: Final = 0.001  # who got nothing waits so long for those who ask anew
 SAME_MOMENT_S: Final = 0.001  # holds are told in milliseconds
 EARLY_S: Final = 0.01  # so much sooner a call's time is over by the brokers' clock
+MOST_HELD_S: Final = 20.0  # a call, by brokers that don't say for how long they held it
 GRACE_S: Final = 1.0  # of a call: what there is when it asks it has long before that
 
 Riding = tuple[pb.Settlement, list[Delivery]]
@@ -266,8 +268,8 @@ class Receives:
         if len(asked) > 1:
             request.max_bytes = len(asked) * SHARE_BYTES
         request.settled.extend(wish for wish, _ in riding)
-        answer = await self._answer(request, call)
-        found = self._deliveries(answer)
+        answer, sent_s = await self._answer(request, call)
+        found = self._deliveries(answer, _hidden_from_s(answer, sent_s, request.hold_ms))
         late = self._settle(riding, answer.unsettled)
         if request.again:  # what is refused now a call before may have done
             late = {each: error.in_doubt() for each, error in late.items()}
@@ -277,18 +279,30 @@ class Receives:
                 each.fail(error)
         self._deal(call, found)
 
-    async def _answer(self, request: pb.ReceiveRequest, call: _Call) -> pb.ReceiveResponse:
-        """The leader's; where one was lost, the next one gives the same attempt the same."""
+    async def _answer(
+        self, request: pb.ReceiveRequest, call: _Call
+    ) -> tuple[pb.ReceiveResponse, float]:
+        """The leader's; where one was lost, the next one gives the same attempt the same, hidden
+        anew. With when that was asked for which is answered."""
         group, loop = self._broker_group(), asyncio.get_running_loop()
+        sent_s = clock()
+
+        def on_sent() -> None:
+            nonlocal sent_s
+            sent_s = clock()
+
         while True:
             deadline = call.until_s + group.options.deadline_s
             try:
                 if request.again:
                     await asyncio.sleep(AGAIN_S)
                 request.hold_ms = in_ms(max(0.0, call.until_s - loop.time()))
-                return await group.call(
-                    RECEIVE, request, Effect.ONCE, deadline_s=max(0.001, deadline - loop.time())
+                answer = await group.call(
+                    *(RECEIVE, request, Effect.ONCE),
+                    deadline_s=max(0.001, deadline - loop.time()),
+                    on_sent=on_sent,
                 )
+                return answer, sent_s
             except asyncio.CancelledError:
                 if not call.goes_on():
                     raise
@@ -300,15 +314,22 @@ class Receives:
                     raise
             request.again = True
 
-    def _deliveries(self, answer: pb.ReceiveResponse) -> list[Delivery]:
-        """What was handed out; in hand from now on."""
+    def _deliveries(self, answer: pb.ReceiveResponse, hidden_from_s: float) -> list[Delivery]:
+        """What was handed out; in hand from now on. A process that was stopped meanwhile, or a
+        machine that slept, may read an answer when others have the messages: these are nobody's
+        here, and whoever waits asks again."""
         made, incarnation = self._hands.made, answer.topic_incarnation
+        hidden_until_s = hidden_from_s + self._hands.invisible_s
         found: list[Delivery] = []
+        if clock() >= hidden_until_s:
+            return found
         for handed in answer.handed:
             handout, attempt = handed.handout, handed.attempt
             for message in decode_messages(handed.records):
                 place = message.queue_id, handout, message.queue_offset
-                found.append(made(message, attempt, Receipt(incarnation, *place)))
+                delivery = made(message, attempt, Receipt(incarnation, *place))
+                delivery.hidden_until_s = hidden_until_s
+                found.append(delivery)
         self._hands.track(found)
         return found
 
@@ -374,6 +395,15 @@ class Receives:
         if again:
             self._asked = again + self._asked
             asyncio.get_running_loop().call_later(after_s, self._call_soon)
+
+
+def _hidden_from_s(answer: pb.ReceiveResponse, sent_s: float, hold_ms: int) -> float:
+    """From when on the messages are hidden, at the latest; by the clock of leases. However late the
+    answer is read, that is as long after the request as the leader says."""
+    held_s = min(hold_ms / 1000, MOST_HELD_S)
+    if answer.HasField("held_ms"):
+        held_s = answer.held_ms / 1000
+    return min(clock(), sent_s + held_s)
 
 
 def dealt(counts: Sequence[int], found: Sequence[Delivery]) -> list[list[Delivery]]:

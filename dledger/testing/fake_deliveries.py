@@ -124,7 +124,8 @@ class FakeDeliveries:
         answer.unsettled.extend(self._settle(desk, request.settled))
         self._group.model.check_permission(request.topic, READ)
         hold_ms = request.hold_ms if request.HasField("hold_ms") else HOLD_MS
-        until = self._now + self._group.model.hold_s(hold_ms)
+        heard_s = self._now
+        until = heard_s + self._group.model.hold_s(hold_ms)
         while not (given := self._give(desk, request)) and (left := until - self._now) > 0:
             async with self._group.model.arrived:
                 with contextlib.suppress(TimeoutError):
@@ -133,6 +134,8 @@ class FakeDeliveries:
             self._group.model.queues(request.topic, incarnation)
         for each in _together(given):
             answer.handed.append(each)
+        if given:
+            answer.held_ms = int((self._now - heard_s) * 1000)
         return answer
 
     async def on_Settle(self, node: object, request: pb.SettleRequest) -> pb.SettleResponse:

@@ -26,7 +26,7 @@ from dledger.wire import commands_pb2 as dledger_dot_wire_dot_commands__pb2
 from dledger.wire import errors_pb2 as dledger_dot_wire_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x64ledger/wire/deliveries.proto\x12\ndledger.v1\x1a\x1b\x64ledger/wire/commands.proto\x1a\x19\x64ledger/wire/errors.proto\"\x82\x01\n\nSettlement\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0f\n\x07handout\x18\x02 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\x0c\n\x04mask\x18\x04 \x01(\x06\x12\"\n\x04what\x18\x05 \x01(\x0e\x32\x14.dledger.v1.Settling\x12\x11\n\thidden_ms\x18\x06 \x01(\x04\"\xd4\x02\n\x0eReceiveRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x19\n\x11topic_incarnation\x18\x03 \x01(\x04\x12\x0c\n\x04\x66ifo\x18\x04 \x01(\x08\x12\x12\n\nattempt_id\x18\x05 \x01(\x0c\x12\r\n\x05\x61gain\x18\x06 \x01(\x08\x12\x14\n\x0cmax_messages\x18\x07 \x01(\r\x12\x11\n\tmax_bytes\x18\x08 \x01(\r\x12\x14\n\x07hold_ms\x18\t \x01(\rH\x00\x88\x01\x01\x12\x11\n\thidden_ms\x18\n \x01(\x04\x12$\n\x05start\x18\x0b \x01(\x0e\x32\x15.dledger.v1.StartFrom\x12\x15\n\rstart_time_ms\x18\x0c \x01(\x03\x12\'\n\x07settled\x18\r \x03(\x0b\x32\x16.dledger.v1.Settlement\x12\x14\n\x0cmax_attempts\x18\x0e \x01(\rB\n\n\x08_hold_ms\"}\n\x0fReceiveResponse\x12%\n\x06handed\x18\x01 \x03(\x0b\x32\x15.dledger.v1.HandedOut\x12(\n\tunsettled\x18\x02 \x03(\x0b\x32\x15.dledger.v1.Unsettled\x12\x19\n\x11topic_incarnation\x18\x03 \x01(\x04\"_\n\tHandedOut\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0f\n\x07handout\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\r\n\x05\x63ount\x18\x04 \x01(\r\x12\x0f\n\x07records\x18\x05 \x01(\x0c\"M\n\tUnsettled\x12\x10\n\x08position\x18\x01 \x01(\r\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.dledger.v1.Error\x12\x0c\n\x04mask\x18\x03 \x01(\x06\"q\n\rSettleRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x19\n\x11topic_incarnation\x18\x03 \x01(\x04\x12\'\n\x07settled\x18\x04 \x03(\x0b\x32\x16.dledger.v1.Settlement\":\n\x0eSettleResponse\x12(\n\tunsettled\x18\x01 \x03(\x0b\x32\x15.dledger.v1.Unsettled2\x91\x01\n\nDeliveries\x12\x42\n\x07Receive\x12\x1a.dledger.v1.ReceiveRequest\x1a\x1b.dledger.v1.ReceiveResponse\x12?\n\x06Settle\x12\x19.dledger.v1.SettleRequest\x1a\x1a.dledger.v1.SettleResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x64ledger/wire/deliveries.proto\x12\ndledger.v1\x1a\x1b\x64ledger/wire/commands.proto\x1a\x19\x64ledger/wire/errors.proto\"\x82\x01\n\nSettlement\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0f\n\x07handout\x18\x02 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\x0c\n\x04mask\x18\x04 \x01(\x06\x12\"\n\x04what\x18\x05 \x01(\x0e\x32\x14.dledger.v1.Settling\x12\x11\n\thidden_ms\x18\x06 \x01(\x04\"\xd4\x02\n\x0eReceiveRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x19\n\x11topic_incarnation\x18\x03 \x01(\x04\x12\x0c\n\x04\x66ifo\x18\x04 \x01(\x08\x12\x12\n\nattempt_id\x18\x05 \x01(\x0c\x12\r\n\x05\x61gain\x18\x06 \x01(\x08\x12\x14\n\x0cmax_messages\x18\x07 \x01(\r\x12\x11\n\tmax_bytes\x18\x08 \x01(\r\x12\x14\n\x07hold_ms\x18\t \x01(\rH\x00\x88\x01\x01\x12\x11\n\thidden_ms\x18\n \x01(\x04\x12$\n\x05start\x18\x0b \x01(\x0e\x32\x15.dledger.v1.StartFrom\x12\x15\n\rstart_time_ms\x18\x0c \x01(\x03\x12\'\n\x07settled\x18\r \x03(\x0b\x32\x16.dledger.v1.Settlement\x12\x14\n\x0cmax_attempts\x18\x0e \x01(\rB\n\n\x08_hold_ms\"\x9f\x01\n\x0fReceiveResponse\x12%\n\x06handed\x18\x01 \x03(\x0b\x32\x15.dledger.v1.HandedOut\x12(\n\tunsettled\x18\x02 \x03(\x0b\x32\x15.dledger.v1.Unsettled\x12\x19\n\x11topic_incarnation\x18\x03 \x01(\x04\x12\x14\n\x07held_ms\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_held_ms\"_\n\tHandedOut\x12\x10\n\x08queue_id\x18\x01 \x01(\r\x12\x0f\n\x07handout\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\r\n\x05\x63ount\x18\x04 \x01(\r\x12\x0f\n\x07records\x18\x05 \x01(\x0c\"M\n\tUnsettled\x12\x10\n\x08position\x18\x01 \x01(\r\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.dledger.v1.Error\x12\x0c\n\x04mask\x18\x03 \x01(\x06\"q\n\rSettleRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x19\n\x11topic_incarnation\x18\x03 \x01(\x04\x12\'\n\x07settled\x18\x04 \x03(\x0b\x32\x16.dledger.v1.Settlement\":\n\x0eSettleResponse\x12(\n\tunsettled\x18\x01 \x03(\x0b\x32\x15.dledger.v1.Unsettled2\x91\x01\n\nDeliveries\x12\x42\n\x07Receive\x12\x1a.dledger.v1.ReceiveRequest\x1a\x1b.dledger.v1.ReceiveResponse\x12?\n\x06Settle\x12\x19.dledger.v1.SettleRequest\x1a\x1a.dledger.v1.SettleResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,16 +37,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SETTLEMENT']._serialized_end=232
   _globals['_RECEIVEREQUEST']._serialized_start=235
   _globals['_RECEIVEREQUEST']._serialized_end=575
-  _globals['_RECEIVERESPONSE']._serialized_start=577
-  _globals['_RECEIVERESPONSE']._serialized_end=702
-  _globals['_HANDEDOUT']._serialized_start=704
-  _globals['_HANDEDOUT']._serialized_end=799
-  _globals['_UNSETTLED']._serialized_start=801
-  _globals['_UNSETTLED']._serialized_end=878
-  _globals['_SETTLEREQUEST']._serialized_start=880
-  _globals['_SETTLEREQUEST']._serialized_end=993
-  _globals['_SETTLERESPONSE']._serialized_start=995
-  _globals['_SETTLERESPONSE']._serialized_end=1053
-  _globals['_DELIVERIES']._serialized_start=1056
-  _globals['_DELIVERIES']._serialized_end=1201
+  _globals['_RECEIVERESPONSE']._serialized_start=578
+  _globals['_RECEIVERESPONSE']._serialized_end=737
+  _globals['_HANDEDOUT']._serialized_start=739
+  _globals['_HANDEDOUT']._serialized_end=834
+  _globals['_UNSETTLED']._serialized_start=836
+  _globals['_UNSETTLED']._serialized_end=913
+  _globals['_SETTLEREQUEST']._serialized_start=915
+  _globals['_SETTLEREQUEST']._serialized_end=1028
+  _globals['_SETTLERESPONSE']._serialized_start=1030
+  _globals['_SETTLERESPONSE']._serialized_end=1088
+  _globals['_DELIVERIES']._serialized_start=1091
+  _globals['_DELIVERIES']._serialized_end=1236
 # @@protoc_insertion_point(module_scope)

@@ -57,14 +57,16 @@ class ReceiveRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., topic_incarnation: _Optional[int] = ..., fifo: _Optional[bool] = ..., attempt_id: _Optional[bytes] = ..., again: _Optional[bool] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., hold_ms: _Optional[int] = ..., hidden_ms: _Optional[int] = ..., start: _Optional[_Union[_commands_pb2.StartFrom, str]] = ..., start_time_ms: _Optional[int] = ..., settled: _Optional[_Iterable[_Union[Settlement, _Mapping]]] = ..., max_attempts: _Optional[int] = ...) -> None: ...
 
 class ReceiveResponse(_message.Message):
-    __slots__ = ("handed", "unsettled", "topic_incarnation")
+    __slots__ = ("handed", "unsettled", "topic_incarnation", "held_ms")
     HANDED_FIELD_NUMBER: _ClassVar[int]
     UNSETTLED_FIELD_NUMBER: _ClassVar[int]
     TOPIC_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    HELD_MS_FIELD_NUMBER: _ClassVar[int]
     handed: _containers.RepeatedCompositeFieldContainer[HandedOut]
     unsettled: _containers.RepeatedCompositeFieldContainer[Unsettled]
     topic_incarnation: int
-    def __init__(self, handed: _Optional[_Iterable[_Union[HandedOut, _Mapping]]] = ..., unsettled: _Optional[_Iterable[_Union[Unsettled, _Mapping]]] = ..., topic_incarnation: _Optional[int] = ...) -> None: ...
+    held_ms: int
+    def __init__(self, handed: _Optional[_Iterable[_Union[HandedOut, _Mapping]]] = ..., unsettled: _Optional[_Iterable[_Union[Unsettled, _Mapping]]] = ..., topic_incarnation: _Optional[int] = ..., held_ms: _Optional[int] = ...) -> None: ...
 
 class HandedOut(_message.Message):
     __slots__ = ("queue_id", "handout", "attempt", "count", "records")

@@ -24,6 +24,7 @@ from broker.state.topics import TopicRef
 from dledger.outcome import Outcome
 from dledger.wire.commands_pb2 import SETTLING_FINISHED
 from tests.broker.asked import EndlessCall
+from tests.broker.leader import batch
 from tests.broker.test_held_back import Shop
 
 T = TopicRef("t")
@@ -340,6 +341,34 @@ def test_what_is_handed_out_counts_while_its_call_asks_what_else_is_so(
     second = shop.receive(finishing(first, wrongly=True))
     assert second.superseded
     assert used[-1] == before + len(second.handed[0].records) == shop.budget.used_bytes
+
+
+def test_receive_says_how_long_it_was_held_until_messages_were_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not until they are in the log, and answered: they are hidden before that."""
+    shop = Filled()
+    propose = Desk._propose
+
+    async def slowly(desk: Desk, choice: Any) -> UnitResult:
+        result = await propose(desk, choice)
+        await asyncio.sleep(1.0)
+        return result
+
+    async def held() -> Received:
+        wish = Receive("g", T, False, b"eight by", False, 1, 0, 9_000, 60_000, 0, 0)
+        receiving = asyncio.ensure_future(shop.services.deliveries.receive(wish, EndlessCall()))
+        await asyncio.sleep(0.5)
+        await shop.services.sends.send(shop.producer, [batch(3, b"late", tag="x")])
+        return await receiving
+
+    assert shop.receive(count=3).held_ms == 0
+    assert shop.receive().held_ms is None
+    monkeypatch.setattr(Desk, "_propose", slowly)
+    received = shop.room.world.run(shop.room.leader, held())
+    assert received.handed
+    assert received.held_ms is not None
+    assert 500 <= received.held_ms < 1_000
 
 
 def test_a_hold_that_ends_before_its_own_could_be_read_has_not_brought_nothing(

@@ -28,6 +28,7 @@ class Hand:
         self.extended: list[float] = []
         self.fails: list[Exception] = []
         self.told = asyncio.Event()
+        self.answers: asyncio.Event | None = None  # until when calls are under way
 
     async def settle(self, delivery: Delivery, what: kpb.Settling, hidden_s: float) -> None:
         if what != kpb.SETTLING_EXTENDED:
@@ -35,6 +36,8 @@ class Hand:
         self.told.set()
         if self.fails:
             raise self.fails.pop(0)
+        if self.answers is not None:
+            await self.answers.wait()
         self.extended.append(hidden_s)
 
     def delivery(self, left_s: float) -> Delivery:
@@ -103,6 +106,50 @@ async def test_renewal_does_not_take_back_what_was_extended() -> None:
         await job.extend(600)
         await asyncio.sleep(0.3)
     assert hand.extended[-1] == 600
+
+
+@async_test
+async def test_renewal_that_is_due_meanwhile_does_not_take_back_what_is_being_extended() -> None:
+    """The worker's ten minutes are on their way: a renewal behind them would be the last word."""
+    hand = Hand(0.06)
+    hand.answers = asyncio.Event()
+    job = hand.delivery(left_s=0.06)
+    async with job:
+        extending = asyncio.create_task(job.extend(600))
+        await asyncio.sleep(0.2)
+        hand.answers.set()
+        await extending
+        await asyncio.sleep(0.2)
+    assert hand.extended == [600]
+    assert job.hidden_until_s > clock() + 590
+
+
+@async_test
+async def test_what_is_shortened_counts_from_before_the_brokers_hear_of_it() -> None:
+    """Somebody else may have it while the answer is on its way."""
+    hand = Hand(30)
+    hand.answers = asyncio.Event()
+    job = hand.delivery(left_s=30)
+    extending = asyncio.create_task(job.extend(3))
+    await hand.until_told()
+    assert job.hidden_until_s <= clock() + 3
+    hand.answers.set()
+    await extending
+
+
+@async_test
+async def test_who_waited_to_extend_what_was_acknowledged_meanwhile_is_told() -> None:
+    """One extension at a time; the second finds the message settled."""
+    hand = Hand(30)
+    hand.answers = asyncio.Event()
+    job = hand.delivery(left_s=30)
+    both = [asyncio.create_task(job.extend(each)) for each in (40, 50)]
+    await hand.until_told()
+    await job.ack()
+    hand.answers.set()
+    ends = await asyncio.gather(*both, return_exceptions=True)
+    assert [type(each) for each in ends] == [type(None), InvalidArgument]
+    assert hand.extended == [40]
 
 
 @async_test

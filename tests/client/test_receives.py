@@ -4,7 +4,7 @@ has his own time, and his own acknowledgements."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from struct import pack_into
 from types import SimpleNamespace
@@ -84,8 +84,15 @@ class Brokers:
         self.calls: list[Asked] = []
 
     async def call(
-        self, _method: object, request: pb.ReceiveRequest, _effect: object, *, deadline_s: float
+        self,
+        _method: object,
+        request: pb.ReceiveRequest,
+        _effect: object,
+        *,
+        deadline_s: float,
+        on_sent: Callable[[], None],
     ) -> pb.ReceiveResponse:
+        on_sent()
         kept = pb.ReceiveRequest()
         kept.CopyFrom(request)
         answer: asyncio.Future[pb.ReceiveResponse] = asyncio.get_running_loop().create_future()

@@ -42,6 +42,7 @@ class DeliveriesDoor:
             handed=[_handed(each) for each in received.handed],
             unsettled=_unsettled(request.settled, received.superseded),
             topic_incarnation=received.incarnation,
+            held_ms=received.held_ms,
         )
 
     async def settle(self, request: pb.SettleRequest, context: object) -> pb.SettleResponse:

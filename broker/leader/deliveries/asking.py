@@ -76,6 +76,7 @@ class Receiver:
     wanted: Wanted
     done: asyncio.Future[list[Handed]]
     looked: asyncio.Future[None]  # done once there was nothing for it
+    chosen_at_s: float = 0.0  # by the loop's clock: when messages were last looked for
     is_under_way: bool = False  # messages were chosen for it, and are on their way into the log
     looks_back: bool = False  # its attempt may have been given messages before
     lacks: bool = False  # some of those couldn't be read: what is chosen is no answer

@@ -364,6 +364,7 @@ class Desk:
         first = self._turn % queues
         self._turn += 1
         receiver.is_under_way = True
+        receiver.chosen_at_s = asyncio.get_running_loop().time()
         await give(receiver, [*range(first, queues), *range(first)])
         receiver.is_under_way = receiver in choice.parts
 

@@ -6,6 +6,7 @@ from chaos.mutants.mutant import Mutant
 
 _EMPTY = ("tests/client/members/test_emptiness.py",)
 _IDLENESS = ("tests/client/test_idleness.py",)
+_STOPPED = ("tests/client/test_stopped_meanwhile.py",)
 _HIDDEN = ("tests/client/test_kept_hidden.py",)
 _KEPT = ("tests/client/test_kept_deliveries.py",)
 _READING = ("tests/client/test_consumer.py",)
@@ -13,6 +14,7 @@ _RECEIVES = ("tests/client/test_receives.py",)
 _NO_SUCH_CLIENT = "the simulator's clients have no such code"
 _ARGUMENTS = ("tests/client/test_arguments.py",)
 _DISPATCH = ("tests/client/test_dispatch.py",)
+_BREAKING_LANES = ("tests/client/test_lanes_that_break.py",)
 _FAILED_SENDS = ("tests/client/test_failed_sends.py",)
 _WHO_IS_TOLD = "tests/client/test_who_is_told.py::"
 _SENT = "tests/client/test_sent.py::"
@@ -131,18 +133,61 @@ CLIENT = (
         tests=("tests/client",),
     ),
     Mutant(
+        "what-a-broken-rule-has-said-is-forgotten",
+        "dledger/client/dispatch.py",
+        "        self._fail(lane.failures())\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BREAKING_LANES,
+    ),
+    Mutant(
+        "overdue-batch-leaves-before-it-is-told",
+        "dledger/client/lane.py",
+        "            self._over(batch, error, Outcome.DID_NOT_HAPPEN)\n"
+        "            self.ready.remove(batch)\n",
+        "            self.ready.remove(batch)\n"
+        "            self._over(batch, error, Outcome.DID_NOT_HAPPEN)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BREAKING_LANES,
+    ),
+    Mutant(
+        "withdrawn-before-the-rule-is-over",
+        "dledger/client/lane.py",
+        "            else:\n                left.append(batch)\n",
+        "            else:\n                left.append(batch)\n"
+        "                batch.state = BatchState.DEAD\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BREAKING_LANES,
+    ),
+    Mutant(
+        "last-resort-seals-what-was-gathered",
+        "dledger/client/lane.py",
+        "            gathered = Batch([], self.futures, NO_DEADLINE, NO_DEADLINE)\n",
+        "            self.seal()\n            gathered = Batch([], [], NO_DEADLINE, NO_DEADLINE)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BREAKING_LANES,
+    ),
+    Mutant(
+        "flush-ends-with-what-could-not-be-sealed",
+        "dledger/client/dispatch.py",
+        '            with contained("sealing", partial(self._give_up, lane)):\n',
+        "            if lane:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BREAKING_LANES,
+    ),
+    Mutant(
         "given-up-taken-for-not-stored",
         "dledger/client/lane.py",
-        "        sent, unsent = Outcome.MAY_HAVE_HAPPENED, Outcome.DID_NOT_HAPPEN\n",
-        "        sent, unsent = Outcome.DID_NOT_HAPPEN, Outcome.DID_NOT_HAPPEN\n",
+        "                is_sent = batch.base_sequence >= 0\n",
+        "                is_sent = False\n",
         masked=_NO_SUCH_CLIENT,
         tests=_DISPATCH,
     ),
     Mutant(
         "numbers-used-again-after-giving-up",
         "dledger/client/lane.py",
-        "        self._begin_epoch()\n        sent, unsent",
-        "        sent, unsent",
+        "whatever breaks next\n        self._begin_epoch()\n",
+        "whatever breaks next\n",
         masked=_NO_SUCH_CLIENT,
         tests=_DISPATCH,
     ),
@@ -181,8 +226,8 @@ CLIENT = (
     Mutant(
         "numbers-in-doubt-used-again",
         "dledger/client/lane.py",
-        "            if batch.state is BatchState.STORED or batch.doubtful:\n",
-        "            if batch.state is BatchState.STORED:\n",
+        "any(b.state is BatchState.STORED or b.doubtful for b in self.window)",
+        "any(b.state is BatchState.STORED for b in self.window)",
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_lane.py",),
     ),
@@ -689,9 +734,79 @@ CLIENT = (
         tests=_HIDDEN,
     ),
     Mutant(
+        "time-of-a-receipt-counts-from-its-reading",
+        "dledger/client/receives.py",
+        "    return min(clock(), sent_s + held_s)\n",
+        "    return clock()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_STOPPED,
+    ),
+    Mutant(
+        "what-others-may-have-is-handed-over",
+        "dledger/client/receives.py",
+        "        if clock() >= hidden_until_s:\n",
+        "        if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_STOPPED,
+    ),
+    Mutant(
+        "how-long-a-receive-was-held-is-not-heard",
+        "dledger/client/receives.py",
+        '    if answer.HasField("held_ms"):\n',
+        "    if False:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_STOPPED,
+    ),
+    Mutant(
+        "refused-attempts-are-told-after-they-are-sent",
+        "dledger/client/broker_group.py",
+        "            on_sent()\n            try:\n"
+        "                return await link.call(method, request, left, patience)\n",
+        "            try:\n"
+        "                answer = await link.call(method, request, left, patience)\n"
+        "                on_sent()\n                return answer\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_STOPPED,
+    ),
+    Mutant(
+        "receive-is-held-until-it-is-answered",
+        "broker/services/deliveries.py",
+        "int((receiver.chosen_at_s - heard_s) * 1000)",
+        "int((asyncio.get_running_loop().time() - heard_s) * 1000)",
+        masked="the simulator's clocks tell of no such moment",
+        tests=(
+            "tests/broker/test_told_handouts.py::"
+            "test_receive_says_how_long_it_was_held_until_messages_were_chosen",
+        ),
+    ),
+    Mutant(
+        "renewal-goes-behind-the-worker-s-own",
+        "dledger/client/delivery.py",
+        "                async with self._extending:  # the worker's",
+        "                if self._extending:  # the worker's",
+        masked=_NO_SUCH_CLIENT,
+        tests=_HIDDEN,
+    ),
+    Mutant(
+        "renewal-waits-for-the-worker-s-own-and-takes-it-back",
+        "dledger/client/delivery.py",
+        "                    if self._left_s() <= fresh_s:\n",
+        "                    if fresh_s:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_HIDDEN,
+    ),
+    Mutant(
+        "less-time-counts-from-the-answer-only",
+        "dledger/client/delivery.py",
+        "        self._note_hidden(min(until_s, self.hidden_until_s))",
+        "        pass",
+        masked=_NO_SUCH_CLIENT,
+        tests=_HIDDEN,
+    ),
+    Mutant(
         "renewal-takes-back-what-was-extended",
         "dledger/client/delivery.py",
-        "        self.hidden_until_s = until_s\n",
+        "        self._note_hidden(until_s)\n",
         "",
         masked=_NO_SUCH_CLIENT,
         tests=_HIDDEN,

@@ -11,6 +11,7 @@ _FINISHED = ("tests/client/members/test_finished.py",)
 _PUSH = ("tests/client/members/test_push.py",)
 _READING = ("tests/client/members/test_reading.py",)
 _BROADCAST = ("tests/client/members/test_broadcast.py",)
+_UNREAD = ("tests/client/members/test_unread.py",)
 _LEAVING = ("tests/client/members/test_leaving.py",)
 _REVOKING = ("tests/client/members/test_revoking.py",)
 _FAILED = ("tests/client/members/test_failed_members.py",)
@@ -309,7 +310,7 @@ CONSUMERS = (
     _mutant(
         "topic-that-is-not-to-be-read-ends-a-member-s-loop",
         "dledger/client/members/pulling.py",
-        "            self._unread.pop(queue.place, None)\n            if queue.place.topic",
+        "            self._unread.pop(queue, None)\n            if queue.place.topic",
         "            self._note_unread(queue, error)\n            if queue.place.topic",
         _READING,
     ),
@@ -352,6 +353,35 @@ CONSUMERS = (
         "                while self.member.queues and self.member.standing is not Standing.OVER:\n",
         "                while False:\n",
         _PUSH,
+    ),
+    _mutant(
+        "goodbye-breaks-the-stream-of-the-others",
+        _MEMBERSHIP,
+        "        if not self.member.is_stopping:\n            self._attendance.renew()\n",
+        "        self._attendance.renew()\n",
+        (_LEAVING[0] + "::test_goodbye_with_a_commit_under_way_leaves_the_others_their_stream",),
+    ),
+    _mutant(
+        "queue-that-comes-back-has-failed-before",
+        "dledger/client/members/pulling.py",
+        "        unread = self._unread.setdefault(queue, Unread(now, now, error))\n",
+        "        known = {q.place: why for q, why in self._unread.items()}.get(queue.place)\n"
+        "        unread = self._unread[queue] = known or Unread(now, now, error)\n",
+        _UNREAD,
+    ),
+    _mutant(
+        "seeking-in-one-queue-forgives-all",
+        "dledger/client/members/pulling.py",
+        "        for queue in queues:\n            self._unread.pop(queue, None)\n",
+        "        self._unread.clear()\n",
+        _UNREAD,
+    ),
+    _mutant(
+        "queues-that-are-gone-are-remembered-as-unread",
+        "dledger/client/members/pulling.py",
+        "        if len(self._unread) > 2 * len(self._member.queues):\n",
+        "        if False:\n",
+        _UNREAD,
     ),
     _mutant(
         "replaced-member-joins-again-after-its-commit",
@@ -793,8 +823,8 @@ CONSUMERS = (
     _mutant(
         "error-of-a-loop-outlasts-its-seeking",
         "dledger/client/members/reading.py",
-        "        if membership.pull_again() and isinstance(self._error, ClientError):\n",
-        "        if membership.pull_again() and False:\n",
+        "        if membership.pull_again(*queues) and isinstance(self._error, ClientError):\n",
+        "        if membership.pull_again(*queues) and False:\n",
         _FAILED,
     ),
 )

@@ -361,7 +361,7 @@ RESIZING = (
     Mutant(
         "numbers-of-what-was-withdrawn-lost",
         "dledger/client/lane.py",
-        "        if freed is not None:\n            self._go_on_from(freed)\n",
+        "        if self.window:\n            self._go_on_from(self.window[0].base_sequence)\n",
         "",
         masked=_NO_CLIENT,
         tests=_CLIENT,

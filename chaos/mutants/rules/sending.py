@@ -32,8 +32,8 @@ SENDING: Final = (
     _broken(
         "overdue-in-flight-called-not-stored",
         "dledger/client/lane.py",
-        "            return Failure(batch, error, Outcome.MAY_HAVE_HAPPENED)\n",
-        "            return Failure(batch, error, Outcome.DID_NOT_HAPPEN)\n",
+        "        outcome = Outcome.MAY_HAVE_HAPPENED\n        if not (batch.doubtful",
+        "        outcome = Outcome.DID_NOT_HAPPEN\n        if not (batch.doubtful",
         _LANE,
     ),
     _broken(
@@ -53,9 +53,8 @@ SENDING: Final = (
     _broken(
         "overdue-behind-others-waits-for-them",
         "dledger/client/lane.py",
-        "        told = [self._told(batch) for batch in self.window if _is_overdue(batch, now)]\n",
-        "        told = [self._told(batch) for batch in list(self.window)[:1] "
-        "if _is_overdue(batch, now)]\n",
+        "        for batch in self.window:\n            if _is_overdue(batch, now):\n",
+        "        for batch in list(self.window)[:1]:\n            if _is_overdue(batch, now):\n",
         _LANE,
     ),
     _broken(

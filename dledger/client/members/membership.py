@@ -188,10 +188,10 @@ class Membership:
             self._pulls_ended = True
             raise
 
-    def pull_again(self) -> bool:
-        """Queues are read from elsewhere. If an error had ended the pulls they begin anew, and
+    def pull_again(self, *queues: ProcessQueue) -> bool:
+        """These are read from elsewhere. If an error had ended the pulls they begin anew, and
         that is as if it had never been: true."""
-        self.pulling.look_again()
+        self.pulling.look_again(queues)
         begins = self._pulls_ended and self.member.standing is not Standing.OVER
         if begins:
             self._pulls_ended = False
@@ -618,12 +618,14 @@ class Membership:
             self._on_session_over()
 
     def _on_session_over(self) -> None:
-        """A commit was told so; the next stream says what it is now."""
+        """A commit was told so; the next stream says what it is now. Of who leaves that is no
+        question, and the stream is the other members', too: its goodbye may be what ended it."""
         held = list(self.member.queues.values())
         self.member.on_session_over()
         self._owner.on_withdrawn()
         self._tell_lost(held)
-        self._attendance.renew()
+        if not self.member.is_stopping:
+            self._attendance.renew()
 
     # --- the end ------------------------------------------------------------------------------
 

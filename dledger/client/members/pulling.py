@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -116,7 +116,7 @@ class Pulling:
         self._asks = 0
         self._pulls = 0
         self._unreadable: ProcessQueue | None = None  # whose error has ended the pulls
-        self._unread: dict[Place, Unread] = {}
+        self._unread: dict[ProcessQueue, Unread] = {}  # a queue that comes back begins anew
         self._withheld: set[str] = set()  # topics that aren't read now, by their permission
         # When nothing was there of all that is held: the first pull that found nothing was sent,
         # and the last one answered. What can't be asked isn't empty.
@@ -138,10 +138,12 @@ class Pulling:
         if self._pulling is not None and any(not queue.is_pulled for queue in wanted):
             self._pulling.cancel()
 
-    def look_again(self) -> None:
-        """Queues are read from elsewhere, or again: whether they are empty isn't known."""
+    def look_again(self, queues: Iterable[ProcessQueue] = ()) -> None:
+        """These are read from elsewhere, or again: whether they are empty isn't known, nor whether
+        they can be read."""
         self._empty_since = None
-        self._unread.clear()
+        for queue in queues:
+            self._unread.pop(queue, None)
         self._emptiness.forget()
         self.want()
 
@@ -159,19 +161,23 @@ class Pulling:
         """Why a queue that is held couldn't be read, whenever it was tried, for longer than that;
         who is told so goes on, if he likes, and the time begins anew. A topic that isn't to be
         read now is waited for."""
-        for place, unread in list(self._unread.items()):
-            queue = self._member.queues.get(place)
-            if queue is None:
-                del self._unread[place]
-            elif unread.until - unread.since > for_s and not queue.paused:
+        self._forget_gone()
+        for queue, unread in self._unread.items():
+            if unread.until - unread.since > for_s and not queue.paused:
                 self._unread.clear()
                 return unread.error
         return None
 
     def _note_unread(self, queue: ProcessQueue, error: ClientError) -> None:
         now = clock()
-        unread = self._unread.setdefault(queue.place, Unread(now, now, error))
+        unread = self._unread.setdefault(queue, Unread(now, now, error))
         unread.until, unread.error = now, error
+        if len(self._unread) > 2 * len(self._member.queues):
+            self._forget_gone()
+
+    def _forget_gone(self) -> None:
+        queues = self._member.queues
+        self._unread = {q: why for q, why in self._unread.items() if queues.get(q.place) is q}
 
     async def run(self) -> None:
         """Until it is cancelled.
@@ -180,6 +186,7 @@ class Pulling:
             ClientError: one that pulling again can't change.
         """
         self._unreadable = None
+        self._unread.clear()  # nobody has tried since
         while True:
             self._wants_pull.clear()
             queues = self._member.to_pull(clock())
@@ -324,7 +331,7 @@ class Pulling:
         told = {each.position for each in answer.queues}
         for at, queue in enumerate(queues):
             if at not in told:
-                self._unread.pop(queue.place, None)
+                self._unread.pop(queue, None)
         if all(_is_at_its_end(each) for each in answer.queues):
             self._empty_until = seen_until
         elif not any(each.count for each in answer.queues):
@@ -351,7 +358,7 @@ class Pulling:
         else:
             queue.on_fetched(messages, pulled.next_offset, pulled.max_offset)
             self._withheld.discard(queue.place.topic)
-            self._unread.pop(queue.place, None)
+            self._unread.pop(queue, None)
             self._member.on_pulled(queue)
 
     def _on_unreadable(self, queue: ProcessQueue, error: ClientError) -> None:
@@ -365,7 +372,7 @@ class Pulling:
             return
         queue.rests_until = clock() + REST_S
         if isinstance(error, TopicNotReadable):
-            self._unread.pop(queue.place, None)
+            self._unread.pop(queue, None)
             if queue.place.topic in self._withheld:
                 return  # that was said, and may last for days
             self._withheld.add(queue.place.topic)

@@ -365,12 +365,12 @@ class MemberReading:
         self._wished.pop(queue_id, None)  # by now it wants what lies there again
         self._begun[queue_id] = offset
         if self._membership is not None:
-            self._pull_again(self._membership)
+            self._pull_again(self._membership, queue)
 
-    def _pull_again(self, membership: Membership) -> None:
+    def _pull_again(self, membership: Membership, *queues: ProcessQueue) -> None:
         """An error that had ended the pulls is as if it had never been: its queue is read from
         elsewhere, or by others."""
-        if membership.pull_again() and isinstance(self._error, ClientError):
+        if membership.pull_again(*queues) and isinstance(self._error, ClientError):
             self._error = None
 
     async def _offset_at(self, queue: ProcessQueue, to: int | StartFrom | datetime) -> int:
@@ -400,12 +400,15 @@ class MemberReading:
         self._apply_pauses()
 
     def _apply_pauses(self) -> None:
+        changed: list[ProcessQueue] = []
         for queue in self._member.queues.values():
-            queue.paused = queue.place.queue_id in self._paused
+            if queue.paused != (queue.place.queue_id in self._paused):
+                queue.paused = not queue.paused
+                changed.append(queue)
             self._member.on_pulled(queue)
         self._changed.set()
         if self._membership is not None:
-            self._membership.pulling.look_again()
+            self._membership.pulling.look_again(changed)
 
     # --- the end ------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -184,6 +186,44 @@ async def test_member_whose_goodbye_is_never_heard_does_not_come_back() -> None:
         await anext(keeper)
         assert joins == group.nodes[1].calls["Join"] == 1
         assert not group.members.has_sessions("g")
+
+
+@async_test
+async def test_goodbye_with_a_commit_under_way_leaves_the_others_their_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The commit is told that the session is over, as the goodbye has ended it: no news that
+    another stream would have to explain, which were a break for all members of the client."""
+    async with stocked(2, 3) as (group, client):
+        keeper = client.pull_consumer("t", group="another", options=PULL)
+        await anext(keeper)
+        consumer = client.pull_consumer("t", group="g", options=PULL)
+        under_way, ended, on_leave = asyncio.Event(), asyncio.Event(), group.members._on_leave
+
+        async def hold_commit(method: str, node: object, request: Any) -> None:
+            if method == "CommitLeases" and request.group == "g":
+                under_way.set()
+                await ended.wait()
+
+        def leave_slowly(stream: Any, leave: Any) -> None:
+            reply = stream.reply
+            with monkeypatch.context() as patch:
+                later = partial(asyncio.get_running_loop().call_later, LAST_WORD_S / 2)
+                patch.setattr(stream, "reply", lambda **body: later(partial(reply, **body)))
+                on_leave(stream, leave)
+            ended.set()
+
+        group.before.append(hold_commit)
+        monkeypatch.setattr(group.members, "_on_leave", leave_slowly)
+        await anext(consumer)
+        await anext(consumer)
+        await under_way.wait()
+        await cancelled_after(consumer.close(), 2)
+        assert ended.is_set()
+        await keeper.seek(0, 0)
+        await anext(keeper)
+        assert group.nodes[0].calls["Attend"] == 1
+        await keeper.close()
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
