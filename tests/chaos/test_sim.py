@@ -19,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from chaos.cli import app
+from chaos.sim import worker
 from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.nemesis import BETWEEN_TWO
 from chaos.sim.plan import Fault, FaultEvent, Plan
@@ -120,10 +121,11 @@ def test_what_takes_two_machines_spares_one() -> None:
     assert run_plan(replace(plan, faults=faults)).failure is None
 
 
-def test_group_that_cannot_progress_is_noticed() -> None:
+def test_group_that_cannot_progress_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a majority of intact disks nothing is acknowledged, and the run says so."""
     plan = replace(draw_plan(3, duration_ms=500), nodes=1, faults=())
     assert run_plan(plan).failure is None
+    monkeypatch.setattr(worker, "MAX_STEP_US", 600_000_000)
     lame = replace(plan, tuning=replace(plan.tuning, sync_us=600_000_000))
     failure = run_plan(lame).failure
     assert failure is not None
