@@ -122,14 +122,14 @@ def test_what_takes_two_machines_spares_one() -> None:
 
 
 def test_group_that_cannot_progress_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a majority of intact disks nothing is acknowledged, and the run says so."""
+    """Without a majority of disks that sync nobody leads, and the run says so."""
     plan = replace(draw_plan(3, duration_ms=500), nodes=1, faults=())
     assert run_plan(plan).failure is None
     monkeypatch.setattr(worker, "MAX_STEP_US", 600_000_000)
     lame = replace(plan, tuning=replace(plan.tuning, sync_us=600_000_000))
     failure = run_plan(lame).failure
     assert failure is not None
-    assert failure.check == "no progress"
+    assert failure.check == "no leader"
 
 
 # --- shrinking ----------------------------------------------------------------------------------
