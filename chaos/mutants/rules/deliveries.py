@@ -114,8 +114,8 @@ DELIVERIES = (
     Mutant(
         "receive-denied-by-a-leader-of-before",
         "broker/services/deliveries.py",
-        "await self._gate.denying_surely(self._receive(wish, topic, call, heard_s))",
-        "await self._receive(wish, topic, call, heard_s)",
+        "await self._gate.denying_surely(self._receive(wish, topic, call))",
+        "await self._receive(wish, topic, call)",
         masked="no simulated group changes its style",
         tests=("tests/broker/test_denials.py",),
     ),
@@ -355,17 +355,24 @@ DELIVERIES = (
         "                    await self._burials.bury(choice)\n"
         "                    await self._rest(loop.time() - began_s)\n"
         "                    continue\n"
-        "            except BrokerError as error:\n",
         "            except BrokerError as error:\n"
-        "                self.fail_all(error)\n"
+        "                if self._beginning.leave_out(choice, error):\n"
+        "                    self._take_back(settlers)\n"
+        "                    self._settlers = settlers + self._settlers\n"
+        "                else:\n"
+        "                    self.fail_all(error)\n"
+        "                continue\n",
+        "            except BrokerError as error:\n"
+        "                if self._beginning.leave_out(choice, error):\n"
+        "                    self._take_back(settlers)\n"
+        "                    self._settlers = settlers + self._settlers\n"
+        "                else:\n"
+        "                    self.fail_all(error)\n"
         "                continue\n"
         "            if result.refusal is None:\n"
         "                self._answer(choice, settlers, result.index)\n"
         "                await self._burials.bury(choice)\n"
-        "                continue\n"
-        "            try:\n"
-        "                pass\n"
-        "            except BrokerError as error:\n",
+        "                continue\n",
         masked="simulated receivers take no error of a leader that is lost for a defect",
         tests=_DESK,
     ),

@@ -245,8 +245,8 @@ RETENTION = (
     Mutant(
         "units-of-one-at-a-time-are-refused-for-others",
         "broker/leader/units_room.py",
-        "for key in place.keys if kind in (Kind.MESSAGES, Kind.COMMANDS) else ():\n",
-        "for key in place.keys:\n",
+        "        for key in place.keys if kind in (Kind.MESSAGES, Kind.COMMANDS) else ():\n",
+        "        for key in place.keys:\n",
         masked="no simulated leader has so many units about one thing",
         tests=("tests/broker/test_units.py",),
     ),
