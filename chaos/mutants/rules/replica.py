@@ -500,7 +500,7 @@ REPLICA = (
     Mutant(
         "doctor-forgets-no-contradiction",
         "broker/doctor/judging.py",
-        "        is_fresh = count != counted.get(member.id, 0)\n",
+        "        is_fresh = count != counted.get(member.node, count)\n",
         "        is_fresh = count\n",
         masked=_ASKS_ONLY,
         tests=_DOCTOR,
@@ -508,10 +508,18 @@ REPLICA = (
     Mutant(
         "doctor-carries-no-contradictions-over",
         "broker/doctor/asking.py",
-        "(each.id, each.health.contradictions) for each",
-        "(each.id, 0) for each",
+        "(each.node, each.health.contradictions) for each",
+        "(each.node, 0) for each",
         masked=_ASKS_ONLY,
         tests=_DOCTOR_ASKS,
+    ),
+    Mutant(
+        "doctor-calls-what-it-did-not-see-before-fresh",
+        "broker/doctor/judging.py",
+        "counted.get(member.node, count)",
+        "counted.get(member.node, 0)",
+        masked=_ASKS_ONLY,
+        tests=_DOCTOR,
     ),
     Mutant(
         "doctor-sees-one-leader-of-two",
