@@ -18,7 +18,14 @@ from xxhash import xxh3_128_hexdigest
 
 from audit.reading.replica import Replica
 from dledger.reading.checkpoint import decode_checkpoint, encode_checkpoint
-from dledger.reading.entry import HEADER_SIZE, EntryHeader, EntryKind, parse_header
+from dledger.reading.compound import UnitBody, build_body
+from dledger.reading.entry import (
+    COMPOUND_VERSION,
+    HEADER_SIZE,
+    EntryHeader,
+    EntryKind,
+    parse_header,
+)
 from dledger.reading.log_start import LogStart
 from dledger.records.layout import file_name, topic_folder
 from dledger.records.record import BATCH_PREAMBLE, RecordTemplate, encode_properties, record_starts
@@ -90,6 +97,29 @@ class LogBuilder:
         if entry.kind == EntryKind.DATA:
             _stamp(body, self.log.next_position(size), self._next[place] - entry.count, index)
         at = self.log.append(entry.kind, index, entry.term, TIME_MS + index, entry.count, body)
+        self.headers.append(self.log.header_at(index))
+        return at
+
+    def add_units(self, units: list[UnitBody]) -> int:
+        """A compound entry of these is the last one; its physical offset. Queue offsets count from
+        0 over the whole entry."""
+        index, count = self.log.last_index + 1, 0
+        body, firsts = build_body(units)
+        at = self.log.next_position(HEADER_SIZE + len(body))
+        sizes = [size for unit in units for _, size in unit.batches]
+        for first, size in zip(firsts, sizes, strict=True):
+            stamp_records(
+                body,
+                [start - first for start in record_starts(bytes(body), first, size)],
+                at=first,
+                base_queue_offset=count,
+                base_physical_offset=at + HEADER_SIZE + first,
+                store_time_ms=TIME_MS + index,
+                store_host=STORE_HOST,
+            )
+            count += size
+        kind, version = EntryKind.DATA, COMPOUND_VERSION
+        self.log.append(kind, index, 1, TIME_MS + index, count, body, version)
         self.headers.append(self.log.header_at(index))
         return at
 

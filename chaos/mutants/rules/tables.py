@@ -118,6 +118,14 @@ TABLES = (
         tests=_ONE_LOG,
     ),
     Mutant(
+        "planned-batches-have-units-of-which-nothing-is-known",
+        "dledger/spark/source.py",
+        "        if lifetimes.cut(replace(log, settled=until.offset)).settled < until.offset:\n",
+        "        if False:\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_lifetimes.py",),
+    ),
+    Mutant(
         "streams-read-across-holes",
         "dledger/spark/source.py",
         "        lifetimes.check_to(until.offset)\n",
