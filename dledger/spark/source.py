@@ -50,6 +50,7 @@ from dledger.reading.places import (
     check_same_log,
     check_same_range,
     first_place,
+    gone_to,
     place_behind,
 )
 from dledger.reading.ranges import entry_end_after, log_ranges, readable_log
@@ -267,7 +268,7 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, log: Survey, at: int) -> int:
         """`at`, or where the log begins if that is behind it and the user knows of it."""
-        if at < log.retained_from and self._fails_on_loss:
+        if at < gone_to(log) and self._fails_on_loss:
             raise LogDamaged(
                 f"bytes {at} to {log.retained_from} of the log at {self._path} were deleted "
                 "before this stream read them; failOnDataLoss=false goes on behind them"

@@ -147,6 +147,20 @@ class LogBuilder:
         self._directory.close()
 
 
+def fill_first_segment(builder: LogBuilder) -> int:
+    """Two messages, then commands up to what fills the first segment up, are known committed; the
+    two messages that follow in the next segment aren't. The physical offset behind the former."""
+    for entry in (Entry(1, EntryKind.NOOP), Entry(1, count=2)):
+        builder.add(entry)
+    while builder.headers[-1].physical_offset < SEGMENT:
+        builder.add(Entry(1, EntryKind.COMMAND, body=COMMAND))
+    builder.add(Entry(1, count=2))
+    builder.flush()
+    last = builder.headers[-3]
+    builder.dispatch(last.index)
+    return last.physical_offset + last.total_size
+
+
 def usual_entries(count: int = 60) -> Iterator[Entry]:
     """A no-op, a command, then data entries of two topics with a command now and then."""
     random = Random(4)

@@ -35,6 +35,7 @@ from tests.audit.replicas import (
     ReplicaSet,
     build,
     dropping,
+    fill_first_segment,
     start_of,
     usual_entries,
 )
@@ -229,6 +230,28 @@ def test_an_export_that_was_done_goes_on_behind_what_retention_took(
         pass
     done = export_messages(replica, target, LocalEngine(), accept_retention=True)
     assert (done.start, done.end) == (SEGMENT, three.end)
+
+
+def test_an_export_that_has_all_but_what_fills_a_segment_up_has_no_hole(tmp_path: Path) -> None:
+    """Of the segment that has gone; it goes on behind it, unless that was another log's."""
+    builder = LogBuilder(tmp_path / "n1", "n1")
+    end = fill_first_segment(builder)
+    replica, target = Replica("n1", str(tmp_path / "n1")), tmp_path / "out"
+    assert export_messages(replica, target, LocalEngine()).end == end
+    builder.dispatch()
+    builder.close()
+    for _ in dropping(builder.path, start_of(builder.path, builder.headers[-1].index)):
+        pass
+    state = read_state(target)
+    assert state is not None
+    assert state.done_digest is not None
+    write_state(target, replace(state, done_digest=state.done_digest ^ 1))
+    with pytest.raises(OtherLog, match=f"ended at byte {end}"):
+        export_messages(replica, target, LocalEngine())
+    write_state(target, state)
+    done = export_messages(replica, target, LocalEngine())
+    assert (done.start, done.end) == (SEGMENT, builder.log.end_offset)
+    assert len(exported_offsets(target)) == 4
 
 
 def test_export_begins_where_the_log_does(three: ReplicaSet, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from audit.reading.replica import Replica
 from audit.tables.export import STEP_BYTES, TableExported, export_to_table
 from audit.tables.mark import Choice, Mark
 from dledger.reading.entry import EntryKind
-from dledger.reading.errors import EntryDamaged
+from dledger.reading.errors import EntryDamaged, OtherLog
 from store.files import OsFiles
 from store.log_start import StartNote
 from tests.audit.replicas import (
@@ -34,6 +34,7 @@ from tests.audit.replicas import (
     LogBuilder,
     ReplicaSet,
     dropping,
+    fill_first_segment,
     start_of,
     usual_entries,
 )
@@ -202,6 +203,40 @@ def test_what_goes_by_without_messages_is_no_hole(
         export_to_table(replica, lake.table(), (None, False), accept_retention=True)
     assert export(lake, replica).messages == 0
     assert len(keys_of(lake.rows())) == rows
+
+
+def test_table_that_has_all_but_what_fills_a_segment_up_has_no_hole(
+    tmp_path: Path, lake: Lake
+) -> None:
+    """Of the segment that has gone, and that ended without messages; it goes on behind it."""
+    builder = LogBuilder(tmp_path / "n1", "n1")
+    end = fill_first_segment(builder)
+    replica = Replica("n1", str(tmp_path / "n1"))
+    assert export(lake, replica).end == end
+    builder.dispatch()
+    builder.close()
+    for _ in dropping(builder.path, start_of(builder.path, builder.headers[-1].index)):
+        pass
+    done = export(lake, replica)
+    assert (done.start, done.end) == (SEGMENT, builder.log.end_offset)
+    assert len(keys_of(lake.rows())) == 4
+    assert export(lake, replica).messages == 0
+
+
+def test_table_of_a_log_that_went_otherwise_is_told_from_this_one(
+    three: ReplicaSet, lake: Lake
+) -> None:
+    """It ended where this one's segment did that has gone, with another entry."""
+    table = lake.table()
+    assert table.opened(Choice("g", None, includes_deleted=False)) is None
+    start = start_of(three.paths["n1"], three.header_of(after=SEGMENT).index)
+    table.append(lake.rows().slice(0, 0), Mark(start.end_offset, start.digest ^ 1), {})
+    for _ in dropping(three.paths["n1"], start):
+        pass
+    with pytest.raises(OtherLog, match=f"ended at byte {start.end_offset}"):
+        export(lake, three.replicas[0])
+    table.append(lake.rows().slice(0, 0), Mark(start.end_offset, start.digest), {})
+    assert export(lake, three.replicas[0]).start == SEGMENT
 
 
 def test_table_begins_with_the_entry_that_the_log_begins_with(
