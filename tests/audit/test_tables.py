@@ -23,6 +23,7 @@ from audit.errors import TableTaken, UsageMistake
 from audit.reading.replica import Replica
 from audit.tables.export import STEP_BYTES, TableExported, export_to_table
 from audit.tables.mark import Choice, Mark
+from dledger.outcome import ExitCode
 from dledger.reading.entry import EntryKind
 from dledger.reading.errors import EntryDamaged, OtherLog
 from store.files import OsFiles
@@ -30,6 +31,7 @@ from store.log_start import StartNote
 from tests.audit.replicas import (
     COMMAND,
     SEGMENT,
+    TIME_MS,
     Entry,
     LogBuilder,
     ReplicaSet,
@@ -308,6 +310,35 @@ def told(lake: Lake, three: ReplicaSet, *options: str) -> tuple[int, str]:
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     lines = [line for line in done.stderr.splitlines() if line.startswith("dledger: ")]
     return done.exit_code, lines[0] if lines else done.stdout
+
+
+def test_table_that_lacks_some_of_a_segment_is_no_archive_of_it(tmp_path: Path, lake: Lake) -> None:
+    """The command that is given a segment before it goes ends with 3 where what is known committed
+    ends before, were it by an entry without a message; with 0 once only a filler is behind."""
+    builder = LogBuilder(tmp_path / "n1", "n1")
+    fill_first_segment(builder)
+    last = builder.headers[-3]
+    builder.log.checkpoint.note_consume_queue(last.index - 1, TIME_MS)
+    first, second = sorted((builder.path / "commitlog").iterdir())[:2]
+
+    def archived(segment: Path) -> tuple[int, str]:
+        replica = ["--replica", f"n1={builder.path}", "--through", str(segment)]
+        command = ["export", lake.place, "--format", lake.kind, *replica]
+        done = CliRunner().invoke(app, command)
+        return done.exit_code, done.stderr
+
+    code, said = archived(first)
+    assert code == ExitCode.INCOMPLETE
+    assert f"up to byte {last.physical_offset}, " in said
+    assert f"{first} ends at {SEGMENT}" in said
+    assert len(keys_of(lake.rows())) == 2
+    builder.dispatch(last.index)
+    assert archived(first)[0] == 0
+    assert archived(second)[0] == ExitCode.INCOMPLETE
+    builder.dispatch()
+    builder.close()
+    assert archived(first)[0] == 0
+    assert archived(builder.path / "checkpoint")[0] == ExitCode.USAGE
 
 
 def test_command_says_what_it_did(three: ReplicaSet, lake: Lake) -> None:

@@ -230,6 +230,22 @@ TABLES = (
         tests=(*_TABLES, "tests/audit/test_export.py"),
     ),
     Mutant(
+        "segment-that-was-never-read-is-archived",
+        "audit/reading/through.py",
+        "        if place >= self.size:\n",
+        "        if True:\n",
+        masked=_READS_ONLY,
+        tests=(*_TABLES, "tests/audit/test_export.py"),
+    ),
+    Mutant(
+        "segment-that-is-read-to-its-filler-is-never-archived",
+        "audit/reading/through.py",
+        "                if fills_up(descriptor, place, self.size):\n",
+        "                if False:\n",
+        masked=_READS_ONLY,
+        tests=(*_TABLES, "tests/audit/test_export.py"),
+    ),
+    Mutant(
         "what-fills-a-segment-up-is-a-hole",
         "dledger/reading/places.py",
         "    return start.end_offset\n",
