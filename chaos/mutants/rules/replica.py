@@ -37,6 +37,14 @@ REPLICA = (
         "        if False:\n",
     ),
     Mutant(
+        "queues-of-no-topic-stop-a-start-on-a-full-disk",
+        "broker/state/replay.py",
+        "        except StorageFull as error:\n",
+        "        except ZeroDivisionError as error:\n",
+        masked="few disks are full for a rename, and seldom beside files of no topic",
+        tests=("tests/broker/test_replay.py",),
+    ),
+    Mutant(
         "mended-without-its-files-laid-out",
         "broker/mending.py",
         "                self._queues.lay_out(*key)\n",
