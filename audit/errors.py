@@ -5,6 +5,7 @@
     ├── Unreachable         a node or broker group that is to be audited doesn't answer (retriable)
     ├── NodeRefused         a node that reads its log for us doesn't, or not to the end (retriable)
     ├── SegmentGone         the node has no such segment (any more)
+    ├── SegmentNotReached   an export ended before the segment that it was to reach (retriable)
     ├── NotTheGroups        no log that can be read is shown to be the group's
     ├── NotProven           what another replica gives isn't shown to be what was there
     ├── BackupRefused       a backup can't be made of that, or there; the one that there was stays
@@ -71,6 +72,23 @@ class SegmentGone(AuditError, FileNotFoundError):
     """The node has no such segment."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+
+class SegmentNotReached(AuditError):
+    """What was exported ends at the physical offset `end`, and the segment at `path` at
+    `segment_end`; what was exported stays so."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, path: str, end: int, segment_end: int) -> None:
+        super().__init__(
+            f"the log is exported up to byte {end}, as far as its checkpoint calls it committed, "
+            f"and {path} ends at {segment_end}: run the export again once more is"
+        )
+        self.path = path
+        self.end = end
+        self.segment_end = segment_end
 
 
 class NotTheGroups(AuditError):

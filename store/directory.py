@@ -175,15 +175,22 @@ class DataDirectory:
         returns, and so before anybody is told of it.
 
         Raises:
-            CorruptionFound: the number of the last start can't be read.
+            CorruptionFound: the number of the last start is none.
+            OSError: the disk can't give it any more: nobody goes on without it, so it has failed.
             StorageFull: at the first start on this disk; later ones have their space.
         """
         make_directory(self._files, self.path / "raft")
-        file = AtomicFile(self._files, self.path / "raft" / "boot", _BOOT_SPARE_BYTES)
+        path = self.path / "raft" / "boot"
+        file = AtomicFile(self._files, path, _BOOT_SPARE_BYTES)
         try:
             content = file.settle()
             number = 1 + (0 if content is None else _boot_number(self.path, content))
             file.replace(_BOOT.pack(_BOOT_MAGIC, _BOOT_VERSION, number))
+        except CorruptionFound as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError):
+                raise
+            raise OSError(cause.errno, cause.strerror, str(path)) from cause
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise

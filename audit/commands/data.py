@@ -19,6 +19,7 @@ from audit.errors import NotTheGroups, UsageMistake
 from audit.reading.live import replicas_of_directory
 from audit.reading.replica import Replica, parse_replica
 from audit.reading.service import not_the_groups
+from audit.reading.through import WantedSegment
 from audit.showing.stats_page import render_stats
 from audit.showing.terminal import progress_shown
 from audit.tables.delta import DeltaMessages
@@ -76,6 +77,14 @@ def export(
         bool,
         typer.Option("--accept-retention", help="Go on behind what was deleted unexported."),
     ] = False,
+    through: Annotated[
+        Path | None,
+        typer.Option(
+            "--through",
+            metavar="FILE",
+            help="End with 3 unless this segment is exported to its end: for archives.",
+        ),
+    ] = None,
     engine: EngineOption = EngineName.LOCAL,
     master: MasterOption = None,
     as_json: JsonOption = False,
@@ -91,6 +100,7 @@ def export(
     """
     wanted = frozenset(topic) if topic else None
     with errors_told():
+        segment = None if through is None else WantedSegment.at(through)
         if kind is Format.PARQUET:
             target = plain(target)
             if is_object(target):
@@ -106,6 +116,8 @@ def export(
             finally:
                 runner.close()
             typer.echo(json.dumps(asdict(done)) if as_json else _said_of_files(done))
+            if segment is not None:
+                segment.check_reached(done.end)
             return
         if engine is not EngineName.LOCAL or master is not None:
             raise UsageMistake(f"--format {kind} is written by this process: no --engine, --master")
@@ -116,6 +128,8 @@ def export(
                 started("export", 0), accept_retention=accept_retention,
             )  # fmt: skip
         typer.echo(json.dumps(asdict(appended)) if as_json else _said_of_table(appended))
+        if segment is not None:
+            segment.check_reached(appended.end)
 
 
 def _said_of_files(done: Exported) -> str:

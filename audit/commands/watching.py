@@ -113,13 +113,15 @@ class WatchMetrics:
 
     def _lags(self, report: Report) -> None:
         """A replica that says nothing lacks what came since it did: without a series nobody's rule
-        would see that its node is down. What it never said nobody knows."""
-        known = {**self._settled, **settled_by(report)}
+        would see that its node is down. What it never said nobody knows. Nobody lags behind one
+        that says nothing: it may have been asked a moment after the others, and then gone."""
+        answering = settled_by(report)
+        known = {**self._settled, **answering}
         self._settled = {c.replica: known[c.replica] for c in report.coverage if c.replica in known}
-        furthest = max(self._settled.values(), default=0)
+        furthest = max(answering.values(), default=0)
         self._lag.clear()
         for name, settled in self._settled.items():
-            self._lag.labels(name).set(furthest - settled)
+            self._lag.labels(name).set(max(furthest - settled, 0))
 
     def failed(self) -> None:
         """An audit could not be made."""

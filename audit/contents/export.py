@@ -46,7 +46,13 @@ from dledger.reading.decode import (
     read_records,
 )
 from dledger.reading.lifetimes import followed
-from dledger.reading.places import Place, check_same_range, first_place, place_behind
+from dledger.reading.places import (
+    Place,
+    check_same_log,
+    check_same_range,
+    first_place,
+    place_behind,
+)
 from dledger.reading.ranges import log_ranges
 from dledger.reading.survey import Survey
 
@@ -172,6 +178,7 @@ def export_messages(
                 f"{replica.id} is committed to {log.settled}; {ends[0]} was begun before"
             )
         lifetimes.check_to(begin.offset + 1)  # It may not be one log, rather than another one.
+        check_same_log(log, state.done_place)
         check_same_range(log, begin, state.pending_place)
         written: list[Written] = []
         for end in ends:

@@ -15,6 +15,7 @@ from dledger.reading.checkpoint import CheckpointState
 from dledger.reading.errors import NotALog
 from dledger.reading.files import printable
 from dledger.reading.log_start import FROM_THE_FIRST, LogStart, decode_start
+from dledger.reading.places import gone_to
 from dledger.reading.ranges import readable_log
 from dledger.reading.survey import (
     Position,
@@ -96,7 +97,7 @@ def check_reaches(log: Survey, name: str, position: int, *, accept_retention: bo
     Raises:
         UsageMistake: it doesn't, and that isn't accepted.
     """
-    if log.retained_from > position and not accept_retention:
+    if gone_to(log) > position and not accept_retention:
         raise UsageMistake(
             f"bytes {position} to {log.retained_from} of the log were deleted on "
             f"{log.replica} before {name} had them: name a replica that has them, or "

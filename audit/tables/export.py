@@ -19,6 +19,7 @@ from audit.tables.mark import Choice, Mark, Queue
 from audit.tables.steps import Step, steps
 from dledger.reading.decode import COLUMNS, LeftOut, Wanted, read_records
 from dledger.reading.lifetimes import followed
+from dledger.reading.places import Place, check_same_log, ends_segment, gone_to
 from dledger.reading.survey import Survey
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def export_to_table(
         accept_retention: go on behind messages that retention took before they were exported.
 
     Raises:
-        UsageMistake: replica, table and choice don't belong together.
+        UsageMistake, OtherLog: replica, table and choice don't belong together.
         LogDamaged: the replica's log is, or isn't one log; what was before that is in the table.
     """
     topics, includes_deleted = choice
@@ -98,19 +99,21 @@ def export_to_table(
     mark = table.opened(wanted)
     start = _start(log, table.name, mark, accept_retention=accept_retention)
     lifetimes.check_to(start + 1)  # It may not be one log, rather than another one.
+    if mark is not None and mark.position < start:
+        check_same_log(log, Place(mark.position, digest=mark.digest))
     digest = mark.digest if mark is not None and mark.position == start else None
     if digest is None and log.start is not None:  # where the log begins: behind what is gone
         digest = log.start.digest
     messages = commits = 0
     reached = at = start
-    is_behind_hole = mark is not None and mark.position < start  # which was accepted, once
+    is_behind_hole = mark is not None and mark.position < gone_to(log)  # which was accepted, once
     for step in steps(log, start, log.settled, step_bytes, digest):
         lifetimes.check_to(step.part.end)
         rows = _rows(step, topics, left_out)
         at = step.part.end
         # Without rows, a commit every now and then keeps the next run from reading all of it again;
         # one where a segment ends, from missing it once it has gone, read as it is.
-        is_due = is_behind_hole or at - reached >= STEP_BYTES or _ends_segment(log, at)
+        is_due = is_behind_hole or at - reached >= STEP_BYTES or ends_segment(log, at)
         if step.digest is not None and (rows.num_rows or is_due):
             table.append(rows, Mark(at, step.digest), _next_offsets(table, rows))
             reached, messages, commits = at, messages + rows.num_rows, commits + 1
@@ -134,11 +137,6 @@ def _start(log: Survey, name: str, mark: Mark | None, *, accept_retention: bool)
         )
     check_reaches(log, name, mark.position, accept_retention=accept_retention)
     return max(mark.position, log.retained_from)
-
-
-def _ends_segment(log: Survey, at: int) -> bool:
-    """Whether a segment ends at the physical offset `at`: it may go from then on."""
-    return log.segment_size is not None and at % log.segment_size == 0
 
 
 def _rows(step: Step, topics: frozenset[str] | None, left_out: LeftOut) -> pa.Table:

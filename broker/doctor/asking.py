@@ -57,7 +57,9 @@ async def ask_group(
         if number == LOOKS - 1 or serving or not members:
             break
     before = [each for each in first if each.group == group]
-    contradictions = tuple((each.id, each.health.contradictions) for each in before if each.health)
+    contradictions = tuple(
+        (each.node, each.health.contradictions) for each in before if each.health
+    )
     fsyncs = tuple((each.id, each.health.last_fsync_ms) for each in before if each.health)
     return GroupFacts(
         members,

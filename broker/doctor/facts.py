@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from dledger.wire import cluster_pb2 as cpb
 
+Node = tuple[str, str, bytes, str]  # group, id, disk and directory
+
 
 @dataclass(frozen=True, slots=True)
 class PeerFacts:
@@ -110,7 +112,7 @@ class MemberFacts:
     newer_epoch: int = 0  # that it has heard of: it serves nobody
 
     @property
-    def node(self) -> tuple[str, str, bytes, str]:
+    def node(self) -> Node:
         """Whose answer it is: an id alone is what anybody can call himself."""
         disk = self.health.disk_id if self.health else b""
         return self.group, self.id, disk, self.directory
@@ -131,8 +133,8 @@ class GroupFacts:
     look, a second before all else here; `fsyncs_before`: how long each member's last sync had taken
     then, in milliseconds; `apart_before`: who didn't hear whom then; `led_before`: who led at any
     look before the last. `now_ms`: by the clock of who asks. `group`: which one was asked for;
-    empty: that of most members. `contradictions_before`: what each had counted at the first
-    look."""
+    empty: that of most members. `contradictions_before`: what each node that answered then had
+    counted at the first look."""
 
     members: tuple[MemberFacts, ...]
     silent: tuple[Silence, ...]
@@ -142,7 +144,7 @@ class GroupFacts:
     apart_before: frozenset[tuple[str, str]] = frozenset()
     led_before: tuple[MemberFacts, ...] = ()
     group: str = ""
-    contradictions_before: tuple[tuple[str, int], ...] = ()
+    contradictions_before: tuple[tuple[Node, int], ...] = ()
 
 
 def group_of(members: Iterable[MemberFacts]) -> str:
@@ -156,7 +158,7 @@ def each_node_once(members: Iterable[MemberFacts]) -> tuple[MemberFacts, ...]:
     """One answer of each node, whatever the order in which they came. A node can answer at two
     addresses, its clients' and its administration's: those are of one group, id, disk and
     directory, and have committed the same log. All others are nodes of their own."""
-    nodes: defaultdict[tuple[str, str, bytes, str], list[MemberFacts]] = defaultdict(list)
+    nodes: defaultdict[Node, list[MemberFacts]] = defaultdict(list)
     for member in sorted(members, key=lambda each: each.address):
         seen = nodes[member.node]
         if all(_differ(member, each) for each in seen):

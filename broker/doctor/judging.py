@@ -17,6 +17,7 @@ from broker.doctor.facts import (
     HealthFacts,
     MemberFacts,
     NamedMember,
+    Node,
     apart,
     group_of,
     has_possible_indices,
@@ -141,7 +142,7 @@ def _leaders(picture: _Picture) -> Iterator[Finding]:
     """Two that led one term, whenever; or two that serve, and did so a second before."""
     now = [each for each in picture.formed if each.role == "leader"]
     before = [each for each in picture.facts.led_before if each.group == picture.group]
-    by_term: defaultdict[int, dict[tuple[str, str, bytes, str], str]] = defaultdict(dict)
+    by_term: defaultdict[int, dict[Node, str]] = defaultdict(dict)
     for each in (*now, *before):
         by_term[each.term].setdefault(each.node, f"{each.id} at {each.address}")
     for term, leaders in sorted(by_term.items()):
@@ -231,8 +232,9 @@ def _differing(picture: _Picture) -> Iterator[Finding]:
     for member in running:
         health = member.health or _NO_HEALTH
         count = health.contradictions
-        # It counts since the start, and what was contradicted long ago may be settled since.
-        is_fresh = count != counted.get(member.id, 0)
+        # It counts since the start, and what was contradicted long ago may be settled since: of
+        # one that didn't answer at the first look nobody knows whether it counted more by now.
+        is_fresh = count != counted.get(member.node, count)
         if count and (is_fresh or health.suspected_index or health.differing):
             detail = f"{count} messages of peers contradicted what is settled on {member.id}"
             yield Finding(Kind.REPLICAS_DIFFER, member.id, detail)

@@ -23,6 +23,7 @@ from broker.state.machine import StateMachine
 from broker.state.queue_files import QueueFiles
 from broker.state.topics import TopicState
 from dledger.errors import ApplyStopped
+from store.errors import StorageFull
 
 SLICE_BYTES = 4 << 20
 GATHERED_BYTES = 16 << 20  # of units that are compared at once, over all queues
@@ -95,9 +96,6 @@ def replay_derived(
             `derived_through`. It ends in front of an entry that raises the level beyond what it
             knows, and the ConsumeQueues are left as they are: nobody reads them then.
         starts: where queues begin whose first units are of entries that are gone.
-
-    Raises:
-        StorageFull: a topic's files can't be put aside.
     """
     derived_through = min(derived_through, source.last_index)
     queues.look()
@@ -147,11 +145,16 @@ def _replay(source: ReplayLog, machine: StateMachine, through: int) -> None:
 
 
 def _drop_strays(machine: StateMachine, queues: DerivedQueues) -> None:
-    """Files of no topic are gone: nobody reads them, and a topic of the name would find them."""
+    """Files of no topic are gone: nobody reads them. Where a full disk takes no rename they stay
+    until the next start, which no start fails for (ADR 28): a topic of the name writes its own."""
     strays = set(queues.folders()) - {topic.folder for topic in machine.topics.values()}
     for name in sorted(strays):
+        try:
+            queues.drop_stray(name)
+        except StorageFull as error:
+            log.warning("consume_queues_of_no_topic_stay", folder=name, reason=str(error))
+            continue
         log.warning("consume_queues_of_no_topic_removed", folder=name)
-        queues.drop_stray(name)
 
 
 class _Compared:

@@ -104,7 +104,7 @@ class Lifetimes:
         Raises:
             LogDamaged: what would say so may be in what is damaged.
         """
-        if not self._unsettled:
+        if not self._unsettled or self._unsettled[0][1] >= log.settled:
             return log
         if self._damage is not None:
             raise self._damage

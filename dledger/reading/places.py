@@ -73,6 +73,37 @@ def first_place(log: Survey) -> Place:
     return Place(log.retained_from, log.broker_group or "", digest)
 
 
+def gone_to(log: Survey) -> int:
+    """Behind the last entry that has gone, which is in front of where the log begins by what fills
+    its segment up: whoever has read to there misses nothing."""
+    start, size = log.start, log.segment_size
+    if start is None or not size or start.offset(size) != log.retained_from:
+        return log.retained_from
+    return start.end_offset
+
+
+def fills_up(descriptor: int, at: int, size: int) -> bool:
+    """Whether nothing but what fills the segment of `size` bytes up lies behind byte `at` of it.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    return at == size or read_at(descriptor, FILLER_HEADER_SIZE, at) == blank_filler(size - at)
+
+
+def ends_segment(log: Survey, at: int) -> bool:
+    """Whether no entry of its segment lies behind the physical offset `at`, at which one ends: it
+    may go from then on.
+
+    Raises:
+        OSError: the segment can't be read.
+    """
+    size = log.segment_size or 0
+    base = (at - 1) - (at - 1) % size
+    with opened(os.path.join(log.commitlog, file_name(base))) as descriptor:
+        return fills_up(descriptor, at - base, size)
+
+
 def place_behind(log: Survey, start: Place, end: int) -> Place:
     """The place at `end`, which lies behind `start` in the same log. Without a digest where the
     segment is missing, or is damaged: whoever reads there is told so.
@@ -123,9 +154,8 @@ def lies_across(log: Survey, end: int) -> bool:
         if base + at >= end:
             return False
         if reason == "filler":
-            head = read_at(descriptor, FILLER_HEADER_SIZE, at)
             begins_there = last is not None and _is_intact(descriptor, last, base)
-            return begins_there and head == blank_filler(size - at)
+            return begins_there and fills_up(descriptor, at, size)
         try:
             header = parse_header(read_at(descriptor, HEADER_SIZE, at), 0)
         except InvalidFrame:
@@ -163,7 +193,12 @@ def check_same_log(log: Survey, place: Place) -> None:
     if ours and theirs and ours != theirs:
         reason = f"it is of broker group {ours!r}, and that was of {theirs!r}"
         raise OtherLog(log.commitlog, place.offset, reason)
-    if place.digest is None or not log.retained_from <= place.offset < log.settled:
+    if place.digest is None or not gone_to(log) <= place.offset < log.settled:
+        return
+    if place.offset < log.retained_from:
+        if place.digest != first_place(log).digest or place.offset != gone_to(log):
+            reason = f"what had gone ended at byte {gone_to(log)}, and not as what was read"
+            raise OtherLog(log.commitlog, place.offset, reason)
         return
     if not _continues(log, place.offset, place.digest):
         raise OtherLog(log.commitlog, place.offset, f"what lies there doesn't follow it; {_OR}")

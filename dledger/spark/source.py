@@ -50,6 +50,7 @@ from dledger.reading.places import (
     check_same_log,
     check_same_range,
     first_place,
+    gone_to,
     place_behind,
 )
 from dledger.reading.ranges import entry_end_after, log_ranges, readable_log
@@ -227,7 +228,8 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             LogDamaged: retention has taken some of it since then, or a segment is missing, or the
-                log ends before, or is damaged, or isn't one log up to there.
+                log ends before, or is damaged, or isn't one log up to there; or which of its units
+                were refused lies behind what is known committed by now.
             OtherLog: it is another log than the one that this was planned of.
         """
         begin, until = Place.of(start), Place.of(end)
@@ -238,6 +240,12 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = log_ranges(log, self._next(log, begin.offset), until.offset)
         lifetimes = self._followed(replace(log, settled=max(log.settled, until.offset)))
         lifetimes.check_to(until.offset)
+        if lifetimes.cut(replace(log, settled=until.offset)).settled < until.offset:
+            raise LogDamaged(
+                f"the log at {self._path} is known committed to byte {log.settled} only, and which "
+                f"units before byte {until.offset} were refused it says behind that: a batch that "
+                "was planned up to there waits until more is known committed"
+            )
         left_out = lifetimes.left_out(includes_deleted=not self._leaves_out_deleted)
         return [InputPartition(([part], left_out)) for part in parts]
 
@@ -260,7 +268,7 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, log: Survey, at: int) -> int:
         """`at`, or where the log begins if that is behind it and the user knows of it."""
-        if at < log.retained_from and self._fails_on_loss:
+        if at < gone_to(log) and self._fails_on_loss:
             raise LogDamaged(
                 f"bytes {at} to {log.retained_from} of the log at {self._path} were deleted "
                 "before this stream read them; failOnDataLoss=false goes on behind them"

@@ -22,7 +22,7 @@ def importing() -> Iterator[None]:
     """Meanwhile an interrupt ends the process with 130, without a word; a library that isn't there
     ends it with 2, and is named."""
     try:
-        with _interrupts_end():
+        with interrupts_end(INTERRUPTED):
             yield
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
@@ -36,22 +36,23 @@ def importing() -> Iterator[None]:
 
 
 @contextmanager
-def _interrupts_end() -> Iterator[None]:
+def interrupts_end(code: int) -> Iterator[None]:
+    """Meanwhile Ctrl-C and SIGTERM end the process with `code`, wherever it is."""
     if threading.current_thread() is not threading.main_thread():  # threads have no say in signals
         yield
         return
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        os._exit(code)
+
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # Ignored in the background of a script: it stays so.
-    usual = (signal.default_int_handler, signal.SIG_DFL)
-    ours = {number: known for number, known in before.items() if known in usual}
+    others = (signal.SIG_IGN, None)
+    ours = {number: known for number, known in before.items() if known not in others}
     for number in ours:
-        signal.signal(number, _leave)
+        signal.signal(number, leave)
     try:
         yield
     finally:
         for number, known in ours.items():
             signal.signal(number, known)
-
-
-def _leave(_number: int, _frame: FrameType | None) -> None:
-    os._exit(INTERRUPTED)

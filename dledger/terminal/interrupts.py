@@ -8,24 +8,42 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 CAUGHT = (signal.SIGINT, signal.SIGTERM)
+
+# Who hears a signal in the command's loop, the innermost last: a loop doesn't tell.
+_hearing: defaultdict[int, list[Callable[[], object]]] = defaultdict(list)
+
+
+@contextmanager
+def heard(number: int, handler: Callable[[], object]) -> Iterator[None]:
+    """Within it the signal calls `handler` in the running loop; afterwards, what it did before."""
+    loop, before = asyncio.get_running_loop(), signal.getsignal(number)
+    hearing = _hearing[number]
+    loop.add_signal_handler(number, handler)
+    hearing.append(handler)
+    try:
+        yield
+    finally:
+        hearing.pop()
+        if hearing:
+            loop.add_signal_handler(number, hearing[-1])
+        else:
+            loop.remove_signal_handler(number)
+            signal.signal(number, before or signal.SIG_DFL)  # the loop leaves none
 
 
 @contextmanager
 def interrupts_caught() -> Iterator[asyncio.Event]:
     """Gives an event that Ctrl-C and SIGTERM set, instead of ending the program."""
     interrupt = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in CAUGHT:
-        loop.add_signal_handler(number, interrupt.set)
-    try:
-        yield interrupt
-    finally:
+    with ExitStack() as stack:
         for number in CAUGHT:
-            loop.remove_signal_handler(number)
+            stack.enter_context(heard(number, interrupt.set))
+        yield interrupt
 
 
 async def finished_or_interrupted(work: Awaitable[None]) -> bool:

@@ -19,6 +19,7 @@ import typer
 import uvloop
 
 from dledger.outcome import ExitCode
+from dledger.terminal.interrupts import heard
 
 __all__ = [
     "ExitCode",
@@ -133,8 +134,7 @@ async def terminable(work: Coroutine[object, object, T]) -> T:
     Raises:
         Terminated: it was ended by SIGTERM.
     """
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    before = signal.getsignal(signal.SIGTERM)
+    task = asyncio.current_task()
     was_told = False
 
     def terminate() -> None:
@@ -143,16 +143,13 @@ async def terminable(work: Coroutine[object, object, T]) -> T:
         if task is not None:
             task.cancel()
 
-    loop.add_signal_handler(signal.SIGTERM, terminate)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if was_told:
-            raise Terminated(BY_SIGTERM) from None
-        raise
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # the loop leaves none
+    with heard(signal.SIGTERM, terminate):
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if was_told:
+                raise Terminated(BY_SIGTERM) from None
+            raise
 
 
 @contextmanager

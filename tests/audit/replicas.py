@@ -18,7 +18,14 @@ from xxhash import xxh3_128_hexdigest
 
 from audit.reading.replica import Replica
 from dledger.reading.checkpoint import decode_checkpoint, encode_checkpoint
-from dledger.reading.entry import HEADER_SIZE, EntryHeader, EntryKind, parse_header
+from dledger.reading.compound import UnitBody, build_body
+from dledger.reading.entry import (
+    COMPOUND_VERSION,
+    HEADER_SIZE,
+    EntryHeader,
+    EntryKind,
+    parse_header,
+)
 from dledger.reading.log_start import LogStart
 from dledger.records.layout import file_name, topic_folder
 from dledger.records.record import BATCH_PREAMBLE, RecordTemplate, encode_properties, record_starts
@@ -93,6 +100,29 @@ class LogBuilder:
         self.headers.append(self.log.header_at(index))
         return at
 
+    def add_units(self, units: list[UnitBody]) -> int:
+        """A compound entry of these is the last one; its physical offset. Queue offsets count from
+        0 over the whole entry."""
+        index, count = self.log.last_index + 1, 0
+        body, firsts = build_body(units)
+        at = self.log.next_position(HEADER_SIZE + len(body))
+        sizes = [size for unit in units for _, size in unit.batches]
+        for first, size in zip(firsts, sizes, strict=True):
+            stamp_records(
+                body,
+                [start - first for start in record_starts(bytes(body), first, size)],
+                at=first,
+                base_queue_offset=count,
+                base_physical_offset=at + HEADER_SIZE + first,
+                store_time_ms=TIME_MS + index,
+                store_host=STORE_HOST,
+            )
+            count += size
+        kind, version = EntryKind.DATA, COMPOUND_VERSION
+        self.log.append(kind, index, 1, TIME_MS + index, count, body, version)
+        self.headers.append(self.log.header_at(index))
+        return at
+
     def flush(self) -> None:
         """What was added is durable."""
         self._ticket += 1
@@ -115,6 +145,20 @@ class LogBuilder:
         self._queues.close()
         self.log.close()
         self._directory.close()
+
+
+def fill_first_segment(builder: LogBuilder) -> int:
+    """Two messages, then commands up to what fills the first segment up, are known committed; the
+    two messages that follow in the next segment aren't. The physical offset behind the former."""
+    for entry in (Entry(1, EntryKind.NOOP), Entry(1, count=2)):
+        builder.add(entry)
+    while builder.headers[-1].physical_offset < SEGMENT:
+        builder.add(Entry(1, EntryKind.COMMAND, body=COMMAND))
+    builder.add(Entry(1, count=2))
+    builder.flush()
+    last = builder.headers[-3]
+    builder.dispatch(last.index)
+    return last.physical_offset + last.total_size
 
 
 def usual_entries(count: int = 60) -> Iterator[Entry]:

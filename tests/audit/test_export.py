@@ -26,15 +26,18 @@ from audit.contents.stats import bucket_of, counted_percentile, stats_as_json, s
 from audit.engines.engine import Engine, LocalEngine
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
+from dledger.outcome import ExitCode
 from dledger.reading.errors import EntryDamaged, OtherLog
 from dledger.reading.places import Place
 from dledger.reading.survey import survey_folder
 from tests.audit.replicas import (
     SEGMENT,
+    TIME_MS,
     LogBuilder,
     ReplicaSet,
     build,
     dropping,
+    fill_first_segment,
     start_of,
     usual_entries,
 )
@@ -229,6 +232,55 @@ def test_an_export_that_was_done_goes_on_behind_what_retention_took(
         pass
     done = export_messages(replica, target, LocalEngine(), accept_retention=True)
     assert (done.start, done.end) == (SEGMENT, three.end)
+
+
+def test_an_export_that_has_all_but_what_fills_a_segment_up_has_no_hole(tmp_path: Path) -> None:
+    """Of the segment that has gone; it goes on behind it, unless that was another log's."""
+    builder = LogBuilder(tmp_path / "n1", "n1")
+    end = fill_first_segment(builder)
+    replica, target = Replica("n1", str(tmp_path / "n1")), tmp_path / "out"
+    assert export_messages(replica, target, LocalEngine()).end == end
+    builder.dispatch()
+    builder.close()
+    for _ in dropping(builder.path, start_of(builder.path, builder.headers[-1].index)):
+        pass
+    state = read_state(target)
+    assert state is not None
+    assert state.done_digest is not None
+    write_state(target, replace(state, done_digest=state.done_digest ^ 1))
+    with pytest.raises(OtherLog, match=f"ended at byte {end}"):
+        export_messages(replica, target, LocalEngine())
+    write_state(target, state)
+    done = export_messages(replica, target, LocalEngine())
+    assert (done.start, done.end) == (SEGMENT, builder.log.end_offset)
+    assert len(exported_offsets(target)) == 4
+
+
+def test_an_export_that_lacks_some_of_a_segment_is_no_archive_of_it(tmp_path: Path) -> None:
+    """The command that is given a segment before it goes ends with 3 where what is known committed
+    ends before; with 0 once nothing but a filler is behind."""
+    builder = LogBuilder(tmp_path / "n1", "n1")
+    fill_first_segment(builder)
+    last = builder.headers[-3]
+    builder.log.checkpoint.note_consume_queue(last.index - 1, TIME_MS)
+    first, second = sorted((builder.path / "commitlog").iterdir())[:2]
+    command = ["export", str(tmp_path / "out"), "--replica", f"n1={builder.path}", "--through"]
+    refused = CliRunner().invoke(app, [*command, str(first)])
+    assert refused.exit_code == ExitCode.INCOMPLETE
+    assert f"up to byte {last.physical_offset}, " in refused.stderr
+    assert f"{first} ends at {SEGMENT}" in refused.stderr
+    assert len(exported_offsets(tmp_path / "out")) == 2, "what there is is exported"
+    builder.dispatch(last.index)
+    done = CliRunner().invoke(app, [*command, str(first)])
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert CliRunner().invoke(app, [*command, str(second)]).exit_code == ExitCode.INCOMPLETE
+    builder.dispatch()
+    builder.close()
+    assert CliRunner().invoke(app, [*command, str(first)]).exit_code == 0
+    for path in (builder.path / "checkpoint", builder.path / "commitlog" / f"{7 * SEGMENT:020}"):
+        mistaken = CliRunner().invoke(app, [*command, str(path)])
+        assert mistaken.exit_code == ExitCode.USAGE
+        assert "names no segment" in mistaken.stderr
 
 
 def test_export_begins_where_the_log_does(three: ReplicaSet, tmp_path: Path) -> None:

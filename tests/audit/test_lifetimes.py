@@ -13,12 +13,15 @@ from audit.engines.engine import LocalEngine
 from audit.reading.replica import Replica
 from audit.reading.survey import committed_log
 from dledger.reading.checkpoint import decode_checkpoint, encode_checkpoint
+from dledger.reading.compound import UnitBody
 from dledger.reading.decode import Wanted, read_records
-from dledger.reading.entry import EntryKind
+from dledger.reading.entry import EntryHeader, EntryKind
+from dledger.reading.errors import LogDamaged
 from dledger.reading.lifetimes import Lifetimes, readable
 from dledger.reading.ranges import log_ranges
 from dledger.wire import commands_pb2 as pb
 from tests.audit.replicas import Entry, LogBuilder, build
+from tests.store.test_compound import batch
 
 
 def create(name: str) -> Entry:
@@ -147,3 +150,51 @@ def test_a_planned_batch_leaves_them_out_where_less_is_known_committed(replica: 
     planned = stream.partitions(stream.initialOffset(), {"offset": end})
     rows = [row for part in planned for batch in stream.read(part) for row in batch.to_pylist()]
     assert [row["body"] for row in rows] == [b"a3"]
+
+
+def test_a_planned_batch_has_no_unit_of_which_nothing_is_known(tmp_path: Path) -> None:
+    """It was planned when the log was known committed to behind what says which of its units were
+    refused; after a restart, where a replica lost its queues, less is, and the batch waits."""
+    pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
+    from pyspark.sql.streaming.datasource import ReadMaxBytes
+
+    from dledger.spark.source import CommitLogSource
+
+    headers = with_refused_unit(tmp_path / "n1")
+    end, page = headers[2].physical_offset, tmp_path / "n1" / "checkpoint"
+    made = CommitLogSource({"path": str(tmp_path / "n1"), "columns": "body"})
+    stream = made.streamReader(made.schema())
+    first = stream.initialOffset()
+    planned = stream.latestOffset(first, ReadMaxBytes(end))
+    assert planned["offset"] == end, "the batch ends between its units and what settles them"
+
+    def read() -> list[bytes]:
+        stream = made.streamReader(made.schema())
+        parts = stream.partitions(first, planned)
+        rows = [row for part in parts for batch in stream.read(part) for row in batch.to_pylist()]
+        return [row["body"] for row in rows]
+
+    assert read() == [b"kept"]
+    whole = page.read_bytes()
+    state = decode_checkpoint(whole)
+    assert state is not None
+    page.write_bytes(encode_checkpoint(replace(state, consume_queue_index=1)))
+    with pytest.raises(LogDamaged, match="waits until more is known committed"):
+        read()
+    page.write_bytes(whole)
+    assert read() == [b"kept"]
+
+
+def with_refused_unit(path: Path) -> list[EntryHeader]:
+    """A replica: a no-op, an entry of two units, what refuses the second, a no-op; its headers."""
+    builder = LogBuilder(path, "n1")
+    builder.add(Entry(1, EntryKind.NOOP))
+    builder.add_units([UnitBody([batch(0, b"kept")], []), UnitBody([batch(0, b"refused")], [])])
+    settled = pb.SettleUnitsCommand(through=2, refused=[pb.RefusedUnit(index=2, unit=1)])
+    body = pb.Command(settle_units=settled).SerializeToString()
+    builder.add(Entry(1, EntryKind.COMMAND, body=body))
+    builder.add(Entry(1, EntryKind.NOOP))
+    builder.flush()
+    builder.log.checkpoint.note_consume_queue(4, 0)
+    builder.close()
+    return builder.headers

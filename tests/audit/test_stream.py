@@ -28,7 +28,16 @@ from dledger.reading.places import Place, place_behind
 from dledger.spark import BadOption, SparkUnavailable
 from dledger.spark.java import find_java
 from dledger.spark.source import CommitLogSource, CommitLogStream
-from tests.audit.replicas import Entry, LogBuilder, ReplicaSet, build, usual_entries
+from tests.audit.replicas import (
+    Entry,
+    LogBuilder,
+    ReplicaSet,
+    build,
+    dropping,
+    fill_first_segment,
+    start_of,
+    usual_entries,
+)
 from tests.audit.test_table import expected_rows
 
 ROOT = Path(__file__).parent.parent.parent
@@ -115,6 +124,31 @@ def test_retention_that_overtakes_a_stream_ends_it(
     lenient = CommitLogStream(path, Wanted(), ReadMaxBytes(5000), fails_on_loss=False)
     assert lenient.latestOffset({"offset": 0}, ReadMaxBytes(5000))["offset"] > 16384
     assert [each.value[0][0].start for each in lenient.partitions(*planned)] == [16384]
+
+
+def test_stream_that_has_all_but_what_fills_a_segment_up_goes_on(tmp_path: Path) -> None:
+    """Of the segment that has gone: nothing was lost. One that ended there otherwise was another
+    log's."""
+    builder = LogBuilder(tmp_path / "n1", "n1")
+    end = fill_first_segment(builder)
+    made = CommitLogSource({"path": str(tmp_path / "n1")})
+    stream = made.streamReader(made.schema())
+    before = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    assert before["offset"] == end
+    builder.dispatch(len(builder.headers) - 1)
+    planned = stream.latestOffset(before, ReadAllAvailable())
+    builder.dispatch()
+    builder.close()
+    for _ in dropping(builder.path, start_of(builder.path, builder.headers[-1].index)):
+        pass
+    stream = made.streamReader(made.schema())
+    after = stream.latestOffset(before, ReadAllAvailable())
+    assert after["offset"] == builder.log.end_offset
+    for until, count in ((planned, 0), (after, 2)):
+        parts = stream.partitions(before, until)
+        assert sum(batch.num_rows for part in parts for batch in stream.read(part)) == count
+    with pytest.raises(OtherLog, match=f"ended at byte {end}"):
+        stream.latestOffset(before | {"digest": before["digest"] ^ 1}, ReadAllAvailable())
 
 
 def test_missing_segment_is_no_gap_to_step_over(three: ReplicaSet) -> None:

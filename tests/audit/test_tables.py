@@ -23,17 +23,20 @@ from audit.errors import TableTaken, UsageMistake
 from audit.reading.replica import Replica
 from audit.tables.export import STEP_BYTES, TableExported, export_to_table
 from audit.tables.mark import Choice, Mark
+from dledger.outcome import ExitCode
 from dledger.reading.entry import EntryKind
-from dledger.reading.errors import EntryDamaged
+from dledger.reading.errors import EntryDamaged, OtherLog
 from store.files import OsFiles
 from store.log_start import StartNote
 from tests.audit.replicas import (
     COMMAND,
     SEGMENT,
+    TIME_MS,
     Entry,
     LogBuilder,
     ReplicaSet,
     dropping,
+    fill_first_segment,
     start_of,
     usual_entries,
 )
@@ -204,6 +207,40 @@ def test_what_goes_by_without_messages_is_no_hole(
     assert len(keys_of(lake.rows())) == rows
 
 
+def test_table_that_has_all_but_what_fills_a_segment_up_has_no_hole(
+    tmp_path: Path, lake: Lake
+) -> None:
+    """Of the segment that has gone, and that ended without messages; it goes on behind it."""
+    builder = LogBuilder(tmp_path / "n1", "n1")
+    end = fill_first_segment(builder)
+    replica = Replica("n1", str(tmp_path / "n1"))
+    assert export(lake, replica).end == end
+    builder.dispatch()
+    builder.close()
+    for _ in dropping(builder.path, start_of(builder.path, builder.headers[-1].index)):
+        pass
+    done = export(lake, replica)
+    assert (done.start, done.end) == (SEGMENT, builder.log.end_offset)
+    assert len(keys_of(lake.rows())) == 4
+    assert export(lake, replica).messages == 0
+
+
+def test_table_of_a_log_that_went_otherwise_is_told_from_this_one(
+    three: ReplicaSet, lake: Lake
+) -> None:
+    """It ended where this one's segment did that has gone, with another entry."""
+    table = lake.table()
+    assert table.opened(Choice("g", None, includes_deleted=False)) is None
+    start = start_of(three.paths["n1"], three.header_of(after=SEGMENT).index)
+    table.append(lake.rows().slice(0, 0), Mark(start.end_offset, start.digest ^ 1), {})
+    for _ in dropping(three.paths["n1"], start):
+        pass
+    with pytest.raises(OtherLog, match=f"ended at byte {start.end_offset}"):
+        export(lake, three.replicas[0])
+    table.append(lake.rows().slice(0, 0), Mark(start.end_offset, start.digest), {})
+    assert export(lake, three.replicas[0]).start == SEGMENT
+
+
 def test_table_begins_with_the_entry_that_the_log_begins_with(
     three: ReplicaSet, lake: Lake
 ) -> None:
@@ -273,6 +310,35 @@ def told(lake: Lake, three: ReplicaSet, *options: str) -> tuple[int, str]:
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     lines = [line for line in done.stderr.splitlines() if line.startswith("dledger: ")]
     return done.exit_code, lines[0] if lines else done.stdout
+
+
+def test_table_that_lacks_some_of_a_segment_is_no_archive_of_it(tmp_path: Path, lake: Lake) -> None:
+    """The command that is given a segment before it goes ends with 3 where what is known committed
+    ends before, were it by an entry without a message; with 0 once only a filler is behind."""
+    builder = LogBuilder(tmp_path / "n1", "n1")
+    fill_first_segment(builder)
+    last = builder.headers[-3]
+    builder.log.checkpoint.note_consume_queue(last.index - 1, TIME_MS)
+    first, second = sorted((builder.path / "commitlog").iterdir())[:2]
+
+    def archived(segment: Path) -> tuple[int, str]:
+        replica = ["--replica", f"n1={builder.path}", "--through", str(segment)]
+        command = ["export", lake.place, "--format", lake.kind, *replica]
+        done = CliRunner().invoke(app, command)
+        return done.exit_code, done.stderr
+
+    code, said = archived(first)
+    assert code == ExitCode.INCOMPLETE
+    assert f"up to byte {last.physical_offset}, " in said
+    assert f"{first} ends at {SEGMENT}" in said
+    assert len(keys_of(lake.rows())) == 2
+    builder.dispatch(last.index)
+    assert archived(first)[0] == 0
+    assert archived(second)[0] == ExitCode.INCOMPLETE
+    builder.dispatch()
+    builder.close()
+    assert archived(first)[0] == 0
+    assert archived(builder.path / "checkpoint")[0] == ExitCode.USAGE
 
 
 def test_command_says_what_it_did(three: ReplicaSet, lake: Lake) -> None:

@@ -173,6 +173,10 @@ def test_lag_of_a_member_that_gives_no_answer_grows(three: ReplicaSet, tmp_path:
     assert missed > 0
     assert lags(n1, silent, n3)["n2"] == missed
     assert lags(n1, n3) == {"n1": 0, "n3": 0}
+    lags(*three.replicas)
+    others = (replace(n1, position=early), replace(n3, position=early))
+    told = lags(others[0], silent, others[1])
+    assert told == {"n1": 0, "n2": 0, "n3": 0}, "nobody lags behind one that says nothing"
 
 
 def test_watch_survives_an_audit_that_fails(three: ReplicaSet, tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ FAULTS: dict[Kind, Fault] = {
         divergence=DivergenceFacts(0, 0, 0, (LEADER,), 0, 0, 0, 0, recoveries=1),
     ),
     Kind.NEWER_EPOCH: member(epoch=1, newer_epoch=2),
-    Kind.REPLICAS_DIFFER: health(contradictions=1),
+    Kind.REPLICAS_DIFFER: health(suspected_index=9),
     Kind.OLDER_COPY: seen(is_older_copy=True, is_connected=False),
     Kind.OTHER_DISK: health(disk_id=disk("nx")),
     Kind.OTHER_GROUP: member(group="g2"),
@@ -537,10 +537,13 @@ def test_committed_logs_with_other_digests_differ() -> None:
 def test_contradictions_are_found_while_they_last() -> None:
     """They are counted since the start: what was settled since, by a new disk for the wrong log,
     is over without a restart of those who were right. What comes, or isn't settled, is told."""
-    settled = replace(
-        health(contradictions=4)(well(3), VICTIM), contradictions_before=((VICTIM, 4),)
-    )
+    unseen = replace(health(contradictions=4)(well(3), VICTIM), contradictions_before=())
+    assert judge(unseen) == (), "it didn't answer at the first look"
+    nodes = {each.id: each.node for each in unseen.members}
+    settled = replace(unseen, contradictions_before=((nodes[VICTIM], 4),))
     assert judge(settled) == ()
+    copied = also_elsewhere(settled, VICTIM)
+    assert kinds(copied) == [Kind.SAME_ID], "a copy that answered once has a count of its own"
     moved = health(contradictions=5)(settled, VICTIM)
     assert kinds(moved) == [Kind.REPLICAS_DIFFER]
     restarted = health(contradictions=1)(settled, VICTIM)
@@ -585,6 +588,9 @@ PEERS = st.builds(
     state=st.sampled_from(["", "probe", "replicate"]), match_index=SMALL | INTEGERS,
     is_recently_active=st.booleans(), is_older_copy=st.booleans(),
 )  # fmt: skip
+NODES = st.tuples(
+    st.sampled_from(["g1", "g2"]), IDS, st.binary(max_size=2), st.sampled_from(["", "/a", "/b"])
+)
 NAMED = st.builds(
     NamedMember, id=IDS, votes=st.booleans(), disk_id=st.binary(max_size=2),
     clock_off_ms=st.none() | FLOATS, observes=st.booleans(), votes_until_left=st.booleans(),
@@ -614,7 +620,7 @@ GROUPS = st.builds(
     fsyncs_before=st.lists(st.tuples(IDS, FLOATS), max_size=3).map(tuple),
     apart_before=st.frozensets(st.tuples(IDS, IDS), max_size=3),
     led_before=st.lists(MEMBERS, max_size=3).map(tuple), group=st.sampled_from(["", "g1", "g9"]),
-    contradictions_before=st.lists(st.tuples(IDS, SMALL), max_size=3).map(tuple),
+    contradictions_before=st.lists(st.tuples(NODES, SMALL), max_size=3).map(tuple),
 )  # fmt: skip
 
 

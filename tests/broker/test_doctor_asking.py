@@ -225,3 +225,24 @@ def test_reason_of_a_silence_is_told_to_its_end(said: str, monkeypatch: pytest.M
     assert "unavailable: " in finding.detail
     assert "\n" not in finding.detail
     assert len(finding.detail) < 300
+
+
+def test_what_a_member_contradicted_long_ago_is_no_news_where_it_missed_a_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was silent for the second of the first look: nothing is known of what it had counted."""
+    asked: list[str] = []
+
+    async def ask(address: str, *, tls: None) -> NodeStatus:
+        asked.append(address)
+        if address == at("n2") and asked.count(address) > 1:
+            return contradicted("n2")
+        answer = None if address == at("n2") else well()[address]
+        if answer is None:
+            code, none = grpc.StatusCode.DEADLINE_EXCEEDED, grpc.aio.Metadata()
+            raise grpc.aio.AioRpcError(code, none, none, "", "")
+        return answer
+
+    monkeypatch.setattr(asking, "ask", ask)
+    monkeypatch.setattr(asking, "PAUSE_S", 0.0)
+    assert judge(asyncio.run(asking.ask_group(list(well()), None))) == ()

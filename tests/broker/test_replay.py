@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from broker.state import replay
@@ -47,6 +49,30 @@ def test_queues_of_no_topic_are_removed() -> None:
     assert not disk.exists(DATA / "consumequeue" / "of-no-topic")
     assert replayed.wrong == ()
     assert queues.queues() == []
+
+
+def test_queues_of_no_topic_stop_no_start_on_a_full_disk() -> None:
+    """They stay until the next one, and a topic of the name has none of their units."""
+    disk = SimulatedDisk()
+    queues = ConsumeQueues(DATA, disk)
+    folder = DATA / "consumequeue" / "t@2"
+    stray = b"".join(UNIT.pack(80 * number, 100, 7) for number in range(3))
+    queues.dispatch(folder.name, 0, 0, stray)
+    queues.flush()
+    queues.close()
+    for again in (True, False):
+        queues, made = ConsumeQueues(DATA, disk), LogUnderTest(disk)
+        if again:
+            disk.fail_next("rename", errno.ENOSPC)
+        replayed = replay_derived(made.log, queues, 0)
+        assert (replayed.wrong, queues.queues()) == ((), [])
+        assert disk.exists(folder) is again
+        queues.dispatch(folder.name, 0, 0, UNIT.pack(160, 100, 9))
+        queues.flush()
+        content = disk.content(folder / "0" / file_name(0))
+        assert content[: UNIT.size] == UNIT.pack(160, 100, 9)
+        assert not any(content[UNIT.size :]), "what is behind its end is nobody's"
+        queues.close()
 
 
 def test_distrust_is_durable() -> None:

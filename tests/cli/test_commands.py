@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 from broker.config import ConfigError
 from broker.local_group import GROUP_FILE, LocalGroup, NoAnswer, NoSuchNode, NotAGroup, PortInUse
 from dledger.client import BrokerGroupUnreachable, DeadlineExceeded, TopicNotFound
+from dledger.terminal.interrupts import interrupts_caught
 from dledger.terminal.options import parse_addresses, parse_size
 from dledger.terminal.outcome import ExitCode, errors_told, exit_code_of, run
 from dledger_cli.app import app
@@ -326,6 +328,29 @@ def test_sigterm_is_heard_after_a_loop() -> None:
     with pytest.raises(typer.Exit) as ended, errors_told():
         work()
     assert ended.value.exit_code == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_interrupts_are_heard_after_they_were_caught(number: signal.Signals) -> None:
+    """A command that goes on in its loop is ended as before: what it works on is cancelled."""
+    done: list[str] = []
+
+    async def work() -> None:
+        with interrupts_caught() as interrupt:
+            signal.raise_signal(number)
+            await interrupt.wait()
+        done.append("caught")
+        assert signal.getsignal(number) is not signal.SIG_DFL, "it would end the tests"
+        try:
+            signal.raise_signal(number)
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            done.append("cancelled")
+            raise
+
+    with pytest.raises(typer.Exit) as ended:
+        run(work())
+    assert (ended.value.exit_code, done) == (130, ["caught", "cancelled"])
 
 
 def test_sigterm_that_somebody_handles_is_theirs() -> None:

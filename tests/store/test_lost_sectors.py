@@ -10,15 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from broker.ending import ending_of
 from broker.memory import Memory
 from chaos.sim.files import SECTOR_BYTES
 from dledger.core.types import DiskId, NodeId
+from dledger.outcome import ExitCode
 from dledger.promises import Promises, Start
 from dledger.records.layout import file_name
 from store.atomic_file import AtomicFile
 from store.commitlog import CommitLog
 from store.damage import Damage, Refill
-from store.directory import read_sealed, write_sealed
+from store.directory import (
+    DataDirectory,
+    Identity,
+    read_sealed,
+    stored_boot_number,
+    write_sealed,
+)
 from store.doubt import MAX_PLACES, DoubtNote
 from store.errors import CorruptionFound, GapFound
 from store.files import FileSystem, OsFiles, make_directory, read_exactly, read_upto
@@ -313,6 +321,24 @@ def test_what_says_whose_a_directory_is_is_missed_as_if_it_had_rotted() -> None:
     with pytest.raises(OSError) as failed:
         read_sealed(disk, DATA / "identity.json", is_needed=True)
     assert failed.value.errno == errno.EIO
+
+
+def test_number_of_a_start_that_the_disk_does_not_give_is_its_failure() -> None:
+    """It hasn't rotted, for all that anybody knows: the disk is looked at, and the next start may
+    be given it. Whoever only looks is told of damage."""
+    disk = SimulatedDisk()
+    directory = DataDirectory.open(DATA, Identity("g", "n1", 4096), disk)
+    number = directory.next_boot()
+    disk.fail_next("pread", errno.EIO, "boot")
+    assert directory.next_boot() == number + 1, "it was given when it was read again"
+    disk.lose_sector(DATA / "raft" / "boot", 0)
+    with pytest.raises(OSError, match="raft/boot") as failed:
+        directory.next_boot()
+    assert failed.value.errno == errno.EIO
+    assert ending_of(failed.value, DATA) is ExitCode.DISK_FAILED
+    with pytest.raises(CorruptionFound, match="a sector that can't be read"):
+        stored_boot_number(disk, DATA)
+    directory.close()
 
 
 def test_a_note_of_doubt_that_is_full_says_so() -> None:

@@ -133,8 +133,16 @@ AUDITING = (
     Mutant(
         "who-gives-no-answer-lags-no-more",
         "audit/commands/watching.py",
-        "        known = {**self._settled, **settled_by(report)}\n",
-        "        known = settled_by(report)\n",
+        "        known = {**self._settled, **answering}\n",
+        "        known = answering\n",
+        masked=_READS_ONLY,
+        tests=_WATCH,
+    ),
+    Mutant(
+        "all-lag-behind-who-gives-no-answer",
+        "audit/commands/watching.py",
+        "        furthest = max(answering.values(), default=0)\n",
+        "        furthest = max(self._settled.values(), default=0)\n",
         masked=_READS_ONLY,
         tests=_WATCH,
     ),

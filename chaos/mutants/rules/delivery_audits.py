@@ -173,7 +173,7 @@ DELIVERY_AUDITS = (
     Mutant(
         "fillers-lie-across-nothing",
         "dledger/reading/places.py",
-        "            return begins_there and head == blank_filler(size - at)\n",
+        "            return begins_there and fills_up(descriptor, at, size)\n",
         "            return False\n",
         masked=_READS_ONLY,
         tests=_WHOSE,
@@ -189,7 +189,7 @@ DELIVERY_AUDITS = (
     Mutant(
         "fillers-of-any-size-fill-segments-up",
         "dledger/reading/places.py",
-        "begins_there and head == blank_filler(size - at)\n",
+        "begins_there and fills_up(descriptor, at, size)\n",
         "begins_there\n",
         masked=_READS_ONLY,
         tests=_WHOSE,

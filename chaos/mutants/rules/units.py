@@ -281,7 +281,7 @@ UNITS = (
     Mutant(
         "data-beyond-what-is-settled",
         "dledger/reading/lifetimes.py",
-        "        if not self._unsettled:\n",
+        "        if not self._unsettled or self._unsettled[0][1] >= log.settled:\n",
         "        if True:\n",
         masked=_OFFLINE,
         tests=(_DATA + "test_what_the_log_has_not_said_yet_is_not_read_yet",),
