@@ -114,8 +114,8 @@ DELIVERIES = (
     Mutant(
         "receive-denied-by-a-leader-of-before",
         "broker/services/deliveries.py",
-        "await self._gate.denying_surely(self._receive(wish, topic, call))",
-        "await self._receive(wish, topic, call)",
+        "await self._gate.denying_surely(self._receive(wish, topic, call, heard_s))",
+        "await self._receive(wish, topic, call, heard_s)",
         masked="no simulated group changes its style",
         tests=("tests/broker/test_denials.py",),
     ),
