@@ -87,6 +87,7 @@ class WatchMetrics:
         )
 
         self._settled: dict[str, int] = {}  # as each was last heard of
+        self._told: dict[str, int] = {}  # how much each lacked by then
 
     def round(self, each: Round) -> None:
         """A round is over, with an audit or without."""
@@ -114,14 +115,19 @@ class WatchMetrics:
     def _lags(self, report: Report) -> None:
         """A replica that says nothing lacks what came since it did: without a series nobody's rule
         would see that its node is down. What it never said nobody knows. Nobody lags behind one
-        that says nothing: it may have been asked a moment after the others, and then gone."""
-        answering = settled_by(report)
-        known = {**self._settled, **answering}
+        that says nothing: it may have been asked a moment after the others, and then gone. But what
+        was lacked is still lacked by who hasn't got any further: that those who were ahead are gone
+        is no reason to say that all is well."""
+        answering, before = settled_by(report), self._settled
+        known = {**before, **answering}
         self._settled = {c.replica: known[c.replica] for c in report.coverage if c.replica in known}
         furthest = max(answering.values(), default=0)
         self._lag.clear()
+        lacked, self._told = self._told, {}
         for name, settled in self._settled.items():
-            self._lag.labels(name).set(max(furthest - settled, 0))
+            still = lacked.get(name, 0) if settled <= before.get(name, -1) else 0
+            self._told[name] = max(furthest - settled, still)
+            self._lag.labels(name).set(self._told[name])
 
     def failed(self) -> None:
         """An audit could not be made."""

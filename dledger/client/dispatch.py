@@ -287,9 +287,9 @@ class Dispatcher:
         if self._flush_handle is not None:
             self._flush_handle.cancel()
             self._flush_handle = None
-        with contained("gathering", self._try_later):
-            if len(self._requests) < self._options.max_inflight_requests:
-                for lane in self._active:
+        if len(self._requests) < self._options.max_inflight_requests:
+            for lane in list(self._active):  # one that fails holds up no other one
+                with contained("gathering", self._try_later):
                     if lane.parts and lane.takes_more:
                         self._seal(lane)
         self._pump()

@@ -455,6 +455,7 @@ class Lane:
         self.ready.clear()
         self._go_on_from(self._next_sequence)  # no number is used again, whatever breaks next
         self._begin_epoch()
+        self.is_frozen = False  # whoever would have thawed it may be who has failed
 
     # --- other queues -------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ AGAIN_S: Final = 0.02  # before an attempt asks again; and who got nothing, soon
 COMPANY_S: Final = 0.001  # who got nothing waits so long for those who ask anew
 SAME_MOMENT_S: Final = 0.001  # holds are told in milliseconds
 EARLY_S: Final = 0.01  # so much sooner a call's time is over by the brokers' clock
-MOST_HELD_S: Final = 20.0  # a call, by brokers that don't say for how long they held it
+MOST_HELD_S: Final = 120.0  # a call, by brokers that don't say for how long they held it
 GRACE_S: Final = 1.0  # of a call: what there is when it asks it has long before that
 
 Riding = tuple[pb.Settlement, list[Delivery]]
@@ -283,9 +283,14 @@ class Receives:
         self, request: pb.ReceiveRequest, call: _Call
     ) -> tuple[pb.ReceiveResponse, float]:
         """The leader's; where one was lost, the next one gives the same attempt the same, hidden
-        anew. With when that was asked for which is answered."""
+        anew. With when that was asked for which is answered.
+
+        So does one that is read too late: a process that was stopped meanwhile, or a machine that
+        slept, may read it when others have the messages. What nobody has had since is given to the
+        same attempt once more; thrown away, it would have cost an attempt that nobody made. Where
+        answers take longer than messages are hidden that is done once, and then they are given."""
         group, loop = self._broker_group(), asyncio.get_running_loop()
-        sent_s = clock()
+        sent_s, is_late = clock(), False
 
         def on_sent() -> None:
             nonlocal sent_s
@@ -302,7 +307,10 @@ class Receives:
                     deadline_s=max(0.001, deadline - loop.time()),
                     on_sent=on_sent,
                 )
-                return answer, sent_s
+                hidden_s = _hidden_from_s(answer, sent_s, request.hold_ms) + self._hands.invisible_s
+                if is_late or not answer.handed or clock() < hidden_s:
+                    return answer, sent_s
+                is_late = True
             except asyncio.CancelledError:
                 if not call.goes_on():
                     raise
@@ -315,14 +323,10 @@ class Receives:
             request.again = True
 
     def _deliveries(self, answer: pb.ReceiveResponse, hidden_from_s: float) -> list[Delivery]:
-        """What was handed out; in hand from now on. A process that was stopped meanwhile, or a
-        machine that slept, may read an answer when others have the messages: these are nobody's
-        here, and whoever waits asks again."""
+        """What was handed out; in hand from now on."""
         made, incarnation = self._hands.made, answer.topic_incarnation
         hidden_until_s = hidden_from_s + self._hands.invisible_s
         found: list[Delivery] = []
-        if clock() >= hidden_until_s:
-            return found
         for handed in answer.handed:
             handout, attempt = handed.handout, handed.attempt
             for message in decode_messages(handed.records):

@@ -177,6 +177,10 @@ def test_lag_of_a_member_that_gives_no_answer_grows(three: ReplicaSet, tmp_path:
     others = (replace(n1, position=early), replace(n3, position=early))
     told = lags(others[0], silent, others[1])
     assert told == {"n1": 0, "n2": 0, "n3": 0}, "nobody lags behind one that says nothing"
+    assert lags(n1, silent, others[1])["n3"] == missed
+    gone = Replica("n1", "h1:1", silence="h1:1 gives no answer")
+    assert lags(gone, silent, others[1])["n3"] == missed, "it hasn't got what they had"
+    assert lags(gone, silent, n3)["n3"] == 0
 
 
 def test_watch_survives_an_audit_that_fails(three: ReplicaSet, tmp_path: Path) -> None:

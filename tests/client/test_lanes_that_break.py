@@ -259,3 +259,35 @@ async def test_lane_that_stays_broken_keeps_no_other_from_its_end(step: str) -> 
         await stage.dispatching.abort(ProducerClosed("x"))
     assert all(future.done() for future in stage.futures)
     assert all(isinstance(future.exception(), ClientError) for future in stage.futures)
+
+
+@async_test
+async def test_lane_that_is_given_up_is_used_again() -> None:
+    """Whoever had stopped it to look for other queues may be who has failed."""
+    stage = Stage()
+    stage.gather()
+    stage.lane.is_frozen = True
+    stage.lane.give_up(ClientError("it broke"))
+    assert not stage.lane.is_frozen
+
+
+@async_test
+async def test_lane_that_cannot_be_made_a_batch_holds_up_no_other_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is gathered goes out by itself, whatever is wrong with the one before."""
+    stage = Stage()
+    other = stage.lane_of(1)
+    stage.gather()
+    stage.gather(lane=other)
+    whole = Lane.seal
+
+    def seal(lane: Lane) -> None:
+        if lane is stage.lane:
+            raise Broken("it can't be sealed")
+        whole(lane)
+
+    monkeypatch.setattr(Lane, "seal", seal)
+    stage.dispatching._flush_gathers()
+    assert not other.parts
+    assert stage.lane.parts

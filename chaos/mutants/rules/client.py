@@ -744,8 +744,36 @@ CLIENT = (
     Mutant(
         "what-others-may-have-is-handed-over",
         "dledger/client/receives.py",
-        "        if clock() >= hidden_until_s:\n",
-        "        if False:\n",
+        "                if is_late or not answer.handed or clock() < hidden_s:\n",
+        "                if True:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_STOPPED,
+    ),
+    Mutant(
+        "lane-given-up-stays-frozen",
+        "dledger/client/lane.py",
+        "        self.is_frozen = False  # whoever would",
+        "        # whoever would",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BREAKING_LANES,
+    ),
+    Mutant(
+        "lane-that-breaks-keeps-others-from-being-sealed",
+        "dledger/client/dispatch.py",
+        "            for lane in list(self._active):  # one that fails holds up no other one\n"
+        '                with contained("gathering", self._try_later):\n'
+        "                    if lane.parts",
+        '            with contained("gathering", self._try_later):\n'
+        "                for lane in list(self._active):\n"
+        "                    if lane.parts",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BREAKING_LANES,
+    ),
+    Mutant(
+        "answers-that-are-always-late-are-given-to-nobody",
+        "dledger/client/receives.py",
+        "                is_late = True\n",
+        "",
         masked=_NO_SUCH_CLIENT,
         tests=_STOPPED,
     ),
