@@ -512,7 +512,9 @@ class Comparison:
 
     def _on_request(self, peer: NodeId, body: pb.DigestRequest) -> None:
         theirs = _place_in(peer, body)
-        if self._loop is not None and not body.only_looks_again:
+        # Whoever else is answered, and nothing of it counts: anybody may say that logs differ.
+        is_member = peer in self._around.configuration().members()
+        if self._loop is not None and is_member and not body.only_looks_again:
             self._asked_s = self._loop.time()
         if self._is_silent:
             return
@@ -523,7 +525,8 @@ class Comparison:
             answer.index, answer.entry_term, answer.digest = told.index, told.term, told.digest
         self._around.answer(peer, seal(pb.PeerMessage(digest_response=answer)))
         own = self._place(theirs.index)
-        if own is not None and own.term == theirs.term and own.digest != theirs.digest:
+        is_other = own is not None and own.term == theirs.term and own.digest != theirs.digest
+        if own is not None and is_member and is_other:
             self.suspect(own.index)
 
 

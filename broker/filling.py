@@ -105,10 +105,14 @@ class Filling:
 
 @dataclass(slots=True)
 class _Given:
-    """To whom a state is given: since when, and when it last was."""
+    """To whom a state is given: which, since when, when it last got any further, when it last asked
+    for any, and whether it has got beyond the first piece."""
 
+    index: int
     since_s: float
     last_s: float
+    asked_s: float
+    is_pulled: bool = False
 
 
 class Giving:
@@ -121,16 +125,23 @@ class Giving:
         self._clock = clock
         self._given: dict[NodeId, _Given] = {}  # one a peer that was given anything lately
 
-    def gave(self, peer: NodeId, *, is_last: bool) -> None:
-        """A piece has gone to it. With the last one it has all: should that get lost, it asks again
-        in a second, and the front seldom moves just then."""
+    def gave(self, peer: NodeId, index: int, *, is_first: bool, is_last: bool) -> None:
+        """A piece of the state as of that entry has gone to it. The first one is no further than it
+        was: who has no room asks for that again and again. With the last one it has all: should
+        that get lost, it asks again in a second, and the front seldom moves just then."""
         now = self._clock()
-        for name in [name for name, each in self._given.items() if now > each.last_s + AWAY_S]:
+        for name in [name for name, each in self._given.items() if now > each.asked_s + AWAY_S]:
             del self._given[name]
+        given = self._given.get(peer)
         if is_last:
             self._given.pop(peer, None)
+        elif given is None or given.index != index:
+            self._given[peer] = _Given(index, now, now, now, not is_first)
         else:
-            self._given.setdefault(peer, _Given(now, now)).last_s = now
+            given.asked_s = now
+            if not is_first:
+                given.since_s = given.since_s if given.is_pulled else now
+                given.last_s, given.is_pulled = now, True
 
     def is_awaited(self, members: Collection[NodeId]) -> bool:
         """Whether one of the members is likely to ask for the next piece. A stranger is nobody that

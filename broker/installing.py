@@ -303,7 +303,8 @@ class Installer:
                     answer.status = pb.SNAPSHOT_STATUS_GIVEN
                     answer.size_bytes, answer.piece = size, piece
                     answer.piece_crc = crc32c(piece)
-                    self.giving.gave(peer, is_last=body.at + len(piece) >= size)
+                    is_last = body.at + len(piece) >= size
+                    self.giving.gave(peer, body.index, is_first=not body.at, is_last=is_last)
         self._around.give(peer, seal(pb.PeerMessage(snapshot_response=answer)))
 
     def _tell_start(self, peer: NodeId, body: pb.LogStartRequest) -> None:

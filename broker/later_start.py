@@ -161,7 +161,7 @@ class LaterStart:
         await self._hand.run(self._check_undisputed)
         try:
             await self._pull(peer, start.index)
-            await self._settled(peer)
+            await self._settled(peer, start)
             await self._hand.run(partial(self._write, start, is_continued=fit is Fit.CONTINUED))
         finally:  # else it would be in the way of what is pulled next
             await self._hand.run(self._snapshots.drop_received)
@@ -245,13 +245,13 @@ class LaterStart:
             self._looked_s = now_s
         return now_s < max(self._looked_s + LISTEN_S, self._compared_s + ASKED_FOR_S)
 
-    async def _settled(self, peer: NodeId) -> None:
+    async def _settled(self, peer: NodeId, start: LogStart) -> None:
         """No logs are compared, as far as is known here, and at the peer, who says where its log
         begins only then: it may have heard of a comparison that nobody could tell this one of.
         What was pulled waits for that, as it may have taken long, and comparing takes seconds.
 
         Raises:
-            NotGiven: logs are compared still, or the peer has gone.
+            NotGiven: logs are compared still, the peer has gone, or its log is another one by now.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + SETTLED_S
@@ -266,7 +266,9 @@ class LaterStart:
                 if not is_there():
                     raise NotGiven("logs are compared")
                 await asyncio.sleep(LOOK_S)
-            await self._pulling.log_start_of(peer, is_there)
+            now = await self._pulling.log_start_of(peer, is_there)
+            if now.index < start.index or (now.index == start.index and now != start):
+                raise NotGiven("its log begins elsewhere by now")
             is_settled = not self.is_disputed()
 
     def _write(self, start: LogStart, *, is_continued: bool) -> None:

@@ -114,25 +114,43 @@ def test_a_state_is_kept_for_the_member_that_pulls_it() -> None:
     assert not giving.is_awaited([PEER])
     for step in range(steps + 10):
         now = step * AWAY_S
-        giving.gave(PEER, is_last=False)
+        giving.gave(PEER, 5, is_first=False, is_last=False)
         assert giving.is_awaited([PEER]) == (step <= steps)
     now += AWAY_S + 1
-    giving.gave(NodeId("n3"), is_last=False)
+    giving.gave(NodeId("n3"), 5, is_first=False, is_last=False)
     assert not giving.is_awaited([PEER])
-    giving.gave(PEER, is_last=False)
+    giving.gave(PEER, 5, is_first=False, is_last=False)
     assert giving.is_awaited([PEER])
     now += AWAY_S + 1
     assert not giving.is_awaited([PEER])
 
 
+def test_a_state_is_kept_for_nobody_who_only_looks_at_it() -> None:
+    """Who has no room asks for the first piece every second: that is no pull, and one that comes
+    when there is room is kept for as long as any. So is one of another state."""
+    now = 0.0
+    giving = Giving(lambda: now)
+    while now < 2 * HOLD_S:
+        giving.gave(PEER, 5, is_first=True, is_last=False)
+        assert giving.is_awaited([PEER]) == (now <= AWAY_S)
+        now += 1
+    begun = now
+    while now <= begun + HOLD_S + AWAY_S:
+        giving.gave(PEER, 5, is_first=False, is_last=False)
+        assert giving.is_awaited([PEER]) == (now <= begun + HOLD_S)
+        now += AWAY_S
+    giving.gave(PEER, 9, is_first=True, is_last=False)
+    assert giving.is_awaited([PEER])
+
+
 def test_a_state_that_was_given_is_kept_for_nobody() -> None:
     giving = Giving(lambda: 0.0)
-    giving.gave(PEER, is_last=False)
-    giving.gave(PEER, is_last=True)
+    giving.gave(PEER, 5, is_first=False, is_last=False)
+    giving.gave(PEER, 5, is_first=False, is_last=True)
     assert not giving.is_awaited([PEER])
 
 
 def test_a_state_is_kept_for_no_stranger() -> None:
     giving = Giving(lambda: 0.0)
-    giving.gave(PEER, is_last=False)
+    giving.gave(PEER, 5, is_first=False, is_last=False)
     assert not giving.is_awaited([NodeId("n1"), NodeId("n3")])

@@ -266,6 +266,22 @@ async def test_who_knows_that_its_log_differs_answers_nobody(tmp_path: Path) -> 
 
 
 @on_a_loop
+async def test_what_a_stranger_says_of_a_log_puts_nothing_in_question(tmp_path: Path) -> None:
+    """It is answered; the log's front, and who needs this one's state, don't wait for it."""
+    async with members(tmp_path, 3, RARELY) as group:
+        tolerant(group)
+        leader = await fill(group)
+        compared = pb.DigestRequest(number=1, index=3, entry_term=leader.driver.core.term, digest=7)
+        told = leader.comparison.statistics().digests_told
+        asked = seal(pb.PeerMessage(digest_request=compared))
+        leader.comparison.on_message(NodeId("n9"), asked)
+        assert leader.comparison.statistics().digests_told == told + 1
+        assert not leader.comparison.is_under_way
+        leader.comparison.on_message(NodeId("n2"), asked)
+        assert leader.comparison.is_under_way
+
+
+@on_a_loop
 async def test_unreadable_mark_is_a_mark(tmp_path: Path) -> None:
     async with members(tmp_path, 1, RARELY) as group:
         await fill(group)

@@ -371,6 +371,37 @@ async def test_what_was_pulled_waits_until_logs_are_compared_no_more(
 
 
 @on_a_loop
+async def test_state_of_a_log_that_has_begun_elsewhere_meanwhile_is_not_used(
+    tmp_path: Path,
+) -> None:
+    """What was pulled waits, and the peer says once more where its log begins: before, that is
+    another log."""
+    async with small_members(tmp_path) as group:
+        name = await left_far_behind(group)
+        starts: list[int] = []
+        tap = Wiretap(group)
+
+        def change(sender: NodeId, message: pb.PeerMessage) -> pb.PeerMessage:
+            if message.HasField("log_start_response") and len(starts) < 4:
+                start = decode_start(message.log_start_response.log_start)
+                starts.append(start.index)
+                if len(starts) % 2 == 0:
+                    older = replace(start, index=start.index - 1)
+                    message.log_start_response.log_start = older.encode()
+                    return seal(message)
+            return message
+
+        tap.change = change
+        async with refilling(group, name) as made:
+            filling = asyncio.ensure_future(made.fill())
+            await group.until(lambda: len(starts) == 4)
+            assert not filling.done()
+            await filling
+        tap.change = lambda _, message: message
+        await follows(group, name)
+
+
+@on_a_loop
 async def test_only_a_comparison_that_is_under_way_is_waited_for(tmp_path: Path) -> None:
     """Not one that is settled, which is looked at again for as long as nobody replaces who differs;
     nor a stranger's, who may be anybody."""

@@ -11,6 +11,30 @@ _RARE = "a start that meets such a log is one in some hundreds of seeds"
 
 LATER_STARTS = (
     Mutant(
+        "state-of-a-log-that-was-is-used",
+        "broker/later_start.py",
+        "            if now.index < start.index or (now.index == start.index and now != start):\n",
+        "            if False:\n",
+        masked="no simulated peer says another beginning than it has",
+        tests=_START,
+    ),
+    Mutant(
+        "stranger-puts-a-log-in-question",
+        "broker/comparing.py",
+        "        is_member = peer in self._around.configuration().members()\n",
+        "        is_member = True\n",
+        masked="simulated strangers compare no logs",
+        tests=("tests/node/test_comparing.py",),
+    ),
+    Mutant(
+        "who-only-looks-at-a-state-holds-the-front",
+        "broker/filling.py",
+        "            if not is_first:\n                given.since_s",
+        "            if True:\n                given.since_s",
+        masked="no simulated disk is full for an hour",
+        tests=("tests/broker/test_filling.py",),
+    ),
+    Mutant(
         "who-refills-takes-no-stream",
         "broker/doors/grpc/standby.py",
         '"Cluster": _Status(why, status, entrance), "RaftPeer": PeerDoor(replicate)}',
