@@ -133,8 +133,16 @@ AUDITING = (
     Mutant(
         "who-gives-no-answer-lags-no-more",
         "audit/commands/watching.py",
-        "        known = {**self._settled, **answering}\n",
+        "        known = {**before, **answering}\n",
         "        known = answering\n",
+        masked=_READS_ONLY,
+        tests=_WATCH,
+    ),
+    Mutant(
+        "who-was-ahead-is-silent-and-nobody-lags",
+        "audit/commands/watching.py",
+        "            self._told[name] = max(furthest - settled, still)\n",
+        "            self._told[name] = max(furthest - settled, 0)\n",
         masked=_READS_ONLY,
         tests=_WATCH,
     ),

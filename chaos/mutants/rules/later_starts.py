@@ -141,8 +141,8 @@ LATER_STARTS = (
     Mutant(
         "state-of-a-peer-that-compares-by-now-is-used",
         "broker/later_start.py",
-        "            await self._pulling.log_start_of(peer, is_there)\n",
-        "",
+        "            now = await self._pulling.log_start_of(peer, is_there)\n",
+        "            now = start\n",
         masked="logs that differ are not simulated with starts that move",
         tests=_START,
     ),
