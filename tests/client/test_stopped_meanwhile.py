@@ -9,7 +9,7 @@ import pytest
 from dledger.client import delivery, receives
 from dledger.client.broker_group import Effect
 from dledger.client.connection import RECEIVE
-from dledger.client.options import StartFrom
+from dledger.client.options import ClientOptions, StartFrom
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import deliveries_pb2 as pb
@@ -57,6 +57,26 @@ async def test_what_others_may_have_by_now_is_asked_for_once_more(
         assert consumer._in_hand == {}
         assert (is_again, call.request.again) == (False, True)
         assert call.request.attempt_id == attempt_id
+        call.answer.set_result(answered(0, held_ms=0))
+        (job,) = await task
+        assert job.hidden_until_s == pytest.approx(clock.now + INVISIBLE_S)
+
+
+@async_test
+async def test_who_was_stopped_for_long_has_the_time_to_ask_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its wait and the deadline behind it are over by then: that is no error of the call."""
+    clock = Clock(monkeypatch)
+    async with receiving() as (brokers, consumer):
+        brokers.options = ClientOptions(deadline_s=0.1)
+        (task,) = asking(consumer, 1, wait_s=0.05)
+        call = await brokers.asked(1)
+        await asyncio.sleep(0.3)
+        clock.now += INVISIBLE_S
+        call.answer.set_result(answered(0, held_ms=0))
+        call = await brokers.asked(2)
+        assert call.deadline_s > 0.01
         call.answer.set_result(answered(0, held_ms=0))
         (job,) = await task
         assert job.hidden_until_s == pytest.approx(clock.now + INVISIBLE_S)
