@@ -116,8 +116,8 @@ class WatchMetrics:
         """A replica that says nothing lacks what came since it did: without a series nobody's rule
         would see that its node is down. What it never said nobody knows. Nobody lags behind one
         that says nothing: it may have been asked a moment after the others, and then gone. But what
-        was lacked is still lacked by who hasn't got any further: that those who were ahead are gone
-        is no reason to say that all is well."""
+        was lacked is still lacked, less what was got since: that those who were ahead are gone is
+        no reason to say that all is well."""
         answering, before = settled_by(report), self._settled
         known = {**before, **answering}
         self._settled = {c.replica: known[c.replica] for c in report.coverage if c.replica in known}
@@ -125,8 +125,8 @@ class WatchMetrics:
         self._lag.clear()
         lacked, self._told = self._told, {}
         for name, settled in self._settled.items():
-            still = lacked.get(name, 0) if settled <= before.get(name, -1) else 0
-            self._told[name] = max(furthest - settled, still)
+            still = lacked.get(name, 0) - max(settled - before.get(name, settled), 0)
+            self._told[name] = max(furthest - settled, still, 0)
             self._lag.labels(name).set(self._told[name])
 
     def failed(self) -> None:

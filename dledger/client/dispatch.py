@@ -287,12 +287,15 @@ class Dispatcher:
         if self._flush_handle is not None:
             self._flush_handle.cancel()
             self._flush_handle = None
+        failed: list[ClientFault] = []
         if len(self._requests) < self._options.max_inflight_requests:
             for lane in list(self._active):  # one that fails holds up no other one
-                with contained("gathering", self._try_later):
+                with contained("gathering", failed.append):
                     if lane.parts and lane.takes_more:
                         self._seal(lane)
         self._pump()
+        for error in failed[:1]:  # behind that: in a pause nothing is sent
+            self._try_later(error)
 
     def _seal(self, lane: Lane) -> None:
         lane.seal()

@@ -453,9 +453,9 @@ class Lane:
                 batch.state = BatchState.DEAD
         self.window.clear()
         self.ready.clear()
+        self.is_frozen = False  # whoever would have thawed it may be who has failed
         self._go_on_from(self._next_sequence)  # no number is used again, whatever breaks next
         self._begin_epoch()
-        self.is_frozen = False  # whoever would have thawed it may be who has failed
 
     # --- other queues -------------------------------------------------------------------------
 

@@ -290,14 +290,14 @@ class Receives:
         same attempt once more; thrown away, it would have cost an attempt that nobody made. Where
         answers take longer than messages are hidden that is done once, and then they are given."""
         group, loop = self._broker_group(), asyncio.get_running_loop()
-        sent_s, is_late, until_s = clock(), False, call.until_s
+        sent_s, is_late, late_s = clock(), False, 0.0
 
         def on_sent() -> None:
             nonlocal sent_s
             sent_s = clock()
 
         while True:
-            deadline = until_s + group.options.deadline_s
+            deadline = max(call.until_s, late_s) + group.options.deadline_s
             try:
                 if request.again:
                     await asyncio.sleep(AGAIN_S)
@@ -310,7 +310,7 @@ class Receives:
                 hidden_s = _hidden_from_s(answer, sent_s, request.hold_ms) + self._hands.invisible_s
                 if is_late or not answer.handed or clock() < hidden_s:
                     return answer, sent_s
-                is_late, until_s = True, max(until_s, loop.time())
+                is_late, late_s = True, loop.time()
             except asyncio.CancelledError:
                 if not call.goes_on():
                     raise

@@ -180,6 +180,12 @@ def test_lag_of_a_member_that_gives_no_answer_grows(three: ReplicaSet, tmp_path:
     assert lags(n1, silent, others[1])["n3"] == missed
     gone = Replica("n1", "h1:1", silence="h1:1 gives no answer")
     assert lags(gone, silent, others[1])["n3"] == missed, "it hasn't got what they had"
+    before = three.header_of(after=three.end - 12_000)
+    still = before.physical_offset + before.total_size
+    assert still < end
+    further = replace(n3, position=Position(still, before.digest, before.index, 1))
+    assert lags(n1, silent, further)["n3"] == three.end - still
+    assert lags(gone, silent, others[1])["n3"] == missed, "less what it has got since"
     assert lags(gone, silent, n3)["n3"] == 0
 
 

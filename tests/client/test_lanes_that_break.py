@@ -267,7 +267,14 @@ async def test_lane_that_is_given_up_is_used_again() -> None:
     stage = Stage()
     stage.gather()
     stage.lane.is_frozen = True
-    stage.lane.give_up(ClientError("it broke"))
+
+    def broken(_: Lane) -> None:
+        raise Broken("here, too")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lane, "_begin_epoch", broken)
+        with pytest.raises(Broken):
+            stage.lane.give_up(ClientError("it broke"))
     assert not stage.lane.is_frozen
 
 
@@ -287,7 +294,12 @@ async def test_lane_that_cannot_be_made_a_batch_holds_up_no_other_one(
             raise Broken("it can't be sealed")
         whole(lane)
 
+    pumped: list[bool] = []
     monkeypatch.setattr(Lane, "seal", seal)
-    stage.dispatching._flush_gathers()
+    dispatching = stage.dispatching
+    monkeypatch.setattr(dispatching, "_pump", lambda: pumped.append(dispatching._pause.lasts))
+    dispatching._flush_gathers()
     assert not other.parts
     assert stage.lane.parts
+    assert pumped == [False], "in a pause nothing is sent"
+    assert dispatching._pause.lasts

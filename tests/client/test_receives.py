@@ -528,6 +528,7 @@ async def test_acknowledgements_are_heard_of_whoever_gave_up(
         assert call.answer.cancelled()
         assert last.request.attempt_id == call.request.attempt_id
         assert (last.request.again, last.request.hold_ms) == (True, 0)
+        assert last.deadline_s <= brokers.options.deadline_s, "in an outage they would pile up"
         assert last.request.settled == call.request.settled
         await asyncio.sleep(0.03)
         assert not last.answer.done()

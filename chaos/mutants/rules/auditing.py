@@ -141,7 +141,7 @@ AUDITING = (
     Mutant(
         "who-was-ahead-is-silent-and-nobody-lags",
         "audit/commands/watching.py",
-        "            self._told[name] = max(furthest - settled, still)\n",
+        "            self._told[name] = max(furthest - settled, still, 0)\n",
         "            self._told[name] = max(furthest - settled, 0)\n",
         masked=_READS_ONLY,
         tests=_WATCH,

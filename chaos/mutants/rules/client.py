@@ -761,27 +761,43 @@ CLIENT = (
         "lane-that-breaks-keeps-others-from-being-sealed",
         "dledger/client/dispatch.py",
         "            for lane in list(self._active):  # one that fails holds up no other one\n"
-        '                with contained("gathering", self._try_later):\n'
+        '                with contained("gathering", failed.append):\n'
         "                    if lane.parts",
-        '            with contained("gathering", self._try_later):\n'
+        '            with contained("gathering", failed.append):\n'
         "                for lane in list(self._active):\n"
         "                    if lane.parts",
         masked=_NO_SUCH_CLIENT,
         tests=_BREAKING_LANES,
     ),
     Mutant(
+        "lane-that-breaks-keeps-others-from-being-sent",
+        "dledger/client/dispatch.py",
+        '                with contained("gathering", failed.append):\n',
+        '                with contained("gathering", self._try_later):\n',
+        masked=_NO_SUCH_CLIENT,
+        tests=_BREAKING_LANES,
+    ),
+    Mutant(
+        "receive-cut-short-keeps-its-whole-wait",
+        "dledger/client/receives.py",
+        "        sent_s, is_late, late_s = clock(), False, 0.0\n",
+        "        sent_s, is_late, late_s = clock(), False, call.until_s\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_receives.py",),
+    ),
+    Mutant(
         "who-was-stopped-for-long-has-no-time-left",
         "dledger/client/receives.py",
-        "max(until_s, loop.time())",
-        "until_s",
+        "                is_late, late_s = True, loop.time()\n",
+        "                is_late = True\n",
         masked=_NO_SUCH_CLIENT,
         tests=_STOPPED,
     ),
     Mutant(
         "answers-that-are-always-late-are-given-to-nobody",
         "dledger/client/receives.py",
-        "                is_late, until_s = True, max",
-        "                is_late, until_s = False, max",
+        "                is_late, late_s = True, loop",
+        "                is_late, late_s = False, loop",
         masked=_NO_SUCH_CLIENT,
         tests=_STOPPED,
     ),
