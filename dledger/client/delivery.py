@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from dledger.client.arguments import seconds
 from dledger.client.errors import ClientError, InvalidArgument, ReceiptExpired
+from dledger.client.faults import client_error
 from dledger.client.members.clock import clock
 from dledger.client.results import Message
 from dledger.wire import commands_pb2 as kpb
@@ -239,7 +240,8 @@ class Delivery:
             except ReceiptExpired:
                 _log.warning("%r was handed out again while it was worked on", self)
                 return
-            except ClientError as failure:
+            except Exception as error:  # noqa: BLE001  ours, too: nobody waits for this task
+                failure = client_error("keeping a message hidden", error)
                 _log.warning("%r could not be kept hidden: %s", self, failure)
                 await asyncio.sleep(REST_SHARE * invisible_s)
 

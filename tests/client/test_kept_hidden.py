@@ -178,6 +178,22 @@ async def test_renewal_that_fails_is_tried_again_soon() -> None:
 
 
 @async_test
+async def test_renewal_that_breaks_is_told_and_tried_again() -> None:
+    """A defect of ours in it is told to the loop: nobody waits for that task, and the message would
+    be somebody else's while it is worked on."""
+    told: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context.get("exception")))
+    hand, broken = Hand(0.3), RuntimeError("nobody foresaw it")
+    hand.fails = [broken]
+    async with hand.delivery(left_s=0.25), asyncio.timeout(20):
+        await hand.until_told()
+        await hand.until_told()
+    assert hand.extended
+    assert told == [broken]
+
+
+@async_test
 async def test_what_a_cancelled_receive_has_left_is_extended_as_it_is_entered() -> None:
     """It was kept for most of its time: the last attempt would be buried while it is worked on."""
     async with stocked(1, 1) as (_, client):

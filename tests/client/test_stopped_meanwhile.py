@@ -69,10 +69,10 @@ async def test_who_was_stopped_for_long_has_the_time_to_ask_once_more(
     """Its wait and the deadline behind it are over by then: that is no error of the call."""
     clock = Clock(monkeypatch)
     async with receiving() as (brokers, consumer):
-        brokers.options = ClientOptions(deadline_s=0.1)
+        brokers.options = ClientOptions(deadline_s=1.0)
         (task,) = asking(consumer, 1, wait_s=0.05)
         call = await brokers.asked(1)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.1)
         clock.now += INVISIBLE_S
         call.answer.set_result(answered(0, held_ms=0))
         call = await brokers.asked(2)

@@ -770,6 +770,14 @@ CLIENT = (
         tests=_BREAKING_LANES,
     ),
     Mutant(
+        "renewal-that-breaks-ends-in-silence",
+        "dledger/client/delivery.py",
+        "            except Exception as error:  # noqa: BLE001  ours, too: nobody",
+        "            except ClientError as error:  # nobody",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_kept_hidden.py",),
+    ),
+    Mutant(
         "lane-that-breaks-keeps-others-from-being-sent",
         "dledger/client/dispatch.py",
         '                with contained("gathering", failed.append):\n',
