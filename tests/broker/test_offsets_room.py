@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine
+from math import inf
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from broker.leader.deliveries.asking import Settlement
 from broker.leader.deliveries.choosing import Choice
 from broker.leader.deliveries.desk import Desk
 from broker.leader.groups import assigning
+from broker.leader.groups.assigning import Assigning
 from broker.leader.groups.pace import USUAL_PACE
+from broker.leader.groups.planning import Grant, State, still_holds
 from broker.leader.units import UnitResult
 from broker.services.consumers import MoveWish, To
 from broker.state.groups import Settings
@@ -210,9 +213,14 @@ def test_a_group_begins_in_as_many_topics_as_there_is_room_for(
     assert sorted(len(each.held) for each in others) == [QUEUES, 2 * QUEUES]
 
 
-def test_queues_without_room_hold_up_none_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though they are all that one command would grant."""
+@pytest.mark.parametrize("is_taken_meanwhile", [True, False])
+def test_queues_without_room_hold_up_none_behind_them(
+    monkeypatch: pytest.MonkeyPatch, *, is_taken_meanwhile: bool
+) -> None:
+    """Though they are all that one command would grant; also where there seemed to be room."""
     room = Room()
+    if is_taken_meanwhile:
+        monkeypatch.setattr(Assigning, "_end_of_room", lambda *_: inf)
     room.topic("u")
     limit(monkeypatch, QUEUES)
     monkeypatch.setattr(assigning, "GRANTS_AT_ONCE", 2)
@@ -227,6 +235,29 @@ def test_queues_without_room_hold_up_none_behind_them(monkeypatch: pytest.Monkey
     room.pass_ms(10_000, other)
     assert {topic for topic, _ in late.held} == {"u"}
     assert len(late.held) == QUEUES
+
+
+def test_no_queue_is_judged_for_which_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan may be of 65,536 of them, and comes again each second."""
+    room = Room()
+    for name in ("u", "v"):
+        room.topic(name)
+    seen: list[str] = []
+
+    def seeing(grant: Grant, state: State, name: str) -> bool:
+        seen.append(grant.topic)
+        return still_holds(grant, state, name)
+
+    monkeypatch.setattr(assigning, "still_holds", seeing)
+    limit(monkeypatch, QUEUES)
+    seat = room.seat()
+    member = seat.join(settings=Settings(topics=("t", "u", "v")))
+    room.pass_ms(10_000, seat)
+    held = {topic for topic, _ in member.held}
+    assert len(held) == 1
+    seen.clear()
+    room.pass_ms(10_000, seat)
+    assert not set(seen) - held
 
 
 def test_clones_and_moves_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,7 @@ from broker.state.groups import Group
 from broker.state.leases import Place
 from broker.state.offsets import Offsets
 from broker.state.refusals import PartlyRefused, Refusal
+from broker.state.topics import TopicState
 from dledger.ports import Turns
 from dledger.sparing import Sparing
 
@@ -103,14 +104,14 @@ class _Look:
 @dataclass(slots=True)
 class _Part:
     """A group's. `grants`: what is still to be proposed of its plan, which rests on `facts`; and by
-    topic's incarnation, where there is no room to begin, the queue from which on nothing is."""
+    the incarnation of a topic that was looked at, the queue from which on the group can't begin."""
 
     hand_over: HandOver = field(default_factory=HandOver)
     look: _Look | None = None
     dropped: int = 0
     grants: deque[Grant] = field(default_factory=deque)
     facts: Facts | None = None
-    short: dict[int, int] = field(default_factory=dict)
+    short: dict[int, float] = field(default_factory=dict)
     granting: bool = False
     look_again_at: int = 0  # not before that tick
     refusals: int = 0  # one after the other
@@ -263,12 +264,12 @@ class Assigning:
         up none behind them."""
         while part.grants and not part.granting:
             some: list[Grant] = []
-            while part.grants and len(some) < GRANTS_AT_ONCE:
-                grant = part.grants.popleft()
-                has_room = grant.queue_id < part.short.get(grant.incarnation, inf)
-                if has_room and still_holds(grant, self._state, group.name):
-                    some.append(grant)
             try:
+                while part.grants and len(some) < GRANTS_AT_ONCE:
+                    grant = part.grants.popleft()
+                    has_room = grant.queue_id < self._end_of_room(group, part, grant)
+                    if has_room and still_holds(grant, self._state, group.name):
+                        some.append(grant)
                 self._propose(group, part, some)
             except BrokerError as error:
                 self._again(group.name, part, error)
@@ -276,6 +277,41 @@ class Assigning:
                 if not self._is_mended(error):
                     raise
                 self._again(group.name, part, error)
+
+    def _end_of_room(self, group: Group, part: _Part, grant: Grant) -> float:
+        """The queue of the grant's topic from which on the group can't begin. A topic is looked at
+        before its first grant, so that none of a long plan is judged in vain."""
+        end = part.short.get(grant.incarnation)
+        topic = self._state.topics.get(grant.topic)
+        if end is None and topic is not None and topic.incarnation == grant.incarnation:
+            started, new = self._lacking(group, topic)
+            try:
+                if new:
+                    self._commands.check_begun(new)
+                end = inf
+            except BrokerError as error:
+                self._no_room(group, error)
+                end = started
+            part.short[grant.incarnation] = end
+        return inf if end is None else end
+
+    def _lacking(self, group: Group, topic: TopicState) -> tuple[int, int]:
+        """In how many of a topic's queues the group has begun, and in how many of the others it
+        gets an offset by beginning."""
+        started = self._state.leases.started(group.name, topic.incarnation)
+        lacking = len(topic.next_offsets) - started
+        return started, starts_begun(self._state, group.name, topic.name, started, lacking)
+
+    def _no_room(self, group: Group, error: BrokerError) -> None:
+        """The group goes on in the queues in which it has begun, and looks again at the others.
+
+        Raises:
+            BrokerError: `error`, which is another one.
+        """
+        if error.code is not ErrorCode.LIMIT_REACHED:
+            raise error
+        self._tell_failure(group.name, error)
+        self._rest(group.name)
 
     def _propose(self, group: Group, part: _Part, grants: list[Grant]) -> None:
         """As many of them as one command may begin: the others come before all that are left."""
@@ -307,24 +343,18 @@ class Assigning:
         self, group: Group, part: _Part, grants: list[Grant], begun: int
     ) -> tuple[list[TopicGrant], int]:
         """All that is granted of a topic by a command that begins so many offsets in others; and
-        how many it begins here. Where there is no room for more offsets the group goes on in the
-        queues in which it has begun, and looks again at the others."""
+        how many it begins here."""
         topic = self._state.topics[grants[0].topic]
-        started = self._state.leases.started(group.name, topic.incarnation)
-        lacking = len(topic.next_offsets) - started
-        new = starts_begun(self._state, group.name, topic.name, started, lacking)
+        started, new = self._lacking(group, topic)
         offsets: Sequence[int] = ()
         try:
             if new:
                 self._commands.check_begun(begun + new)
             offsets = starts(self._reader, group, topic, started)
         except BrokerError as error:
-            if error.code is not ErrorCode.LIMIT_REACHED:
-                raise
+            self._no_room(group, error)
             part.short[topic.incarnation], new = started, 0
             grants = [each for each in grants if each.queue_id < started]
-            self._tell_failure(group.name, error)
-            self._rest(group.name)
         if not grants:
             return [], 0
         queues = tuple((each.queue_id, each.session, each.former) for each in grants)
