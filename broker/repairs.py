@@ -52,7 +52,7 @@ from dledger.wire import raft_pb2 as pb
 from store.commitlog import CommitLog
 from store.damage import Damage, Extent, Refill
 from store.doubt import DoubtNote, Place
-from store.errors import BeyondRepair, CorruptionFound, OutOfRange
+from store.errors import BeyondRepair, CorruptionFound, OutOfRange, StorageFull
 from store.files import FULL_ERRNOS, PASSING_ERRNOS, SECTOR_BYTES
 from store.repair_journal import RepairJournal
 
@@ -164,10 +164,10 @@ class Repairs:
     # --- what is found ----------------------------------------------------------------------
 
     def takes(self, error: BaseException) -> bool:
-        """Whether what a read stumbled over is, or was, being put right: it works later. Safe from
-        within whatever reads the log."""
+        """Whether what a read stumbled over is, or was, being put right: it works later, as does
+        what the process is too short of something for. Safe from within whatever reads the log."""
         if not isinstance(error, CorruptionFound):
-            return False
+            return isinstance(error, StorageFull)
         if self.covering(error) is not None:
             return True
         if self._log.damages.is_gone(error.file):

@@ -105,13 +105,14 @@ class ConsumeQueues:
 
         Raises:
             OutOfRange: `first` is below the minimum or above the maximum offset.
+            StorageFull: a file can't be opened now, which says nothing about it.
         """
         low, high = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
         if not low <= first <= high:
             raise OutOfRange("queue offset", first, low, high + 1)
         count = min(count, high - first)
         queue = self._queues.get((topic, queue_id))
-        return self._disk.read(queue, first, count) if queue and count > 0 else b""
+        return self._read(queue, first, count) if queue and count > 0 else b""
 
     def holds(self, topic: str, queue_id: int, base_queue_offset: int, units: bytes) -> bool:
         """Whether the queue's files have exactly these units from `base_queue_offset` on, whatever
@@ -129,7 +130,7 @@ class ConsumeQueues:
         others needn't be wrong: nothing is known of them.
 
         Raises:
-            OutOfRange: as `units`.
+            OutOfRange, StorageFull: as `units`.
         """
         marks, queue = self._marks.get((topic, queue_id)), self._queues.get((topic, queue_id))
         end = min(first + count, self.max_offset(topic, queue_id))
@@ -138,7 +139,7 @@ class ConsumeQueues:
         low, high = marks.around(first, min(end, marks.end))
         if first < queue.first or low < queue.first:  # what is before may have gone
             return self.units(topic, queue_id, first, count), 0
-        units = self._disk.read(queue, low, max(high, end) - low)
+        units = self._read(queue, low, max(high, end) - low)
         sure = min(marks.proven(low, units[: (high - low) * UNIT_SIZE]), end) - first
         return units[(first - low) * UNIT_SIZE : (end - low) * UNIT_SIZE], max(0, sure)
 
@@ -346,10 +347,10 @@ class ConsumeQueues:
             return 0
         units = units[: count * UNIT_SIZE]
         self._learn((topic, queue_id), base_queue_offset, units)
-        found = self._disk.read(queue, base_queue_offset, count)
-        if found == units:
-            return 0
         try:
+            found = self._disk.read(queue, base_queue_offset, count)
+            if found == units:
+                return 0
             self._disk.overwrite(queue, base_queue_offset, units)
         except OSError as error:
             raise self._told(error, len(units)) from error
@@ -385,6 +386,13 @@ class ConsumeQueues:
         self._disk.close()
 
     # --- files -----------------------------------------------------------------------------
+
+    def _read(self, queue: Queue, first: int, count: int) -> bytes:
+        """`QueueFiles.read`, for whoever may come back later. Raises StorageFull then."""
+        try:
+            return self._disk.read(queue, first, count)
+        except OSError as error:
+            raise self._told(error, 0) from error
 
     def _queue_at(self, topic: str, queue_id: int, first: int = 0, next_offset: int = 0) -> Queue:
         directory = self._disk.topics.get(topic) or self._root / topic  # making a path costs more

@@ -47,7 +47,7 @@ from dledger.outcome import Outcome
 from dledger.ports import Turns
 from dledger.records.reserved import DEFAULT_ATTEMPTS, MOST_ATTEMPTS
 from dledger.sparing import Sparing
-from store.errors import CorruptionFound
+from store.errors import CorruptionFound, StorageFull
 
 MAX_RECEIVED: Final = 1_024  # messages of one receive
 MAX_SETTLEMENTS: Final = 1_024  # of one call
@@ -358,8 +358,8 @@ class Deliveries:
         """The desk's work, to its end; what goes wrong is told to those who wait, and logged."""
         try:
             await desk.work()
-        except CorruptionFound as error:
-            desk.fail_all(self._soundness.on_rot(error))
+        except (CorruptionFound, StorageFull) as error:
+            desk.fail_all(self._soundness.told(error))
         except Exception as error:
             if (unreported := self._sparing.due(type(error).__name__)) is not None:
                 log.exception("handing_out_failed", group=desk.place.group, unreported=unreported)

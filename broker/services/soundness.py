@@ -2,7 +2,9 @@
 
 Every call that reads entries goes through `Soundness`. Nothing that can't be read is skipped or
 made up: it is got back from a peer, and the call may be made again (ADR 39). Where it can't be got
-back the replica ends, and the others elect at once.
+back the replica ends, and the others elect at once. A file that can't be opened for want of
+descriptors or memory says nothing of what it holds: that is refused for now as well, and ends
+nobody.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from broker.errors import BrokerError, ErrorCode
-from store.errors import CorruptionFound
+from store.errors import CorruptionFound, StorageFull
 
 T = TypeVar("T")
 
@@ -32,15 +34,17 @@ class Soundness:
         """What `step` gives.
 
         Raises:
-            BrokerError: NOT_READY, the log has rotted; and what `step` raises.
+            BrokerError: NOT_READY, the log has rotted or can't be read now; what `step` raises.
         """
         try:
             return step()
-        except CorruptionFound as error:
-            raise self.on_rot(error) from error
+        except (CorruptionFound, StorageFull) as error:
+            raise self.told(error) from error
 
-    def on_rot(self, error: CorruptionFound) -> BrokerError:
-        """What was found is being repaired, or the replica ends; what callers are told."""
+    def told(self, error: CorruptionFound | StorageFull) -> BrokerError:
+        """What callers are told. What was found is being repaired, or the replica ends."""
+        if isinstance(error, StorageFull):
+            return BrokerError(ErrorCode.NOT_READY, f"this replica can't read now: {error}")
         outcome = "it is being repaired"
         if not self._is_mended(error):
             self._fail(error)

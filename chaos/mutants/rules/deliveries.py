@@ -387,7 +387,7 @@ DELIVERIES = (
     Mutant(
         "rot-that-a-desk-meets-is-told-to-nobody",
         "broker/services/deliveries.py",
-        "            desk.fail_all(self._soundness.on_rot(error))\n",
+        "            desk.fail_all(self._soundness.told(error))\n",
         "            desk.fail_all(BrokerError(ErrorCode.INTERNAL, str(error)))\n",
         masked="no simulated leader has rot that only a desk reads",
         tests=_DESK,

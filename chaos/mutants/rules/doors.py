@@ -8,6 +8,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 NO_PROCESS = "the simulator has no process: no descriptors, ports or threads"
+SHORT = ("tests/broker/test_short_of_descriptors.py",)
 DESCRIPTORS = ("tests/hostile/test_descriptors.py", "tests/store/test_descriptors.py")
 NOISE = ("tests/hostile/test_noise.py",)
 _NOT_OFFERED = ("tests/client/test_not_offered.py",)
@@ -17,6 +18,30 @@ _TURNS = ("tests/broker/test_turns.py",)
 _WATCHES = ("tests/broker/test_watches.py",)
 
 DOORS = (
+    Mutant(
+        "a-short-process-ends-calls-by-internal-errors",
+        "broker/services/soundness.py",
+        "        except (CorruptionFound, StorageFull) as error:\n",
+        "        except CorruptionFound as error:\n",
+        masked=NO_PROCESS,
+        tests=SHORT,
+    ),
+    Mutant(
+        "a-short-process-ends-the-leader",
+        "broker/repairs.py",
+        "            return isinstance(error, StorageFull)\n",
+        "            return False\n",
+        masked=NO_PROCESS,
+        tests=SHORT,
+    ),
+    Mutant(
+        "a-short-process-stops-mending",
+        "store/consumequeue.py",
+        "        try:\n            found = self._disk.read(queue, base_queue_offset, count)\n",
+        "        found = self._disk.read(queue, base_queue_offset, count)\n        try:\n",
+        masked=NO_PROCESS,
+        tests=SHORT,
+    ),
     Mutant(
         "who-stands-by-tells-no-figures",
         "broker/standby.py",
