@@ -43,7 +43,7 @@ from dledger.reading.entry import EntryHeader
 from dledger.reading.log_start import LogStart
 from dledger.wire import raft_pb2
 from store.doubt import DoubtNote
-from store.errors import StoreError
+from store.errors import CorruptionFound, StoreError
 from store.log_start import Install, StartNote
 from store.out_of_service import Divergence
 from store.repair_journal import RepairJournal
@@ -204,12 +204,21 @@ class Replication:
         return Appender(
             probe,
             self.machine,
-            self.log.read_at,
+            self._read_at,
             self.is_full,
             ports.store_host,
             config.broker.max_message_bytes,
             config.store.segment_size_bytes,
         )
+
+    def _read_at(self, at: int, size: int) -> bytes:
+        """For the leader's answers. Rot is got back, or the replica ends; it is raised as well."""
+        try:
+            return self.log.read_at(at, size)
+        except CorruptionFound as error:
+            if not self.repairs.takes(error):
+                self._life.fail(error)
+            raise
 
     def _make_old_sessions(self) -> OldSessions:
         return OldSessions(

@@ -62,7 +62,7 @@ from dledger.records.layout import HOST, RECORD
 from dledger.records.record import BATCH_PREAMBLE
 from dledger.records.reserved import is_reserved
 from dledger.wire.commands_pb2 import Command, ForgetProducersCommand
-from store.errors import OutOfRange, StoreError
+from store.errors import CorruptionFound, OutOfRange, StoreError
 from store.stamping import stamp_records
 
 PRODUCER_ID_SIZE = 16
@@ -399,12 +399,13 @@ class Appender:
 
     def _stored_before(self, stored: StoredBatch) -> Placed:
         """The first answer again; the host is in the record, another leader may have stored it. Of
-        a record that the log has let go it is this one: by neither it is found any more."""
+        a record that the log has let go it is this one: by neither it is found any more. So it is
+        of one that has rotted, which is got back meanwhile: that it is stored stays true."""
         answer = self._result(stored, duplicate=True)
         at = stored.base_physical_offset + STORE_HOST_AT
         try:
             return replace(answer, store_host=self._read_at(at, len(answer.store_host)))
-        except OutOfRange:
+        except (OutOfRange, CorruptionFound):
             return answer
 
     # --- commands -----------------------------------------------------------------------------

@@ -11,6 +11,7 @@ NO_PROCESS = "the simulator has no process: no descriptors, ports or threads"
 SHORT = ("tests/broker/test_short_of_descriptors.py",)
 DESCRIPTORS = ("tests/hostile/test_descriptors.py", "tests/store/test_descriptors.py")
 NOISE = ("tests/hostile/test_noise.py",)
+_AGAIN = ("tests/broker/test_rotten_duplicates.py",)
 _NOT_OFFERED = ("tests/client/test_not_offered.py",)
 _QUIET = ("tests/broker/test_quiet_doors.py",)
 _SIZES = ("tests/broker/test_request_sizes.py",)
@@ -18,6 +19,22 @@ _TURNS = ("tests/broker/test_turns.py",)
 _WATCHES = ("tests/broker/test_watches.py",)
 
 DOORS = (
+    Mutant(
+        "rot-under-a-batch-that-comes-again-ends-its-send",
+        "broker/leader/append.py",
+        "        except (OutOfRange, CorruptionFound):\n            return answer\n",
+        "        except OutOfRange:\n            return answer\n",
+        masked="no simulated batch comes again when its entry has rotted",
+        tests=_AGAIN,
+    ),
+    Mutant(
+        "rot-under-a-batch-that-comes-again-is-told-to-nobody",
+        "broker/replication.py",
+        "            if not self.repairs.takes(error):\n                self._life.fail(error)\n",
+        "",
+        masked="no simulated batch comes again when its entry has rotted",
+        tests=_AGAIN,
+    ),
     Mutant(
         "a-short-process-ends-calls-by-internal-errors",
         "broker/services/soundness.py",
