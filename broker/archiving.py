@@ -3,8 +3,9 @@
 This owns which segments have been given away, and for how long one is held. The command is the
 operator's: it gets the path of a segment file that is whole and never changes again, one at a time,
 without a shell, beside the event loop; it may be given the same one again, as after a restart, and
-every member has it run for its own file. It must never hold a segment beyond its bound, nor for as
-long as a command doesn't end: a log that nothing goes from fills its disk.
+every member has it run for its own file. What was given away before rot was found may have been
+given away with it, and is given once more when it is sound. It must never hold a segment beyond its
+bound, nor for as long as a command doesn't end: a log that nothing goes from fills its disk.
 
     to go ─ run ─ ok ─────────────────────▶ given away
               └─ fails ─▶ held ─ again ─ ok ▶ given away
@@ -27,6 +28,7 @@ import structlog
 PLACE: Final = "{path}"  # in an argument: the segment's
 TIMEOUT_S: Final = 600.0  # a command that takes longer is ended, and has failed
 RETRY_S: Final = 60.0  # from one failure to the next attempt
+END_S: Final = 5.0  # that a command which is killed may take to be gone
 SAID_BYTES: Final = 2_000  # of what it says, that is told
 
 log = structlog.get_logger(__name__)
@@ -75,6 +77,7 @@ class Archiver:
         self._is_full = is_full
         self._clock = clock
         self._given: set[Path] = set()
+        self._times_forgotten = 0
         # When each of those that wait was to go first, and later by as long as others were given.
         self._handed_s: dict[Path, float] = {}
         self._not_before_s = 0.0
@@ -98,10 +101,18 @@ class Archiver:
         for path in paths:
             if path in self._given:
                 continue
+            before = self._times_forgotten
             if not await self._is_given(path):
                 return f"the archive command failed for {path.name}: {self._why}"
+            if self._times_forgotten != before:
+                return f"rot was found while {path.name} was archived: it is archived once more"
             self._given.add(path)
         return ""
+
+    def forget(self) -> None:
+        """Rot has been found, wherever: an archive may have it by now."""
+        self._given.clear()
+        self._times_forgotten += 1
 
     async def _is_given(self, path: Path) -> bool:
         """Whether this one may go: given away, or held for long enough."""
@@ -131,35 +142,54 @@ class Archiver:
         return self._is_full() or self._clock() - self._handed_s[path] >= self._hold_s
 
 
-async def run_command(arguments: Sequence[str], timeout_s: float, /) -> str:
+class CommandRunner:
     """`RunCommand` of the operating system: in a session of its own, without input, what it says on
-    standard error is told as far as `SAID_BYTES`, and nothing else is kept."""
-    null = asyncio.subprocess.DEVNULL
-    try:
-        words = _Words()
-    except OSError as error:  # a process short of descriptors is no reason to end
-        return f"it can't be started: {error}"
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *arguments, stdin=null, stdout=null, stderr=words.end, start_new_session=True
-        )
-    except (OSError, ValueError) as error:
-        words.close()
-        return f"it can't be started: {error}"
-    except BaseException:  # cancelled meanwhile; asyncio ends what it has started so far
-        words.close()
-        raise
-    try:
-        async with asyncio.timeout(timeout_s):
-            code = await process.wait()
-    except TimeoutError:
-        return f"it took longer than {timeout_s:g} s"
-    finally:
-        await _end(process)
-        text = words.close()
-    if code == 0:
-        return ""
-    return f"exit code {code}{': ' if text else ''}{text}"
+    standard error is told as far as `SAID_BYTES`, and nothing else is kept. One that can't be
+    ended, as it waits for a device or runs as somebody else, is left, and none is started until it
+    is gone: whoever waits must go on, and a process can't have many such."""
+
+    def __init__(self) -> None:
+        self._left: asyncio.subprocess.Process | None = None
+
+    async def __call__(self, arguments: Sequence[str], timeout_s: float, /) -> str:
+        """See `RunCommand`."""
+        left = self._left
+        if left is not None and left.returncode is None:
+            return f"the command before can't be ended: process {left.pid}"
+        self._left = None
+        return await self._run(arguments, timeout_s)
+
+    async def _run(self, arguments: Sequence[str], timeout_s: float) -> str:
+        try:
+            words = _Words()
+        except OSError as error:  # a process short of descriptors is no reason to end
+            return f"it can't be started: {error}"
+        null = asyncio.subprocess.DEVNULL
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *arguments, stdin=null, stdout=null, stderr=words.end, start_new_session=True
+            )
+        except (OSError, ValueError) as error:
+            words.close()
+            return f"it can't be started: {error}"
+        except BaseException:  # cancelled meanwhile; asyncio ends what it has started so far
+            words.close()
+            raise
+        self._left = process
+        code, text = None, ""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    code = await process.wait()
+        finally:
+            try:
+                is_gone = await _end(process)
+            finally:
+                text = words.close()
+        if code is None:
+            rest = "" if is_gone else f", and can't be ended: process {process.pid}"
+            return f"it took longer than {timeout_s:g} s{rest}"
+        return f"exit code {code}{': ' if text else ''}{text}" if code else ""
 
 
 class _Words:
@@ -195,8 +225,13 @@ class _Words:
         return self._said.decode(errors="replace").strip()
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """It is gone, and what it has started in its session."""
+async def _end(process: asyncio.subprocess.Process) -> bool:
+    """Whether it is gone, and what it has started in its session."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    try:
+        async with asyncio.timeout(END_S):
+            await process.wait()
+    except TimeoutError:
+        return False
+    return True

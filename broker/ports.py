@@ -9,11 +9,11 @@ Nothing here has behaviour.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol, TypeVar
 
-from broker.archiving import RunCommand, run_command
+from broker.archiving import CommandRunner, RunCommand
 from broker.leader.batches import PART_WEIGHT
 from broker.leader.budget import ANSWER_BYTES
 from broker.leader.groups.pace import USUAL_PACE as USUAL_GROUPS
@@ -168,4 +168,4 @@ class ReplicaPorts:
     rhythm: Rhythm = STEADY
     known_level: int = KNOWN_LEVEL
     premises: Callable[[], Premises] = nothing_known
-    run_command: RunCommand = run_command
+    run_command: RunCommand = field(default_factory=CommandRunner)

@@ -129,6 +129,7 @@ class Repairs:
         self._noted: list[Place] | None = None  # what the note says; None: nobody knows
         self._stopping = asyncio.Event()
         self._places: list[Extent] = []
+        self._heeding: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
         self._is_started = False
         self._asking = Asking(around.links, around.request)
@@ -160,6 +161,10 @@ class Repairs:
             self._asking.refused,
             self._given,
         )
+
+    def heed(self, call: Callable[[], None]) -> None:
+        """It is called whenever rot is found."""
+        self._heeding.append(call)
 
     # --- what is found ----------------------------------------------------------------------
 
@@ -218,6 +223,8 @@ class Repairs:
             found=str(error.found),
         )
         self._around.doubt(is_in_doubt=True)
+        for call in self._heeding:
+            call()
         self._begin()
         self._note_places()
 

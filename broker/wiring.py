@@ -74,6 +74,7 @@ class Wiring:
         self._member = replication
         self._queue_starts = recovered.queue_starts
         self.archiver = self._make_archiver()
+        replication.repairs.heed(self.archiver.forget)
         self.log_start = self._make_log_start()
         self.retention = self._make_retention()
         self.housekeeping = self._make_housekeeping()

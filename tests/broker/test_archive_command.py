@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.archiving import TIMEOUT_S, Archiver, run_command
+from broker.archiving import TIMEOUT_S, Archiver, CommandRunner
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 FOLDER = "/archive/n1"
@@ -31,7 +31,7 @@ def archived(tmp_path: Path, folder: Path) -> str:
     (command,) = commands_of_the_page()
     assert FOLDER in command
     command = [str(folder) if each == FOLDER else each for each in command]
-    archiver = Archiver(command, 3_600.0, run_command, lambda: False, lambda: 0.0)
+    archiver = Archiver(command, 3_600.0, CommandRunner(), lambda: False, lambda: 0.0)
     return asyncio.run(archiver.release([path]))
 
 
@@ -84,7 +84,7 @@ def test_a_command_that_is_ended_midway_is_no_archive(tmp_path: Path) -> None:
     stuck = command[2].replace("sync", "sleep 60; sync", 1)
     assert stuck != command[2]
     places = {"{path}": str(source), FOLDER: str(folder), command[2]: stuck}
-    told = asyncio.run(run_command([places.get(each, each) for each in command], 1.0))
+    told = asyncio.run(CommandRunner()([places.get(each, each) for each in command], 1.0))
     assert "longer than 1 s" in told
     assert TIMEOUT_S > 1.0
     assert not (folder / NAME).exists()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.archiving import RETRY_S, SAID_BYTES, TIMEOUT_S, Archiver, run_command
+from broker import archiving
+from broker.archiving import RETRY_S, SAID_BYTES, TIMEOUT_S, Archiver, CommandRunner
 
 HOUR_S = 3_600.0
 PATHS = [Path(f"/data/commitlog/{number:020d}") for number in (0, 1_000, 2_000)]
@@ -153,6 +155,30 @@ def test_full_disk_waits_for_nobody() -> None:
     assert archive.counts() == (0, 4, 3)
 
 
+def test_what_was_given_away_before_rot_was_found_is_given_once_more() -> None:
+    """The copy may be of rotten bytes, while the file is mended before it goes."""
+    archive = Archive()
+    assert archive.release() == ""
+    archive.archiver.forget()
+    assert archive.release() == ""
+    assert archive.ran == [["put", str(path)] for path in PATHS * 2]
+
+
+def test_what_is_given_away_while_rot_is_found_is_given_once_more() -> None:
+    archive = Archive()
+    really_run = archive._run
+
+    async def finds_rot(arguments: Sequence[str], timeout_s: float, /) -> str:
+        if len(archive.ran) == 1:
+            archive.archiver.forget()
+        return await really_run(arguments, timeout_s)
+
+    archive.archiver._run = finds_rot
+    assert PATHS[1].name in archive.release()
+    assert archive.release() == ""
+    assert archive.ran == [["put", str(path)] for path in (PATHS[0], PATHS[1], *PATHS)]
+
+
 def test_what_has_gone_is_forgotten() -> None:
     archive = Archive()
     assert archive.release(PATHS[0]) == ""
@@ -165,7 +191,7 @@ def test_what_has_gone_is_forgotten() -> None:
 
 
 def ran(*arguments: str, timeout_s: float = 30.0) -> str:
-    return asyncio.run(run_command(arguments, timeout_s))
+    return asyncio.run(CommandRunner()(arguments, timeout_s))
 
 
 def python(program: str, *arguments: str, timeout_s: float = 30.0) -> str:
@@ -247,7 +273,7 @@ def test_command_ends_with_who_waits_for_it(tmp_path: Path) -> None:
 
     async def stopped() -> None:
         arguments = (sys.executable, "-c", LEAVES_A_CHILD, str(note))
-        waiting = asyncio.create_task(run_command(arguments, 600.0))
+        waiting = asyncio.create_task(CommandRunner()(arguments, 600.0))
         while not note.exists() or not note.read_text():
             await asyncio.sleep(0.01)
         waiting.cancel()
@@ -256,6 +282,44 @@ def test_command_ends_with_who_waits_for_it(tmp_path: Path) -> None:
 
     asyncio.run(stopped())
     until(lambda: gone(int(note.read_text())))
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_command_that_nobody_can_end_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool
+) -> None:
+    """As one that runs as root, or waits for a device: it is told, none is started beside it, and a
+    node stops without it."""
+    monkeypatch.setattr(archiving, "END_S", 0.2)
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    really, refused = os.killpg, list[int]()
+
+    def refuse(pid: int, _: int) -> None:
+        refused.append(pid)
+        raise PermissionError(errno.EPERM, "not yours")
+
+    async def work() -> None:
+        runner = CommandRunner()
+        monkeypatch.setattr(os, "killpg", refuse)
+        if is_stopped:
+            waiting = asyncio.create_task(runner(sleep, 600.0))
+            await asyncio.sleep(0.5)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        else:
+            told = await runner(sleep, 0.5)
+            assert told == f"it took longer than 0.5 s, and can't be ended: process {refused[0]}"
+        told = await runner(["true"], 30.0)
+        assert told == f"the command before can't be ended: process {refused[0]}"
+        monkeypatch.undo()
+        really(refused[0], signal.SIGKILL)
+        async with asyncio.timeout(30):
+            while await runner(["true"], 30.0):
+                await asyncio.sleep(0.05)
+
+    asyncio.run(work())
+    assert len(refused) == 1
 
 
 def test_who_is_cancelled_while_a_command_is_started_leaves_no_pipe(
@@ -275,7 +339,7 @@ def test_who_is_cancelled_while_a_command_is_started_leaves_no_pipe(
     async def stopped() -> None:
         monkeypatch.setattr(os, "pipe", noted)
         monkeypatch.setattr(asyncio, "create_subprocess_exec", never)
-        waiting = asyncio.create_task(run_command(["true"], 600.0))
+        waiting = asyncio.create_task(CommandRunner()(["true"], 600.0))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -304,6 +368,6 @@ def test_a_process_without_descriptors_holds_the_segment_and_goes_on(
             monkeypatch.setattr(os, "pipe", refuse)
         else:
             monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
-        return await run_command(["true"], 60.0)
+        return await CommandRunner()(["true"], 60.0)
 
     assert "Too many open files" in asyncio.run(work())

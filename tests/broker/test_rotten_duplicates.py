@@ -32,4 +32,5 @@ def test_what_has_rotted_is_stored_and_those_who_mend_hear_of_it() -> None:
     assert again.base_physical_offset == at
     assert isinstance(other, Placed)
     assert node.replica.repairs.statistics().found
+    assert node.replica.archiver._times_forgotten, "what was archived may be rotten"
     assert node.failure is None
