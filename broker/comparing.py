@@ -494,7 +494,10 @@ class Comparison:
         match message.WhichOneof("body"):
             case "digest_request":
                 check_outside_terms(peer, message)
-                self._on_request(peer, message.digest_request)
+                try:
+                    self._on_request(peer, message.digest_request)
+                except CorruptionFound as error:  # beyond repair: no matter of who asked
+                    self._around.failed(error)
             case "digest_response":
                 check_outside_terms(peer, message)
                 self._on_response(peer, message.digest_response)

@@ -13,7 +13,6 @@ then is opened again: installing is a start's matter (`store.log_start`).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +31,7 @@ from dledger.errors import InvalidMessage
 from dledger.sparing import Sparing
 from dledger.wire import raft_pb2 as pb
 from store.errors import StoreError
+from store.files import PASSING_ERRNOS
 from store.log_start import Install
 from store.starting.opening import start_of
 
@@ -96,8 +96,13 @@ class Installer:
         self._task: asyncio.Task[None] | None = None
         self._pulling = Pulling(around.ask, base.files, hand)
         self._sparing = Sparing()
+        self._on_lost: Callable[[], None] = lambda: None
         self._is_stopped = self._is_fetching = False
         self.giving = Giving(lambda: asyncio.get_running_loop().time())
+
+    def when_lost(self, call: Callable[[], None]) -> None:
+        """It is called when the state that this log begins with can't be given to a peer."""
+        self._on_lost = call
 
     async def stop(self) -> None:
         """Nothing is pulled any more."""
@@ -297,7 +302,7 @@ class Installer:
             raise InvalidMessage(f"{peer} asks for byte {body.at} of snapshot {body.index}")
         answer = pb.SnapshotResponse(number=body.number, status=pb.SNAPSHOT_STATUS_GONE)
         if body.index == self._base.log.start.index:
-            with contextlib.suppress(StoreError, OSError):
+            try:
                 size, piece = self._base.files.piece(body.index, body.at, PIECE_BYTES)
                 if piece:
                     answer.status = pb.SNAPSHOT_STATUS_GIVEN
@@ -305,7 +310,22 @@ class Installer:
                     answer.piece_crc = crc32c(piece)
                     is_last = body.at + len(piece) >= size
                     self.giving.gave(peer, body.index, is_first=not body.at, is_last=is_last)
+            except (StoreError, OSError) as error:
+                if not self._is_gone(peer, body.index, error):
+                    return  # it is asked for again
         self._around.give(peer, seal(pb.PeerMessage(snapshot_response=answer)))
+
+    def _is_gone(self, peer: NodeId, index: int, error: StoreError | OSError) -> bool:
+        """Whether the state that this log begins with is lost here, as far as that error tells;
+        then it is mended."""
+        if (unreported := self._sparing.due("base")) is not None:
+            log.warning(
+                "base_not_given", peer=peer, index=index, reason=str(error), unreported=unreported
+            )
+        if isinstance(error, OSError) and error.errno in PASSING_ERRNOS:
+            return False
+        self._on_lost()
+        return True
 
     def _tell_start(self, peer: NodeId, body: pb.LogStartRequest) -> None:
         """Nothing while logs are compared: who asks has nothing to compare, would begin with this

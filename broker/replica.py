@@ -262,7 +262,11 @@ class Replica:
         """The same, with what this log is."""
         core, ends = self.driver.core, committed_log(self.parts)
         settled, known = self._proven_index(), core.configuration
-        addresses = dict(known.addresses)
+        addresses, offset, digest = dict(known.addresses), 0, 0
+        # Where the entry has rotted, that this log isn't the group's is all the more to be said.
+        with contextlib.suppress(StoreError):
+            offset = ends.end_of_entry(settled)
+            digest = self.log.digest_at(settled) if settled else 0
         return replace(
             divergence,
             found_ms=max(0, self._ports.now_ms()),
@@ -270,8 +274,8 @@ class Replica:
             first_index=self.log.first_index,
             last_index=self.log.last_index,
             committed_index=settled,
-            committed_offset=ends.end_of_entry(settled),
-            committed_digest=self.log.digest_at(settled) if settled else 0,
+            committed_offset=offset,
+            committed_digest=digest,
             members=tuple((name, addresses.get(name, "")) for name in sorted(known.members())),
         )
 

@@ -76,6 +76,7 @@ class Wiring:
         self.archiver = self._make_archiver()
         replication.repairs.heed(self.archiver.forget)
         self.log_start = self._make_log_start()
+        replication.installer.when_lost(self.log_start.on_base_rotted)
         self.retention = self._make_retention()
         self.housekeeping = self._make_housekeeping()
         self.scrubber = self._make_scrubber()

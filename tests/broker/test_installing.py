@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 from crc32c import crc32c
+from structlog.testing import capture_logs
 
 from broker import installing, pulling
 from broker.installing import Around, Installer
@@ -345,3 +346,28 @@ def test_nobody_is_told_where_a_log_begins_that_may_be_the_wrong_one() -> None:
         assert [each.log_start_response.number for each in bench.given] == [1]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT, errno.EMFILE], ids=errno.errorcode.get)
+def test_a_state_that_cant_be_read_is_looked_at_by_who_has_it(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """And not only called gone, to the peer that asks, while nobody here hears of it; what a
+    process is short of for a moment says nothing of a file."""
+    bench = Bench()
+    monkeypatch.setattr(bench.installer._base.log.start, "index", 7)
+
+    def piece(*_: object) -> tuple[int, bytes]:
+        raise OSError(code, "no")
+
+    monkeypatch.setattr(bench.files, "piece", piece)
+    lost: list[bool] = []
+    bench.installer.when_lost(lambda: lost.append(True))
+    request = pb.SnapshotRequest(number=1, index=7, at=0)
+    with capture_logs() as said:
+        bench.installer.on_message(N2, seal(pb.PeerMessage(snapshot_request=request)))
+    assert [each["event"] for each in said] == ["base_not_given"]
+    is_passing = code == errno.EMFILE
+    assert lost == [True] * (not is_passing)
+    statuses = [each.snapshot_response.status for each in bench.given]
+    assert statuses == [pb.SNAPSHOT_STATUS_GONE] * (not is_passing)

@@ -11,6 +11,7 @@ NO_PROCESS = "the simulator has no process: no descriptors, ports or threads"
 SHORT = ("tests/broker/test_short_of_descriptors.py",)
 DESCRIPTORS = ("tests/hostile/test_descriptors.py", "tests/store/test_descriptors.py")
 NOISE = ("tests/hostile/test_noise.py",)
+_ASKED = ("tests/node/test_rot_when_asked.py",)
 _AGAIN = ("tests/broker/test_rotten_duplicates.py",)
 _NOT_OFFERED = ("tests/client/test_not_offered.py",)
 _QUIET = ("tests/broker/test_quiet_doors.py",)
@@ -19,6 +20,38 @@ _TURNS = ("tests/broker/test_turns.py",)
 _WATCHES = ("tests/broker/test_watches.py",)
 
 DOORS = (
+    Mutant(
+        "rot-keeps-who-was-given-up-as-a-mute-process",
+        "broker/replica.py",
+        "        with contextlib.suppress(StoreError):\n            offset = ends",
+        "        with contextlib.nullcontext():\n            offset = ends",
+        masked="no simulated member is given up whose settled entry has rotted",
+        tests=_ASKED,
+    ),
+    Mutant(
+        "rot-beyond-repair-that-a-question-meets-breaks-a-stream",
+        "broker/comparing.py",
+        "                except CorruptionFound as error:  # beyond repair",
+        "                except OutOfRange as error:  # beyond repair",
+        masked="no simulated member has rot beyond repair that only a question meets",
+        tests=_ASKED,
+    ),
+    Mutant(
+        "base-that-cant-be-read-is-gone-and-nobody-hears-of-it",
+        "broker/installing.py",
+        "        self._on_lost()\n        return True\n",
+        "        return True\n",
+        masked="the scrub finds it, too",
+        tests=("tests/broker/test_installing.py",),
+    ),
+    Mutant(
+        "base-is-gone-while-there-are-no-descriptors",
+        "broker/installing.py",
+        "        if isinstance(error, OSError) and error.errno in PASSING_ERRNOS:\n",
+        "        if False:\n",
+        masked=NO_PROCESS,
+        tests=("tests/broker/test_installing.py",),
+    ),
     Mutant(
         "rot-under-a-batch-that-comes-again-ends-its-send",
         "broker/leader/append.py",
