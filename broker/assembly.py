@@ -134,7 +134,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
         producers=Producers(gate, commands, parts.machine),
         pulls=pulls,
         queue_pulls=QueuePulls(gate, pulls, reader, parts.held, parts.machine, surrounds.turns),
-        lookups=Lookups(gate, reader, committed, soundness),
+        lookups=Lookups(gate, reader, committed, soundness, pulls.account),
         offsets=Offsets(gate, reader, commands, parts.machine, soundness),
         groups=Groups(
             *(gate, commands, parts.machine, parts.groups, surrounds.turns),

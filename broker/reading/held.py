@@ -18,6 +18,7 @@ from itertools import islice
 from broker.errors import BrokerError, ErrorCode
 from broker.state.listening import QueueKey
 
+QUEUES_EACH = 16  # that as many pulls as may be held wait for at once; about 460 bytes each
 WOKEN_AT_ONCE = 256  # each looks again and is answered, in some twenty microseconds
 REMEMBERED = 1_024  # wakes, for those who were still looking when they came
 Woken = list[QueueKey]
@@ -38,7 +39,8 @@ class HeldPulls:
         self, limit: int, later: Callable[[Callable[[], None]], object] | None = None
     ) -> None:
         """Args:
-        limit: pulls held at once; past it a pull is refused as BUSY.
+        limit: pulls held at once, and `QUEUES_EACH` times as many queues that they wait for; past
+            either a pull is refused as BUSY.
         later: runs a call in a later turn (`dledger.ports.Turns`); None: the running loop's next.
         """
         self._limit = limit
@@ -50,7 +52,7 @@ class HeldPulls:
         self._waiting: defaultdict[QueueKey, dict[asyncio.Future[None], Woken]] = defaultdict(dict)
         # By pulls that wait for something else, too: whether it has come.
         self._conditions: dict[asyncio.Future[None], Callable[[], bool]] = {}
-        self._held = self._woken = self._refused = 0
+        self._held = self._queues = self._woken = self._refused = 0
         self._wakes = 0
         self._recent: deque[QueueKey] = deque(maxlen=REMEMBERED)  # the last of them
 
@@ -105,13 +107,17 @@ class HeldPulls:
             is_met: asked after each entry; it stays so.
 
         Raises:
-            BrokerError: BUSY when too many pulls are held.
+            BrokerError: BUSY when too many pulls are held, or what they wait for is too much.
         """
         if missed := self._arrived(keys, looked):
             return missed
         if self._held >= self._limit:
             self._refused += 1
             raise BrokerError(ErrorCode.BUSY, f"{self._held} pulls are held, the limit")
+        if self._queues >= QUEUES_EACH * self._limit:
+            self._refused += 1
+            text = f"the pulls that are held wait for {self._queues} queues, the limit"
+            raise BrokerError(ErrorCode.BUSY, text)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         woken: Woken = []
@@ -120,12 +126,14 @@ class HeldPulls:
         if is_met is not None:
             self._conditions[future] = is_met
         self._held += 1
+        self._queues += len(keys)
         timer = loop.call_later(min(timeout_s, RECHECK_S), self._wake_in_turns, (future,))
         try:
             await future
         finally:
             timer.cancel()
             self._held -= 1
+            self._queues -= len(keys)
             self._conditions.pop(future, None)
             for key in keys:
                 self._leave(key, future)

@@ -38,6 +38,7 @@ from dledger.ports import Turns
 from dledger.records.record import TOPIC_PATTERN
 
 PAGE_GROUPS: Final = 1_000
+PAGE_BYTES: Final = 512 << 10  # of settings, beyond the first group's: some 6 ms of translation
 PAGE_MEMBERS: Final = 1_000
 PAGE_QUEUES: Final = 1_024
 # Nothing is told of the time then: the message has gone meanwhile, or is being got back.
@@ -60,6 +61,14 @@ class GroupSummary:
     settings: Settings | None
     hands_out_singles: bool = False
     is_fifo: bool = False
+
+
+def _size(settings: Settings | None) -> int:
+    """About as many bytes are told of them: names and tags with two bytes each of framing."""
+    if settings is None:
+        return 0
+    tags = ((topic, *wanted) for topic, wanted in settings.tags or ())
+    return sum(len(text) + 2 for texts in (settings.topics, *tags) for text in texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +195,8 @@ class Consumers:
         self._turns = turns
 
     async def list(self, after: str = "") -> GroupPage:
-        """The first groups, by name, behind the name `after`.
+        """The first groups, by name, behind the name `after`: at most `PAGE_GROUPS`, and no more
+        than their settings fit into `PAGE_BYTES`, but one.
 
         Raises:
             BrokerError: NOT_LEADER, NOT_READY.
@@ -195,14 +205,19 @@ class Consumers:
         behind = (group.name for group in self._state.groups if group.name > after)
         names = nsmallest(PAGE_GROUPS + 1, behind)
         page: list[GroupSummary] = []
-        is_enough = self._turns.share()
-        for name in names[:PAGE_GROUPS]:
+        is_enough, size = self._turns.share(), 0
+        for at, name in enumerate(names[:PAGE_GROUPS]):
             if is_enough():
                 await self._turns.pause()
                 self._gate.check_serving()
                 is_enough = self._turns.share()
-            if (group := self._state.groups.get(name)) is not None:  # not forgotten meanwhile
-                page.append(self._summary(group))
+            if (group := self._state.groups.get(name)) is None:  # forgotten meanwhile
+                continue
+            summary = self._summary(group)
+            size += _size(summary.settings)
+            if page and size > PAGE_BYTES:
+                return GroupPage(tuple(page), names[at - 1])
+            page.append(summary)
         return GroupPage(tuple(page), names[PAGE_GROUPS - 1] if len(names) > PAGE_GROUPS else "")
 
     async def describe(self, group: str, after: str = "") -> GroupPicture:

@@ -409,19 +409,28 @@ class Lookups:
     """Finds single messages."""
 
     def __init__(
-        self, gate: Gate, reader: QueueReader, records: Records, soundness: Soundness
+        self,
+        gate: Gate,
+        reader: QueueReader,
+        records: Records,
+        soundness: Soundness,
+        account: Callable[[int, Call], None],
     ) -> None:
+        """Args:
+        account: an answer's bytes count until its call is over, as a pull's do (`Pulls.account`).
+        """
         self._gate = gate
         self._soundness = soundness
         self._reader = reader
         self._records = records
+        self._account = account
 
-    async def by_id(self, message_id: str) -> bytes:
+    async def by_id(self, message_id: str, call: Call) -> bytes:
         """The record that a message id (32 hex digits) names; of a topic that is there, one that
         can be read at its offset, too.
 
         Raises:
-            BrokerError: MESSAGE_NOT_FOUND, INVALID_ARGUMENT, NOT_LEADER, NOT_READY.
+            BrokerError: MESSAGE_NOT_FOUND, INVALID_ARGUMENT, NOT_LEADER, NOT_READY, BUSY.
         """
         self._gate.check_serving()
         try:
@@ -439,13 +448,15 @@ class Lookups:
             raise BrokerError(ErrorCode.MESSAGE_NOT_FOUND, f"no message has the id {message_id}")
         if gone := self._reader.let_go_of(physical_offset, record):
             raise BrokerError(ErrorCode.MESSAGE_NOT_FOUND, gone)
+        self._account(len(record), call)
         return record
 
-    async def by_position(self, topic: TopicRef, queue_id: int, offset: int) -> bytes:
+    async def by_position(self, topic: TopicRef, queue_id: int, offset: int, call: Call) -> bytes:
         """The record at a queue's offset.
 
         Raises:
-            BrokerError: MESSAGE_NOT_FOUND at the queue's end, and what `QueueReader.pull` raises.
+            BrokerError: MESSAGE_NOT_FOUND at the queue's end, BUSY, and what `QueueReader.pull`
+                raises.
         """
         await self._gate.confirm()
         found = self._soundness.read(lambda: self._reader.pull(topic, queue_id, offset, 1, 1))
@@ -455,6 +466,7 @@ class Lookups:
             if found.void_count:
                 text = f"offset {offset} of {place} is void: what was to be there was refused"
             raise BrokerError(ErrorCode.MESSAGE_NOT_FOUND, text)
+        self._account(len(found.records), call)
         return found.records
 
     def _record_at(self, physical_offset: int) -> bytes | None:

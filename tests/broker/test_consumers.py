@@ -194,6 +194,28 @@ def test_pages_follow_each_other_and_miss_nobody(monkeypatch: pytest.MonkeyPatch
     assert queues == [QueueAt(topic, queue_id) for topic in "st" for queue_id in range(QUEUES)]
 
 
+def test_a_page_of_groups_is_bounded_by_what_they_have_agreed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A group may name 64 topics with 1,024 tags; one at least is told, so that no list gets
+    stuck at it."""
+    room = Looked()
+    seat = room.seat()
+    tags = (("t", tuple(f"tag-{number:04}" for number in range(100))),)
+    for name in ("g1", "g2", "g3"):
+        seat.join("a", group=name, settings=Settings(topics=("t",), tags=tags))
+    room.pass_ms(SOON_MS, seat)
+    for most, sizes in ((1, [1, 1, 1]), (2_500, [2, 1]), (512 << 10, [3])):
+        monkeypatch.setattr(pages, "PAGE_BYTES", most)
+        found, after = [], ""
+        while page := room.ask(room.consumers.list(after)):
+            found.append([each.name for each in page.groups])
+            if not (after := page.following):
+                break
+        assert [len(each) for each in found] == sizes
+        assert [name for each in found for name in each] == ["g1", "g2", "g3"]
+
+
 def test_a_long_page_lets_others_have_the_loop() -> None:
     """A topic that goes meanwhile is left out, and ends nothing."""
     room = Looked()

@@ -103,7 +103,7 @@ ASKED: dict[str, Ask] = {
     "dead letters": lambda _, to: to.retries.dead_letters("g"),
     "pull": lambda _, to: to.pulls.read(PullRequest(T, 0, 2)),
     "pull new": lambda _, to: to.pulls.read(PullRequest(NEW, 0, 0)),
-    "get": lambda _, to: to.lookups.by_position(T, 0, 1),
+    "get": lambda _, to: to.lookups.by_position(T, 0, 1, EndlessCall()),
     "bounds": lambda _, to: to.offsets.bounds(NEW, 0),
     "permit": lambda _, to: to.topics.permit(NEW, 1),
     "retain": lambda _, to: to.topics.retain(NEW, 1),

@@ -15,7 +15,7 @@ from broker.assembly import committed_log
 from broker.errors import BrokerError, ErrorCode
 from broker.mending import MendStatistics
 from broker.reading import proof
-from broker.reading.held import REMEMBERED, WOKEN_AT_ONCE, HeldPulls
+from broker.reading.held import QUEUES_EACH, REMEMBERED, WOKEN_AT_ONCE, HeldPulls
 from broker.state.topics import TopicRef
 from dledger.records.layout import file_name
 from dledger.records.record import decode_records
@@ -367,6 +367,25 @@ def test_many_held_pulls_are_woken_in_turns(how: str) -> None:
             assert len(woken) <= before + WOKEN_AT_ONCE
         assert woken == [*range(count - 2), count - 1]
         assert held.statistics().held == 0
+
+    asyncio.run(scenario())
+
+
+def test_queues_that_held_pulls_wait_for_are_bounded() -> None:
+    """One may wait for as many as it names; who comes behind those is refused until it is over."""
+
+    async def scenario() -> None:
+        held = HeldPulls(2)
+        many = [(1, number) for number in range(2 * QUEUES_EACH)]
+        waiting = asyncio.create_task(held.wait(many, 60, held.moment))
+        await asyncio.sleep(0)
+        with pytest.raises(BrokerError, match=f"wait for {len(many)} queues") as refused:
+            await held.wait([(2, 0)], 60, held.moment)
+        assert refused.value.code is ErrorCode.BUSY
+        assert held.statistics().refused == 1
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await held.wait([(2, 0)], 0.001, held.moment)
 
     asyncio.run(scenario())
 

@@ -73,7 +73,7 @@ QUESTIONS: dict[str, tuple[Ask, Callable[[Any], object]]] = {
         lambda a: [(at, bodies(found.records)) for at, found in a] == [(1, [b"b", b"c"])],
     ),
     "lookups.by_position": (
-        lambda s: s.lookups.by_position(TopicRef("t"), 0, 2),
+        lambda s: s.lookups.by_position(TopicRef("t"), 0, 2, EndlessCall()),
         lambda a: bodies(a) == [b"c"],
     ),
     "offsets.bounds": (
@@ -211,12 +211,14 @@ def test_a_message_is_found_by_its_id() -> None:
     async def scenario() -> None:
         (placed,) = await services.sends.send(PRODUCER, [batch(3, b"d")])
         assert isinstance(placed, Placed)
-        found = await services.lookups.by_id(message_id(ADDRESS, placed.base_physical_offset))
+        found = await services.lookups.by_id(
+            message_id(ADDRESS, placed.base_physical_offset), EndlessCall()
+        )
         assert bodies(found) == [b"d"]
         nowhere = message_id(ADDRESS, 1 << 40)
         for unknown, code in (("zz", "INVALID_ARGUMENT"), (nowhere, "MESSAGE_NOT_FOUND")):
             with pytest.raises(BrokerError) as refused:
-                await services.lookups.by_id(unknown)
+                await services.lookups.by_id(unknown, EndlessCall())
             assert refused.value.code.name == code
 
     asked.ask(scenario())
@@ -291,7 +293,7 @@ DENIALS: dict[str, Ask] = {
     "pull": lambda s: s.pulls.pull(PullRequest(TopicRef("nope"), 0, 0), EndlessCall()),
     "delete": lambda s: s.topics.delete(TopicRef("nope")),
     "commit": lambda s: s.offsets.commit(OffsetCommit("g", "t", ((0, 9),), is_reset=False)),
-    "id": lambda s: s.lookups.by_id(message_id(ADDRESS, 1 << 40)),
+    "id": lambda s: s.lookups.by_id(message_id(ADDRESS, 1 << 40), EndlessCall()),
 }
 
 
@@ -383,7 +385,7 @@ def test_a_send_in_line_is_refused_when_the_node_is_being_stopped() -> None:
 
 READS: dict[str, Ask] = {
     "pull": lambda s: s.pulls.pull(PullRequest(TopicRef("t"), 0, 0), EndlessCall()),
-    "position": lambda s: s.lookups.by_position(TopicRef("t"), 0, 0),
+    "position": lambda s: s.lookups.by_position(TopicRef("t"), 0, 0, EndlessCall()),
     "time": lambda s: s.offsets.by_time(TopicRef("t"), 0, 1),
 }
 
@@ -398,7 +400,9 @@ def test_a_read_of_rotten_bytes_stops_the_replica(name: str) -> None:
     segment = leader.config.data_directory / "commitlog" / file_name(0)
     leader.disk.flip(segment, entry + HEADER_SIZE + BATCH_PREAMBLE.size + 90, 3)
     first = message_id(ADDRESS, entry + HEADER_SIZE + BATCH_PREAMBLE.size)
-    question = READS[name](services) if name in READS else services.lookups.by_id(first)
+    question = (
+        READS[name](services) if name in READS else services.lookups.by_id(first, EndlessCall())
+    )
     with pytest.raises(BrokerError, match="0000 at byte") as refused:
         asked.ask(answer(question))
     assert refused.value.code is ErrorCode.NOT_READY
@@ -534,7 +538,7 @@ REPLACED: dict[str, Ask] = {
         PRODUCER, [dataclasses.replace(batch(0, b"x"), incarnation=FIRST_TOPIC)]
     ),
     "pull": lambda s: s.pulls.pull(PullRequest(TopicRef("t", FIRST_TOPIC), 0, 0), EndlessCall()),
-    "position": lambda s: s.lookups.by_position(TopicRef("t", FIRST_TOPIC), 0, 0),
+    "position": lambda s: s.lookups.by_position(TopicRef("t", FIRST_TOPIC), 0, 0, EndlessCall()),
     "bounds": lambda s: s.offsets.bounds(TopicRef("t", FIRST_TOPIC), 0),
     "time": lambda s: s.offsets.by_time(TopicRef("t", FIRST_TOPIC), 0, 0),
     "fetch": lambda s: s.offsets.fetch("g", TopicRef("t", FIRST_TOPIC)),

@@ -41,6 +41,7 @@ from dledger.wire.commands_pb2 import (
     RaiseLevelCommand,
     RetainTopicCommand,
 )
+from tests.broker.asked import EndlessCall
 from tests.broker.leader import Bench, NoQueues, batch
 from tests.broker.test_append import placed
 from tests.broker.test_services import ADDRESS
@@ -497,7 +498,9 @@ def test_an_id_finds_what_can_be_read_at_its_offset_and_nothing_else() -> None:
 
     def by_id(physical_offset: int) -> bytes:
         lookups = bench.node.replica.services.lookups
-        found = bench.world.run(bench.node, lookups.by_id(message_id(ADDRESS, physical_offset)))
+        found = bench.world.run(
+            bench.node, lookups.by_id(message_id(ADDRESS, physical_offset), EndlessCall())
+        )
         return decode_records(found)[0].body
 
     assert by_id(more) == b"e"

@@ -21,6 +21,7 @@ import pytest
 import structlog
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
 from broker.doors.grpc import health
 from broker.logging import LibraryComplaints, configure_logging
@@ -86,6 +87,32 @@ def test_health_of_what_there_is_not(shared: Group, loop: asyncio.AbstractEventL
             with pytest.raises(grpc.aio.AioRpcError) as failed:
                 await check(request)
             assert failed.value.code() is code
+
+    loop.run_until_complete(scenario())
+
+
+def test_streams_of_reflection_are_bounded(
+    shared: Group, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who ask nothing would have all places of calls; those that end make room."""
+    monkeypatch.setattr(health, "MAX_REFLECTIONS", 3)
+    question = ServerReflectionRequest(list_services="").SerializeToString()
+
+    async def scenario() -> None:
+        reflect: Any = shared.channel("n1").stream_stream(REFLECTION)
+        calls = [reflect() for _ in range(3)]
+        for call in calls:
+            await call.write(question)
+            assert await asyncio.wait_for(call.read(), WAIT_S)
+        refused = await asyncio.wait_for(reflect(iter([question])).code(), WAIT_S)
+        assert refused is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for call in calls:
+            call.cancel()
+        deadline = time.monotonic() + WAIT_S
+        while await (call := reflect(iter([question]))).read() is grpc.aio.EOF:  # type: ignore[attr-defined]
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        call.cancel()
 
     loop.run_until_complete(scenario())
 

@@ -98,14 +98,14 @@ class BrokerDoor:
     async def get_message(
         self, request: pb.GetMessageRequest, context: Context
     ) -> pb.GetMessageResponse:
-        lookups = self._services.lookups
+        lookups, call = self._services.lookups, EndOfCall(context)
         match request.WhichOneof("by"):
             case "message_id":
-                record = await lookups.by_id(request.message_id)
+                record = await lookups.by_id(request.message_id, call)
             case "position":
                 at = request.position
                 topic = TopicRef(at.topic, at.topic_incarnation)
-                record = await lookups.by_position(topic, at.queue_id, at.offset)
+                record = await lookups.by_position(topic, at.queue_id, at.offset, call)
             case _:
                 raise BrokerError(ErrorCode.INVALID_ARGUMENT, "give message_id or position")
         return pb.GetMessageResponse(record=record)

@@ -20,6 +20,7 @@ from broker.doors.grpc.methods import Malformed
 from broker.errors import BrokerError, ErrorCode
 
 MAX_WATCHES: Final = 256  # of health; a load balancer has one a service
+MAX_REFLECTIONS: Final = 64  # who asks has one stream, for a moment
 MAX_NAME_BYTES: Final = 256
 
 SERVICE_UNKNOWN: Final = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
@@ -86,13 +87,20 @@ class ReflectionDoor:
 
     def __init__(self, services: tuple[str, ...]) -> None:
         self._library: Any = reflection.aio.ReflectionServicer(services)  # type: ignore[attr-defined]
+        self._streams = 0
 
     async def server_reflection_info(
         self, requests: AsyncIterator[object], context: Context
     ) -> None:
-        answers = self._library.ServerReflectionInfo(_parsed(requests), context)
-        async for answer in answers:
-            await context.write(answer)
+        if self._streams >= MAX_REFLECTIONS:
+            text = f"{MAX_REFLECTIONS} streams of reflection are open already"
+            raise BrokerError(ErrorCode.BUSY, text)
+        self._streams += 1
+        try:
+            async for answer in self._library.ServerReflectionInfo(_parsed(requests), context):
+                await context.write(answer)
+        finally:
+            self._streams -= 1
 
 
 async def _parsed(requests: AsyncIterator[object]) -> AsyncIterator[object]:

@@ -21,6 +21,46 @@ _WATCHES = ("tests/broker/test_watches.py",)
 
 DOORS = (
     Mutant(
+        "looked-up-messages-are-counted-by-nobody",
+        "broker/assembly.py",
+        "committed, soundness, pulls.account)",
+        "committed, soundness, lambda size, call: None)",
+        masked="no simulated client is slow to read what it has looked up",
+        tests=("tests/broker/test_lookup_bytes.py",),
+    ),
+    Mutant(
+        "pull-of-a-thousand-queues-counts-as-one",
+        "broker/reading/held.py",
+        "        if self._queues >= QUEUES_EACH * self._limit:\n",
+        "        if False:\n",
+        masked="no simulated client waits for so many queues",
+        tests=("tests/broker/test_reads.py",),
+    ),
+    Mutant(
+        "pulls-that-are-over-keep-their-queues-counted",
+        "broker/reading/held.py",
+        "            self._queues -= len(keys)\n",
+        "",
+        masked="no simulated client waits for so many queues",
+        tests=("tests/broker/test_reads.py",),
+    ),
+    Mutant(
+        "pages-of-groups-grow-beyond-an-answer",
+        "broker/services/consumers.py",
+        "            if page and size > PAGE_BYTES:\n",
+        "            if False:\n",
+        masked="no simulated group has so many tags",
+        tests=("tests/broker/test_consumers.py",),
+    ),
+    Mutant(
+        "idle-streams-of-reflection-have-all-places",
+        "broker/doors/grpc/health.py",
+        "        if self._streams >= MAX_REFLECTIONS:\n",
+        "        if False:\n",
+        masked=NO_PROCESS,
+        tests=NOISE,
+    ),
+    Mutant(
         "rot-keeps-who-was-given-up-as-a-mute-process",
         "broker/replica.py",
         "        with contextlib.suppress(StoreError):\n            offset = ends",
