@@ -229,7 +229,7 @@ class NodeLink:
             response_deserializer=gpb.AttendResponse.FromString,
         )
         self._is_dialed = True
-        call = attend()
+        call = attend(metadata=self._epoch().metadata or None)
         self._calls[call] = WhenDeposed.ABANDON
         attending = AttendCall(call)
         try:
