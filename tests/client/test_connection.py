@@ -10,12 +10,13 @@ import pytest
 
 from dledger.client import ALL, Client, ClientOptions, ConsumerOptions, ProducerOptions, WrongThread
 from dledger.client.broker_group import MAX_LINKS, BrokerGroup
-from dledger.client.connection import GET_STATUS, NodeLink
+from dledger.client.connection import ATTEND_PATH, GET_STATUS, NodeLink
 from dledger.client.errors import ClientError, LeadershipLost
 from dledger.client.group_epoch import EpochName
 from dledger.client.leader_view import Member, View
 from dledger.client.options import CHANNEL_OPTIONS
 from dledger.client.patience import ALONE, Patience
+from dledger.limits import EPOCH_METADATA_KEY
 from dledger.outcome import Outcome
 from dledger.testing.fake_nodes import FakeGroup
 from dledger.wire import cluster_pb2 as cpb
@@ -245,6 +246,42 @@ async def test_an_answer_that_comes_after_the_news_of_a_recovery_is_not_taken() 
             await link.call(GET_STATUS, cpb.GetStatusRequest(), LIMIT_S)
         finally:
             await link.close()
+
+
+@async_test
+async def test_members_streams_tell_the_epoch_that_is_known() -> None:
+    """As every call does: who was given up is not to serve them (ADR 52)."""
+    seen: list[tuple[tuple[str, str | bytes], ...]] = []
+
+    async def attend(_: object, context: grpc.aio.ServicerContext) -> None:  # type: ignore[type-arg]
+        said = context.invocation_metadata() or ()
+        seen.append(tuple(each for each in said if each[0] == EPOCH_METADATA_KEY))
+
+    server = grpc.aio.server()
+    service, method = ATTEND_PATH[1:].split("/")
+    handler = grpc.stream_stream_rpc_method_handler(attend)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(service, {method: handler}),)
+    )
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    link = NodeLink(
+        address,
+        lambda: grpc.aio.insecure_channel(address),
+        "",
+        on_view=lambda *_: None,
+        on_lost=lambda *_: None,
+        epoch=lambda: EpochName(2, b"r" * 16),
+        on_epoch=lambda *_: None,
+        patience=lambda: ALONE,
+    )
+    try:
+        with link.attending() as stream:
+            assert await stream.read() is None
+    finally:
+        await link.close()
+        await server.stop(None)
+    assert seen == [EpochName(2, b"r" * 16).metadata]
 
 
 @async_test

@@ -37,6 +37,14 @@ _BLOCKING_MEMBERS = ("tests/client/members/test_blocking_members.py",)
 
 CLIENT = (
     Mutant(
+        "members-streams-tell-no-epoch",
+        "dledger/client/connection.py",
+        "        call = attend(metadata=self._epoch().metadata or None)\n",
+        "        call = attend()\n",
+        masked="the library's simulation has no recovery by force",
+        tests=("tests/client/test_connection.py",),
+    ),
+    Mutant(
         "send-takes-arguments-of-any-kind",
         "dledger/client/producer.py",
         "if (type(topic), type(body), type(key), type(tag), type(queue_id)) not in USUAL:",
