@@ -81,6 +81,7 @@ class Coming(Protocol):
     def is_moving_start(self) -> bool: ...
 
     def wishing(self) -> Collection[str]: ...
+    def is_failing(self, group: str) -> bool: ...
 
 
 class Submitter(Protocol):
@@ -199,6 +200,11 @@ class Commands:
         """Topics of whose messages another wish is on its way: whoever wished is told that it is
         so, and what is proposed behind it by the wish before would take them all the same."""
         return self._submitter.coming.wishing()
+
+    def is_failing(self, group: str) -> bool:
+        """Whether a message that the group couldn't work on is on its way to where it waits: it
+        does, before what is proposed now."""
+        return self._submitter.coming.is_failing(group)
 
     def update_topic(
         self, topic: TopicRef, read_queues: int, write_queues: int, *, drop: bool

@@ -70,6 +70,7 @@ class InFlight:
     _closing: dict[int, str] = field(default_factory=dict)  # index -> topic written no more
     _moving: set[int] = field(default_factory=set)  # indexes: the log is to begin later
     _wishing: dict[int, str] = field(default_factory=dict)  # index -> topic of another retention
+    _failing: dict[int, set[str]] = field(default_factory=dict)  # index -> groups
     _registering: dict[int, str] = field(default_factory=dict)  # index -> name, or none
     _forgetting: dict[int, frozenset[bytes]] = field(default_factory=dict)  # index -> ids
     _beginning: dict[int, int] = field(default_factory=dict)  # index -> offsets that are new
@@ -172,6 +173,8 @@ class InFlight:
                 self._moving.add(index)
             case "retain_topic":
                 self._wishing[index] = command.retain_topic.name
+            case "send_back":
+                self._failing.setdefault(index, set()).add(command.send_back.group)
             case "register_producer":
                 self._registering[index] = command.register_producer.name
             case "forget_producers":
@@ -186,6 +189,7 @@ class InFlight:
         self._closing.pop(index, None)
         self._moving.discard(index)
         self._wishing.pop(index, None)
+        self._failing.pop(index, None)
         self._registering.pop(index, None)
         self._forgetting.pop(index, None)
         self._beginning.pop(index, None)
@@ -230,6 +234,10 @@ class InFlight:
         """Topics whose wish for their messages is about to be another one: by the one that is
         applied nothing is let go of."""
         return self._wishing.values()
+
+    def is_failing(self, group: str) -> bool:
+        """Whether a message that the group couldn't work on is on its way to where it waits."""
+        return any(group in each for each in self._failing.values())
 
     @property
     def registrations(self) -> int:
