@@ -80,6 +80,9 @@ class Coming(Protocol):
     @property
     def is_moving_start(self) -> bool: ...
 
+    @property
+    def is_ending_groups(self) -> bool: ...
+
     def wishing(self) -> Collection[str]: ...
     def is_failing(self, group: str) -> bool: ...
 
@@ -200,6 +203,11 @@ class Commands:
         """Topics of whose messages another wish is on its way: whoever wished is told that it is
         so, and what is proposed behind it by the wish before would take them all the same."""
         return self._submitter.coming.wishing()
+
+    @property
+    def is_ending_groups(self) -> bool:
+        """Whether groups are about to be forgotten, which the applied state still knows."""
+        return self._submitter.coming.is_ending_groups
 
     def is_failing(self, group: str) -> bool:
         """Whether a message that the group couldn't work on is on its way to where it waits: it
