@@ -127,7 +127,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
     def members() -> Members:
         return members_of(NodeId(config.node_id), parts.driver.core, surrounds.links())
 
-    styles = Styles(parts.machine, reader, soundness, surrounds.turns)
+    styles = Styles(parts.machine, reader, soundness, surrounds.turns, commands)
     topics = Topics(gate, reader, commands, parts.machine, styles)
     return Services(
         sends=sends,

@@ -474,9 +474,9 @@ class Appender:
         return self._flight.end_of((incarnation, queue_id)) is not None
 
     @property
-    def is_moving_start(self) -> bool:
-        """Whether a later start of the log is proposed and not applied yet."""
-        return self._flight.is_moving_start
+    def coming(self) -> InFlight:
+        """What is proposed and not applied yet; to be read."""
+        return self._flight
 
     def meant_for(self) -> dict[int, int]:
         """The incarnation of its topic that each batch on its way is for, by index."""

@@ -6,7 +6,7 @@ The one place where a caller's wish becomes the bytes that lie in the log for ev
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Collection, Iterable
 from typing import Final, NamedTuple, Protocol, cast
 
 from google.protobuf.message import DecodeError
@@ -74,6 +74,19 @@ class UnitTaker(Protocol):
     def propose(self, wanted: ProposedUnit) -> Awaitable[UnitResult]: ...
 
 
+class Coming(Protocol):
+    """`broker.leader.flight.InFlight`, as far as commands on their way go."""
+
+    @property
+    def is_moving_start(self) -> bool: ...
+
+    @property
+    def is_ending_groups(self) -> bool: ...
+
+    def wishing(self) -> Collection[str]: ...
+    def is_failing(self, group: str) -> bool: ...
+
+
 class Submitter(Protocol):
     """The appender, as far as commands go."""
 
@@ -88,7 +101,7 @@ class Submitter(Protocol):
     def room(self) -> OffsetsRoom: ...
 
     @property
-    def is_moving_start(self) -> bool: ...
+    def coming(self) -> Coming: ...
 
 
 class TopicGrant(NamedTuple):
@@ -183,7 +196,23 @@ class Commands:
     @property
     def is_moving_start(self) -> bool:
         """Whether a later start of the log is on its way: what is proposed now is judged by it."""
-        return self._submitter.is_moving_start
+        return self._submitter.coming.is_moving_start
+
+    @property
+    def wishing(self) -> Collection[str]:
+        """Topics of whose messages another wish is on its way: whoever wished is told that it is
+        so, and what is proposed behind it by the wish before would take them all the same."""
+        return self._submitter.coming.wishing()
+
+    @property
+    def is_ending_groups(self) -> bool:
+        """Whether groups are about to be forgotten, which the applied state still knows."""
+        return self._submitter.coming.is_ending_groups
+
+    def is_failing(self, group: str) -> bool:
+        """Whether a message that the group couldn't work on is on its way to where it waits: it
+        does, before what is proposed now."""
+        return self._submitter.coming.is_failing(group)
 
     def update_topic(
         self, topic: TopicRef, read_queues: int, write_queues: int, *, drop: bool

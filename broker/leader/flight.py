@@ -69,6 +69,9 @@ class InFlight:
     _changing: dict[int, str] = field(default_factory=dict)  # index -> topic
     _closing: dict[int, str] = field(default_factory=dict)  # index -> topic written no more
     _moving: set[int] = field(default_factory=set)  # indexes: the log is to begin later
+    _wishing: dict[int, str] = field(default_factory=dict)  # index -> topic of another retention
+    _failing: dict[int, set[str]] = field(default_factory=dict)  # index -> groups
+    _ending: set[int] = field(default_factory=set)  # indexes: groups are forgotten
     _registering: dict[int, str] = field(default_factory=dict)  # index -> name, or none
     _forgetting: dict[int, frozenset[bytes]] = field(default_factory=dict)  # index -> ids
     _beginning: dict[int, int] = field(default_factory=dict)  # index -> offsets that are new
@@ -169,6 +172,13 @@ class InFlight:
                     self._closing[index] = command.permit_topic.name
             case "move_log_start":
                 self._moving.add(index)
+            case "retain_topic":
+                self._wishing[index] = command.retain_topic.name
+            case "send_back":
+                self._failing.setdefault(index, set()).add(command.send_back.group)
+            case "forget_groups":
+                if command.forget_groups.groups:
+                    self._ending.add(index)
             case "register_producer":
                 self._registering[index] = command.register_producer.name
             case "forget_producers":
@@ -182,6 +192,9 @@ class InFlight:
         self._changing.pop(index, None)
         self._closing.pop(index, None)
         self._moving.discard(index)
+        self._wishing.pop(index, None)
+        self._failing.pop(index, None)
+        self._ending.discard(index)
         self._registering.pop(index, None)
         self._forgetting.pop(index, None)
         self._beginning.pop(index, None)
@@ -221,6 +234,20 @@ class InFlight:
     def is_moving_start(self) -> bool:
         """Whether a later start of the log is on its way."""
         return bool(self._moving)
+
+    def wishing(self) -> Collection[str]:
+        """Topics whose wish for their messages is about to be another one: by the one that is
+        applied nothing is let go of."""
+        return self._wishing.values()
+
+    def is_failing(self, group: str) -> bool:
+        """Whether a message that the group couldn't work on is on its way to where it waits."""
+        return any(group in each for each in self._failing.values())
+
+    @property
+    def is_ending_groups(self) -> bool:
+        """Whether groups are about to be forgotten: behind that nobody waits for them."""
+        return bool(self._ending)
 
     @property
     def registrations(self) -> int:

@@ -186,6 +186,7 @@ class Wishes(Protocol):
     """`broker.leader.topic_retention.TopicRetention`, as far as it is used here."""
 
     def longest_ms(self) -> int: ...
+    def are_changing(self) -> bool: ...
     async def look(self, now: Callable[[], Awaitable[Lived]], /) -> None: ...
 
 
@@ -271,8 +272,9 @@ class Retention:
         return 2 if asyncio.get_running_loop().time() < self._fast_until_s else 1
 
     def _rules_now(self) -> Rules:
-        """A topic that wishes its messages for longer holds all segments for as long, by age."""
-        age_ms = self._rules.age_ms
+        """A topic that wishes its messages for longer holds all segments for as long, by age; none
+        goes by its age while a wish is on its way."""
+        age_ms = 0 if self._wishes.are_changing() else self._rules.age_ms
         if age_ms:
             age_ms = max(age_ms, self._wishes.longest_ms()) * self._pace()
         return replace(self._rules, age_ms=age_ms)
@@ -286,6 +288,8 @@ class Retention:
                 return
             rules = Rules() if is_behind else self._rules_now()
             ends = await self._looked_at(measured, rules)
+            if not is_behind:  # a look takes long, and wishes are heard until it is proposed
+                rules = self._rules_now()
             kept = first_kept(ends, measured, rules)
             if kept is None:
                 await self._look_closer(ends, measured, rules.age_ms)

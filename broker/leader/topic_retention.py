@@ -74,6 +74,10 @@ class TopicRetention:
         """The longest wish; 0: there is none."""
         return max(self._machine.topic_retention.wishes().values(), default=0)
 
+    def are_changing(self) -> bool:
+        """Whether a wish is on its way into the log: what the applied ones say may be too short."""
+        return bool(self._commands.wishing)
+
     async def look(self, now: Callable[[], Awaitable[Lived]]) -> None:
         """Some queues are looked at, and those that should begin later are proposed to."""
         topics = self._wishing()
@@ -98,7 +102,7 @@ class TopicRetention:
             is_through = last == len(topic.next_offsets)
             self._next = (topic.incarnation + is_through, 0 if is_through else last)
             if starts:
-                await self._move(topic, tuple(starts))
+                await self._move(topic, tuple(starts), wish_ms)
             if left <= 0:
                 return
 
@@ -147,7 +151,12 @@ class TopicRetention:
                 raise
             return None
 
-    async def _move(self, topic: TopicState, starts: Starts) -> None:
+    async def _move(self, topic: TopicState, starts: Starts, wish_ms: int) -> None:
+        """Proposes it, if the topic wishes now what it wished as its queues were looked at, and
+        nobody is about to say otherwise: a look takes long."""
+        wished_ms = self._machine.topic_retention.wishes().get(topic.incarnation)
+        if wished_ms != wish_ms or topic.name in self._commands.wishing:
+            return
         try:
             refusal = await self._commands.move_queue_starts(
                 TopicRef(topic.name, topic.incarnation), starts

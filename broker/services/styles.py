@@ -7,9 +7,11 @@ lies in `%RETRY%group`, to nobody. This looks before the join is proposed, and c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from broker.errors import BrokerError, ErrorCode
+from broker.leader.commands import Commands
 from broker.leader.groups.unread import failed_left
 from broker.leader.retries.copies import goes_to
 from broker.reading.queues import QueueReader
@@ -33,20 +35,27 @@ class Styles:
     """While this node leads."""
 
     def __init__(
-        self, state: StateMachine, reader: QueueReader, soundness: Soundness, turns: Turns
+        self,
+        state: StateMachine,
+        reader: QueueReader,
+        soundness: Soundness,
+        turns: Turns,
+        commands: Commands,
     ) -> None:
         self._state = state
         self._reader = reader
         self._soundness = soundness
         self._turns = turns
+        self._commands = commands
 
     async def check(self, wish: JoinWish) -> None:
-        """Returns if the join leaves no failed message to nobody; what else is against it the
-        state says.
+        """Returns if the join leaves no failed message to nobody, proposed before anything is
+        awaited; what else is against it the state says. Behind it nothing is sent back: by then the
+        session that had the message is over.
 
         Raises:
             BrokerError: GROUP_DIFFERS, GROUP_HAS_MEMBERS; BUSY, so many messages wait that it can't
-                be told; NOT_READY, they can't be read now.
+                be told, or one is on its way; NOT_READY, they can't be read now.
         """
         group = self._changed(wish)
         topic = None if group is None else self._state.topics.get(retry_topic(wish.group))
@@ -59,6 +68,9 @@ class Styles:
                 "work concurrently and nobody else: its style can't be changed before they are done"
             )
             raise BrokerError(ErrorCode.GROUP_DIFFERS, text)
+        if self._commands.is_failing(wish.group):
+            text = f"a message that group {wish.group!r} failed at is just about to be put by"
+            raise BrokerError(ErrorCode.BUSY, text)
 
     def _changed(self, wish: JoinWish) -> Group | None:
         """The group, if the join would change it to a style without retries.
@@ -77,26 +89,40 @@ class Styles:
         return group
 
     async def waits(self, retries: str) -> bool:
-        """Whether a message that goes to that topic waits at a level.
+        """Whether a message that goes to that topic waits at a level, as of when this returns.
 
         Raises:
             BrokerError: BUSY, so many messages wait that it can't be told; NOT_READY, they can't be
                 read now.
         """
-        topic, pages = self._state.topics.get(SCHEDULE_TOPIC), 0
+        seen: dict[int, int] = {}  # level -> what was looked at ends there
+        at, pages = self._next_of(seen), 0
+        while at is not None:
+            if pages == MOST_PAGES:
+                text = "so many messages wait to be tried again that it isn't known whose"
+                raise BrokerError(ErrorCode.BUSY, text)
+            pages += 1
+            topic, level, first = at
+            seen[level], goes = self._page(topic, level, first)
+            if retries in goes:
+                return True
+            at = self._next_of(seen)
+            if at is not None:
+                await self._turns.pause()
+                at = self._next_of(seen)
+        return False
+
+    def _next_of(self, seen: Mapping[int, int]) -> tuple[TopicState, int, int] | None:
+        """A level, and from where on it wasn't looked at; None: there is none as of now. What has
+        failed since the level was seen is behind what was."""
+        topic = self._state.topics.get(SCHEDULE_TOPIC)
         for level in range(0 if topic is None else len(topic.next_offsets)):
             assert topic is not None
             at, end = self._bounds(topic, level)
-            while at < end:
-                if pages == MOST_PAGES:
-                    text = "so many messages wait to be tried again that it isn't known whose"
-                    raise BrokerError(ErrorCode.BUSY, text)
-                pages += 1
-                at, goes = self._page(topic, level, at)
-                if retries in goes:
-                    return True
-                await self._turns.pause()
-        return False
+            at = max(at, seen.get(level, 0))
+            if at < end:
+                return topic, level, at
+        return None
 
     def _bounds(self, topic: TopicState, level: int) -> tuple[int, int]:
         low, end = self._reader.bounds(TopicRef(topic.name, topic.incarnation), level)

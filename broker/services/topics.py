@@ -19,7 +19,7 @@ from broker.services.refused import refused
 from broker.services.styles import Styles
 from broker.state.machine import StateMachine
 from broker.state.refusals import PermissionUnknown, RetentionOutOfRange, TopicExists
-from broker.state.resizing import broadcasting, retired, unclaimed
+from broker.state.resizing import broadcasting, held_of_those_that_go, retired, unclaimed
 from broker.state.topic_permissions import KNOWN, USUAL
 from broker.state.topic_retention import MAX_RETENTION_MS
 from broker.state.topics import TopicRef, TopicState
@@ -249,8 +249,8 @@ class Topics:
         Raises:
             BrokerError: INVALID_ARGUMENT, TOPIC_NOT_FOUND, TOPIC_REPLACED, LIMIT_REACHED;
                 QUEUES_UNREAD, a group hasn't read what would go, or there is none; BUSY, what lies
-                before an earlier change is about to go; NOT_READY, not every member knows how yet;
-                whatever a command meets on its way into the log.
+                before an earlier change is about to go, or groups are; NOT_READY, not every
+                member knows how yet; whatever a command meets on its way into the log.
         """
         self._gate.check_writable()
         _check_own(topic.name)
@@ -277,7 +277,8 @@ class Topics:
     def _check_claimed(self, state: TopicState, wish: QueueWish) -> None:
         """Messages that no group is known to want are more likely wanted by one that is still to
         come, or by loops without a group, than by nobody; and what members of a broadcast group
-        have read is in no log. What is on its way counts: it is stored before the change is made.
+        have read is in no log. What is on its way counts: messages are stored before the change is
+        made, and a group that is forgotten before it isn't waited for any more.
         """
         wanted = wish.read_queues, wish.write_queues
         is_coming = partial(self._commands.is_coming, state.incarnation)
@@ -298,6 +299,11 @@ class Topics:
                 f"them"
             )
             raise BrokerError(ErrorCode.QUEUES_UNREAD, text)
+        if self._commands.is_ending_groups and held_of_those_that_go(
+            self._state, state, *wanted, is_coming
+        ):
+            text = "groups are just about to be forgotten, and may be those that wait for messages"
+            raise BrokerError(ErrorCode.BUSY, text)
 
     def _is_empty(self, state: TopicState, queue_id: int) -> bool:
         low, high = self._reader.bounds(TopicRef(state.name, state.incarnation), queue_id)

@@ -21,7 +21,7 @@ from broker.state.registration import Registration
 from broker.state.replicated import ReplicatedState
 from broker.state.resizing import resize
 from broker.state.topics import TopicRef, TopicState
-from dledger.level import FIRST_LEVEL, GROUPS_LEVEL
+from dledger.level import FIRST_LEVEL, GROUPS_LEVEL, TOPIC_RULES_LEVEL
 from dledger.reading.entry import EntryHeader
 from dledger.wire.commands_pb2 import (
     Command,
@@ -141,6 +141,8 @@ class Commands:
         self._state.level.raise_by_one()
         if wanted == GROUPS_LEVEL:
             self._effects.consuming.begin(self._effects.now())
+        if wanted == TOPIC_RULES_LEVEL:
+            self._state.deliveries.recount()
         return None
 
     def _join(self, command: JoinGroupCommand) -> Refusal | None:

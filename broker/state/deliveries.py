@@ -30,7 +30,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from broker.state.errors import SnapshotDamaged, SnapshotUnknown
-from broker.state.handouts import PAGE_ROWS, ROW, Handout, Page, Record, with_page
+from broker.state.handouts import PAGE_ROWS, ROW, Handout, Page, Record, counted, with_page
 from broker.state.layout import DELIVERIES_SECTION, HANDOUTS_SECTION
 from broker.state.snapshot import PayloadReader, Section, pack, pack_text
 from dledger.core.errors import InvariantViolation
@@ -193,6 +193,17 @@ class Deliveries:
             topic = TopicDeliveries(topic.is_fifo, topic.queues.copy(), self._snapshots)
             self._topics[incarnation][group] = topic
         return topic
+
+    def recount(self) -> None:
+        """What is unfinished is what the handouts have, as after a snapshot. Below level 9 rows
+        could be lost and still be counted, by those who had applied it and hadn't restored it
+        since: all members are alike from the entry on that raises the level."""
+        for incarnation, groups in list(self._topics.items()):
+            for group, topic in list(groups.items()):
+                records = {queue_id: counted(record) for queue_id, record in topic.queues.items()}
+                wrong = {at: each for at, each in records.items() if each is not topic.queues[at]}
+                if wrong:
+                    self.put(group, incarnation, wrong, is_fifo=topic.is_fifo)
 
     def on_topic_deleted(self, incarnation: int) -> None:
         """Nothing is known of the topic."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from broker.state.layout import HANDOUT
@@ -24,6 +24,8 @@ MERGED_ROWS: Final = 32  # neighbours that are no more together become one page
 MAX_ATTEMPT: Final = (1 << 16) - 1
 MAX_MASK: Final = (1 << SPAN) - 1
 ATTEMPT_ID_SIZE: Final = 8
+_MASK_AT: Final = HANDOUT.at("mask")
+_MASK_SIZE: Final = SPAN // 8
 _ATTEMPT_AT: Final = HANDOUT.at("attempt_id")
 NO_ATTEMPT: Final = bytes(ATTEMPT_ID_SIZE)
 
@@ -101,6 +103,13 @@ class Page:
             for at in range(_ATTEMPT_AT, len(rows), ROW.size)
             if rows[at : at + ATTEMPT_ID_SIZE] in attempts
         ]
+
+    @property
+    def unfinished(self) -> int:
+        """How many messages they have. Each byte of the bitmaps is counted in all rows at once: who
+        asks it of every page does so in one turn."""
+        columns = (self.rows[at :: ROW.size] for at in range(_MASK_AT, _MASK_AT + _MASK_SIZE))
+        return sum(int.from_bytes(column).bit_count() for column in columns)
 
     def __len__(self) -> int:
         return len(self.rows) // ROW.size
@@ -279,9 +288,17 @@ def trimmed(handout: Handout, mask: int) -> Handout:
 
 def with_page(record: Record, page: Page) -> Record:
     """The record with that page behind its others."""
-    unfinished = record.unfinished + sum(each.mask.bit_count() for each in page)
+    unfinished = record.unfinished + page.unfinished
     pages = (*record.pages, page)
     return Record(record.next, pages, unfinished, record.handouts + len(page))
+
+
+def counted(record: Record) -> Record:
+    """The record as a snapshot gives it back: what it says of its handouts is counted from them."""
+    unfinished = sum(page.unfinished for page in record.pages)
+    if unfinished == record.unfinished:
+        return record
+    return replace(record, unfinished=unfinished)
 
 
 def _first(page: Page) -> int:

@@ -122,7 +122,7 @@ def unclaimed(
         is_coming: whether messages for a queue are on their way into the log: they are applied
             before the update is, and would go with the queue.
     """
-    held = _held_of_those_that_go(owners, topic, read_queues, write_queues, is_coming)
+    held = held_of_those_that_go(owners, topic, read_queues, write_queues, is_coming)
     if not held or owners.offsets.groups(topic.name) or any(_waiting(owners, topic)):
         return None
     return held[0]
@@ -137,7 +137,7 @@ def broadcasting(
 ) -> tuple[str, int] | None:
     """A group that broadcasts and has members for the topic, and a queue that would go and holds
     messages: how far they are is in no log. As `unclaimed`, for who proposes an update."""
-    held = _held_of_those_that_go(owners, topic, read_queues, write_queues, is_coming)
+    held = held_of_those_that_go(owners, topic, read_queues, write_queues, is_coming)
     for group in owners.groups if held else ():
         is_at_work = group.members and group.settings.is_broadcast
         if is_at_work and any(topic.name in each.topics for each in group.versions.values()):
@@ -160,7 +160,7 @@ def retired(
         is_empty: whether nothing in a queue can be read here any more. What is decided is carried
             out later, and may be given to somebody until then.
     """
-    held = _held_of_those_that_go(owners, topic, read_queues, write_queues, _is_never_coming)
+    held = held_of_those_that_go(owners, topic, read_queues, write_queues, _is_never_coming)
     closed = [owners.queue_numbers.closed(topic.incarnation, queue) for queue in held]
     first_index = owners.log_start.first_index
     is_decided = bool(held) and all(at is not None and at <= first_index for at in closed)
@@ -171,13 +171,14 @@ def _is_never_coming(queue: int) -> bool:
     return False
 
 
-def _held_of_those_that_go(
+def held_of_those_that_go(
     owners: Owners,
     topic: TopicState,
     read_queues: int,
     write_queues: int,
     is_coming: Callable[[int], bool],
 ) -> list[int]:
+    """The queues that would go, and hold messages or are about to."""
     count, numbers = len(topic.next_offsets), owners.queue_numbers
     wanted = numbers.wanted(topic.incarnation, count, read_queues, write_queues)
     if isinstance(wanted, QueueNumbersWrong):

@@ -112,8 +112,12 @@ class Log:
         self.frames.append(bytes(head + body))
         self._end += len(self.frames[-1])
         self.machine.apply(self.frames[-1])
-        self.machine.check_invariants()
+        self.check()
         return index
+
+    def check(self) -> None:
+        """After each entry."""
+        self.machine.check_invariants()
 
     def command(self, command: Command) -> int:
         return self.add(EntryKind.COMMAND, command.SerializeToString())

@@ -44,6 +44,7 @@ from dledger.wire.commands_pb2 import (
     CommitOffsetsCommand,
     CommittedOffset,
     DeleteTopicCommand,
+    ForgetGroupsCommand,
     MoveLogStartCommand,
     UpdateTopicCommand,
 )
@@ -236,6 +237,36 @@ def test_an_update_takes_no_messages_that_are_on_their_way() -> None:
     assert sent.done()
     assert bench.reader.bounds(TopicRef("t"), 1) == (0, 1)
     same_everywhere(bench)
+
+
+def test_an_update_takes_no_messages_from_a_group_that_is_just_forgotten() -> None:
+    """It is the only one that is known to read the topic, and the update would come behind it: what
+    it has read is no reason then. An empty queue goes, and so does any if that is said."""
+    bench = bench_of(3)
+    bench.send(batch(0, b"a", queue_id=1))
+    bench.submit(committed("g", (1, 1)))
+    topics = bench.node.replica.services.topics
+
+    def read_in(count: int, *, drop: bool = False) -> int:
+        forgets = ForgetGroupsCommand(groups=["g"], unused_ms=1_000_000)  # it is used
+        with bench.node.running():
+            bench.appender.submit(Command(forget_groups=forgets))
+        wish = QueueWish(count, count, drop)
+        return bench.world.run(bench.node, topics.update(TopicRef("t"), wish)).queue_count
+
+    assert read_in(2) == 2
+    with pytest.raises(BrokerError, match="just about to be forgotten") as caught:
+        read_in(1)
+    assert caught.value.code is ErrorCode.BUSY
+    bench.commit()
+    with bench.node.running():  # as the log's time is moved: nobody is named
+        bench.appender.submit(Command(forget_groups=ForgetGroupsCommand(unused_ms=1)))
+    wish = QueueWish(1, 1, drop=False)
+    assert bench.world.run(bench.node, topics.update(TopicRef("t"), wish)).queue_count == 1
+    assert read_in(3) == 3
+    bench.send(batch(0, b"b", queue_id=2))
+    bench.commit()
+    assert read_in(1, drop=True) == 1
 
 
 def test_what_a_topics_retention_took_counts_as_read() -> None:

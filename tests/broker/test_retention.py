@@ -235,6 +235,9 @@ class NoWishes:
     def longest_ms(self) -> int:
         return self._longest_ms
 
+    def are_changing(self) -> bool:
+        return False
+
     async def look(self, now: Callable[[], Awaitable[Lived]]) -> None:
         self.looks += 1
         self.paces.append((await now()).pace)
@@ -387,6 +390,38 @@ def test_topic_that_wishes_for_longer_holds_all_segments_by_age_and_by_nothing_e
     much = Rules(age_ms=5_000, bytes=3 * SIZE + 5)
     assert set(looks(Front(), much, NoWishes(10_000))[0]) == {71}
     assert looks(Front(), Rules(), NoWishes(1)) == ([], [])
+
+
+def test_what_a_topic_wishes_for_longer_during_a_look_stays() -> None:
+    """A segment takes a turn, and whoever wishes meanwhile is told that it is so."""
+
+    class Wishing(NoWishes):
+        def longest_ms(self) -> int:
+            return 10_000 if front.seen > 3 else 0
+
+    class Reading(Front):
+        seen = 0
+
+        def full_segments(self, most: int) -> Iterator[SegmentEnd]:  # type: ignore[override]
+            for each in super().full_segments(most):
+                self.seen += 1
+                yield each
+
+    front = Reading()
+    assert looks(front, Rules(age_ms=5_000), Wishing()) == ([], [])
+    assert front.seen > 3
+
+
+def test_nothing_goes_by_its_age_while_a_wish_is_on_its_way() -> None:
+    """It lies in the log before what would be proposed; what is too much goes all the same."""
+
+    class Changing(NoWishes):
+        def are_changing(self) -> bool:
+            return True
+
+    assert looks(Front(), Rules(age_ms=5_000), Changing()) == ([], [])
+    much = Rules(age_ms=5_000, bytes=8 * SIZE + 5)
+    assert set(looks(Front(), much, Changing())[0]) == {21}
 
 
 def test_topics_wishes_are_looked_at_whatever_the_group_keeps() -> None:

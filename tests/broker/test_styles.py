@@ -7,17 +7,22 @@ from types import SimpleNamespace
 import pytest
 
 from broker.errors import BrokerError, ErrorCode
+from broker.leader.retries.copies import Failure, copy_of
+from broker.leader.units import ProposedUnit
 from broker.services import styles
 from broker.state.groups import Settings
 from broker.state.topics import TopicRef
+from dledger.records.record import decode_records
 from dledger.records.reserved import LEVELS, SCHEDULE_TOPIC
 from dledger.wire.commands_pb2 import (
     Command,
     CommitOffsetsCommand,
     CommittedOffset,
     EndSessionsCommand,
+    SendBackCommand,
 )
-from tests.broker.attended import Room
+from tests.broker.attended import Member, Room
+from tests.broker.leader import batch
 from tests.broker.test_delay_pump import WAIT_MS, Levels
 
 CONCURRENT = Settings(topics=("t",))
@@ -113,6 +118,70 @@ def test_where_too_many_wait_to_tell_whose_they_are_it_is_asked_again(
     assert joined(room, again) is None
 
 
+def sent_back(room: Room, member: Member) -> ProposedUnit:
+    """The first message of `t/0`, which that member holds, and its copy."""
+    (record,) = decode_records(batch(0, b"failed").records)
+    command = SendBackCommand(
+        group="g",
+        session=member.session,
+        topic="t",
+        incarnation=room.machine.topics["t"].incarnation,
+        queue_id=0,
+        epoch=member.held["t", 0],
+        offset=0,
+    )
+    copy = copy_of(record, Failure("g", 1, 0))
+    return ProposedUnit((copy,), (Command(send_back=command),))
+
+
+def test_a_message_that_is_on_its_way_back_keeps_the_style() -> None:
+    """Its member has come again in another process, whose join would be applied behind it."""
+    room = Levels()
+    room.own_topic("%RETRY%g")
+    old, new = room.seat(), room.seat()
+    member = old.join(settings=CONCURRENT)
+    room.pass_ms(SOON_MS, old)
+    appender = room.leader.replica.appender
+    with room.leader.running():
+        appender.send(b"", [batch(0, b"failed")])
+    room.pass_ms(SOON_MS, old)
+    with room.leader.running():
+        failed = appender.units.propose(sent_back(room, member))
+    again = new.join(token=b"token--2", settings=IN_ORDER)
+    room.pass_ms(SOON_MS, new)
+    assert failed.result().refusal is None
+    assert again.code is ErrorCode.BUSY
+    again = new.join(token=b"token--2", settings=IN_ORDER)
+    room.pass_ms(SOON_MS, new)
+    assert again.code is ErrorCode.GROUP_DIFFERS
+    room.pass_ms(WAIT_MS + 1_000, new)
+    assert room.came() == {"g": [b"failed"]}
+
+
+def test_a_message_that_comes_to_wait_during_the_look_keeps_the_style(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind what was seen of its level. Others' that come are looked at, and no reason."""
+    monkeypatch.setattr(styles, "PAGE_MESSAGES", 1)
+    room = Levels()
+    room.own_topic("%RETRY%g")
+    assert joined(room, CONCURRENT) is None
+    room.fail(("h", b"another's"), ("h", b"another's, too"))
+    coming = ["h", "h", "g"]
+
+    async def pause() -> None:
+        if not coming:
+            return
+        (record,) = decode_records(batch(0, b"failed").records)
+        copy = copy_of(record, Failure(coming.pop(0), 1, 0))
+        await room.leader.replica.appender.units.propose(ProposedUnit((copy,)))
+
+    turns = SimpleNamespace(pause=pause)
+    monkeypatch.setattr(room.leader.replica.services.groups._styles, "_turns", turns)
+    assert joined(room, IN_ORDER) is ErrorCode.GROUP_DIFFERS
+    assert not coming
+
+
 def deleted(room: Room, topic: str) -> str:
     """Why the topic couldn't be deleted; empty: it was."""
     try:
@@ -148,7 +217,8 @@ def test_a_group_that_comes_while_it_is_looked_for_keeps_its_topics(
     """The look takes turns of its own: whether the group is known is asked behind it."""
     room = Levels()
     room.own_topic("%RETRY%g")
-    room.fail(("another", b"waits"))
+    monkeypatch.setattr(styles, "PAGE_MESSAGES", 1)
+    room.fail(("another", b"waits"), ("another", b"waits, too"))
     appender = room.leader.replica.appender
 
     async def pause() -> None:

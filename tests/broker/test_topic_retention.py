@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import product
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.leader import topic_retention
 from broker.leader.batches import Batch
 from broker.leader.commands import Commands
+from broker.leader.flight import InFlight
 from broker.leader.lived_marks import Lived
 from broker.leader.topic_retention import (
     LOOK_S,
@@ -365,6 +367,42 @@ def test_topics_that_wish_nothing_or_for_longer_keep_what_they_have() -> None:
     assert begin == {"none": 0, "long": 0, "short": 1}
 
 
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_what_is_wished_for_longer_during_a_look_stays(
+    monkeypatch: pytest.MonkeyPatch, *, is_applied: bool
+) -> None:
+    """It takes seconds, and whoever wishes meanwhile is told that it is so: by a command that is
+    applied, or that lies in the log before the move would."""
+    bench = filled()
+    bench.submit(retain("t", 1))
+    for _ in range(4):
+        bench.later(50_000)
+        bench.submit(retain("t", 1))
+    incarnation, seen = bench.machine.topics["t"].incarnation, list[int]()
+    bounds = bench.reader.bounds
+
+    def wishing(topic: TopicRef, queue_id: int) -> tuple[int, int]:
+        if queue_id not in seen:
+            seen.append(queue_id)
+            if queue_id == 1 and is_applied:  # the first one's messages were too old
+                bench.machine.topic_retention.wish(incarnation, 1_000 * HOUR_MS)
+            elif queue_id == 1:
+                bench.appender.submit(retain("t", 1_000 * HOUR_MS))
+        return bounds(topic, queue_id)
+
+    async def at_once(seconds: float) -> None: ...
+
+    around = SimpleNamespace(get_running_loop=asyncio.get_running_loop, sleep=at_once)
+    monkeypatch.setattr(topic_retention, "asyncio", around)
+    monkeypatch.setattr(bench.reader, "bounds", wishing)
+    looks(bench, retention_of(bench), measured(bench))
+    bench.commit()
+    assert seen == [0, 1]
+    assert bounds(TopicRef("t"), 0) == (0, 4)
+    assert bench.machine.topic_retention.wishes() == {incarnation: 1_000 * HOUR_MS}
+    assert not retention_of(bench).are_changing()
+
+
 def test_every_queue_is_looked_at_in_the_end() -> None:
     """A look takes some of them, and the next goes on from there; one after the other."""
     bench = raised(Bench(known_level=KNOWN_LEVEL))
@@ -457,7 +495,7 @@ def test_refusal_is_told_and_no_end() -> None:
         def is_coming(self, incarnation: int, queue_id: int) -> bool:
             return False
 
-        is_moving_start = False
+        coming = InFlight()
 
     bench = filled()
     bench.submit(retain("t", 1))

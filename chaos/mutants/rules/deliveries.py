@@ -15,6 +15,14 @@ _PLANNED = "the leader asks the same rules, and proposes nothing that they refus
 
 DELIVERIES = (
     Mutant(
+        "counts-of-before-level-9-stay-wrong",
+        "broker/state/commands.py",
+        "        if wanted == TOPIC_RULES_LEVEL:\n",
+        "        if False:\n",
+        masked="little is handed out before a simulated group is of level 9",
+        tests=("tests/broker/test_recounting.py",),
+    ),
+    Mutant(
         "choice-of-a-leadership-before-is-told",
         "broker/leader/deliveries/desk.py",
         "                self._check_still(leadership)\n",

@@ -64,6 +64,14 @@ RESIZING = (
         tests=_HELD,
     ),
     Mutant(
+        "queue-goes-as-the-group-that-read-it-is-forgotten",
+        "broker/services/topics.py",
+        "        if self._commands.is_ending_groups and",
+        "        if False and",
+        masked="few simulated groups are forgotten just as a queue of theirs goes",
+        tests=_STATE,
+    ),
+    Mutant(
         "any-change-waits-for-what-lay-before",
         "broker/services/topics.py",
         "            if change.entry >= self._state.log_start.first_index:\n",

@@ -387,6 +387,32 @@ RETENTION = (
         tests=_WISHES,
     ),
     Mutant(
+        "topics-messages-gone-by-a-wish-of-before",
+        "broker/leader/topic_retention.py",
+        "        if wished_ms != wish_ms or topic.name in self._commands.wishing:\n",
+        "        if topic.name in self._commands.wishing:\n",
+        masked=_WISHED,
+        tests=_WISHES,
+    ),
+    Mutant(
+        "topics-messages-gone-behind-a-wish-on-its-way",
+        "broker/leader/topic_retention.py",
+        "        if wished_ms != wish_ms or topic.name in self._commands.wishing:\n",
+        "        if wished_ms != wish_ms:\n",
+        masked=_WISHED,
+        tests=_WISHES,
+    ),
+    _mutant(
+        "retention-by-wishes-of-before-the-look",
+        "            if not is_behind:  # a look",
+        "            if False:  # a look",
+    ),
+    _mutant(
+        "retention-behind-a-wish-on-its-way",
+        "        age_ms = 0 if self._wishes.are_changing() else self._rules.age_ms\n",
+        "        age_ms = self._rules.age_ms\n",
+    ),
+    Mutant(
         "topics-messages-by-the-founders-clock",
         "broker/front.py",
         "        return Point(FIRST_ENTRY + 1, led_ms, lived.lived_ms)\n",

@@ -188,6 +188,22 @@ RETRYING = (
         tests=_STATE,
     ),
     Mutant(
+        "style-changed-while-a-message-is-on-its-way-back",
+        "broker/services/styles.py",
+        "        if self._commands.is_failing(wish.group):\n",
+        "        if False:\n",
+        masked="no simulated group changes its style",
+        tests=_STYLES,
+    ),
+    Mutant(
+        "style-changed-by-the-first-page-of-a-level",
+        "broker/services/styles.py",
+        "            if at < end:\n",
+        "            if at < end and level not in seen:\n",
+        masked="no simulated group changes its style",
+        tests=_STYLES,
+    ),
+    Mutant(
         "topic-deleted-to-which-messages-come",
         "broker/services/topics.py",
         "        if name == retry_topic(group) and await self._styles.waits(name):\n",
