@@ -26,6 +26,14 @@ MEMBERS = (
         tests=("tests/node/test_later_logs.py",),
     ),
     Mutant(
+        "replaced-by-another-and-not-told",
+        "broker/forming/replacing.py",
+        "    if found.disk_id != named.disk_id:\n",
+        "    if False:\n",
+        masked=_NO_COMMANDS,
+        tests=("tests/forming/test_replacing.py",),
+    ),
+    Mutant(
         "commands-give-up-on-what-passes",
         "broker/forming/patience.py",
         "        retry=retry_if_exception(_passes),\n",
