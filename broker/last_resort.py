@@ -8,7 +8,7 @@ function. Nobody who doesn't answer is known to be lost: that is for the operato
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
@@ -67,12 +67,14 @@ class Doubts:
         elsewhere: addresses that the caller gave where the same happens. Nobody knows who is there:
             each may be any member.
         unformed: members whose node runs on a directory that was never formed.
+        unasked: members of whom neither the log nor the caller says where they may be found.
     """
 
     listening: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
     unformed: tuple[str, ...] = ()
+    unasked: tuple[str, ...] = ()
 
 
 async def hear(
@@ -101,7 +103,8 @@ async def doubts(
     tls: TlsMaterial | None,
 ) -> Doubts:
     """Who isn't heard and may not be lost: where the log says that others are found, and where the
-    caller says that somebody may be, as a member is that has moved since.
+    caller says that somebody may be, as a member is that has moved since. Who named addresses has
+    said where those may be of whom the log says nothing; else nobody has asked them.
 
     Args:
         addresses: as for `hear`.
@@ -112,7 +115,8 @@ async def doubts(
         for each in survivor.others
         if each.address and each.node_id not in known
     }
-    wanted = [each for each in dict.fromkeys((*silent, *addresses)) if each not in known.values()]
+    named = tuple(addresses)
+    wanted = [each for each in dict.fromkeys((*silent, *named)) if each not in known.values()]
     found = await asyncio.gather(*(_found_at(address, tls) for address in wanted))
     takes = [at for at, each in zip(wanted, found, strict=True) if each is _SAYS_NOTHING]
     answers = [each for each in found if isinstance(each, NodeStatus)]
@@ -123,6 +127,14 @@ async def doubts(
         late=tuple(sorted(late)),
         elsewhere=tuple(at for at in takes if at not in silent),
         unformed=tuple(sorted(waiting - known.keys())),
+        unasked=() if named else _without_address(survivor, known),
+    )
+
+
+def _without_address(survivor: Survivor, known: Collection[str]) -> tuple[str, ...]:
+    """Of whom the log doesn't say where they are, and who isn't known to run."""
+    return tuple(
+        each.node_id for each in survivor.others if not each.address and each.node_id not in known
     )
 
 
@@ -276,7 +288,8 @@ def _check_doubts(survivor: Survivor, left: set[NodeId], doubts: Doubts) -> None
         RecoveryRefused: they may be one.
     """
     there = left | {NodeId(survivor.node_id)}
-    there |= {NodeId(each) for each in (*doubts.listening, *doubts.unformed)}
+    unasked = sorted({NodeId(each) for each in doubts.unasked} - there)
+    there |= {NodeId(each) for each in (*doubts.listening, *doubts.unformed, *unasked)}
     away = sorted({NodeId(each.node_id) for each in survivor.others} - there)
     unknown = min(len(away), len(doubts.elsewhere))
     if not any(
@@ -298,6 +311,11 @@ def _check_doubts(survivor: Survivor, left: set[NodeId], doubts: Doubts) -> None
         reasons.append(
             f"{', '.join(doubts.unformed)} runs, unformed: is its disk mounted? If that is lost "
             "for ever, stop the node"
+        )
+    if unasked:
+        reasons.append(
+            f"{', '.join(unasked)} wasn't asked, as the log doesn't say where that is: name with "
+            "--bootstrap where it may run, and its directory with --data if that is left"
         )
     raise RecoveryRefused(str(survivor.path), "; ".join(reasons))
 

@@ -376,7 +376,8 @@ def replace(
 
     The member has to run on the new disk. The lost one counts no more from here on, whatever comes
     back on it. Repeating it finishes what was begun. Ends with 3 if the disk doesn't vote in time;
-    the group goes on with it. An observer's is done once the log names it: it never votes.
+    the group goes on with it. An observer's is done once the log names it: it never votes. Ends
+    with 1 if another administrator names another disk for the member meanwhile: that one counts.
 
     \b
     Example:

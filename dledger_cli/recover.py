@@ -140,7 +140,8 @@ def _tell_found(
         typer.echo(
             f"{each.path}: {each.node_id}, up to entry {each.last_index} of term {each.last_term}"
         )
-    states = dict.fromkeys(unsure.listening, "takes connections, says nothing")
+    states = dict.fromkeys(unsure.unasked, "not asked: its address isn't known")
+    states |= dict.fromkeys(unsure.listening, "takes connections, says nothing")
     states |= dict.fromkeys(unsure.late, "answers now, and didn't when asked first")
     states |= dict.fromkeys(unsure.unformed, "runs, unformed: is its disk mounted?")
     states |= {each.node_id: f"runs, {each.role}" for each in heard}

@@ -141,7 +141,7 @@ async def _until_fulfilled(
             heard = await calls.list_members(asked)
         except (MemberUnreachable, FormationRefused):
             # It may have been taken out itself, or stopped; whoever leads then finishes it.
-            asked = _next_address(members, asked)
+            asked = next_address(members, asked)
             continue
         if heard.configuration_index >= members.configuration_index:
             members = heard
@@ -212,26 +212,26 @@ async def _as_its_leader_sees_them(calls: JoiningCalls, members: cpb.Members) ->
     does. For a while; then as they are known."""
     loop = asyncio.get_running_loop()
     deadline, asked = loop.time() + LEADER_WITHIN_S, ""
-    while not _is_of_leader(members) and loop.time() < deadline:
-        asked = _next_address(members, asked)
+    while not is_of_leader(members) and loop.time() < deadline:
+        asked = next_address(members, asked)
         try:
             heard = await calls.list_members(asked)
         except (MemberUnreachable, FormationRefused):
             continue
         finally:
             await asyncio.sleep(POLL_S)
-        if heard.configuration_index >= members.configuration_index and _is_of_leader(heard):
+        if heard.configuration_index >= members.configuration_index and is_of_leader(heard):
             return heard
     return members
 
 
-def _is_of_leader(members: cpb.Members) -> bool:
+def is_of_leader(members: cpb.Members) -> bool:
     """Whether it knows how far the others are: only a leader does."""
     known = sum(each.match_index > 0 for each in members.members)
     return known > 1 or len(members.members) == known
 
 
-def _next_address(members: cpb.Members, asked: str) -> str:
+def next_address(members: cpb.Members, asked: str) -> str:
     """Whom to ask instead: each member in turn."""
     known = [each.address for each in members.members if each.address]
     if not known:

@@ -68,6 +68,7 @@ def founding_of(members: Sequence[Description], *, adopt: bool) -> Founding | No
         FormationRefused: it can't be formed; the text names the member and what to do.
     """
     _check_agreement(members)
+    _check_one_group(members)
     if all(each.state in MEMBERS for each in members):
         return None
     known = {each.founding.name: each.founding for each in members if each.founding}
@@ -130,6 +131,29 @@ def _check_agreement(members: Sequence[Description]) -> None:
                 f"{each.node_id} and {disks[each.disk_id]} are on the same disk "
                 f"{each.disk_id.hex()}: one directory is a copy of the other; empty one of them"
             )
+
+
+def _check_one_group(members: Sequence[Description]) -> None:
+    """Nobody is a member of another group than somebody else is, and not everybody is still to be
+    taken in by one. Who came in since has no founding: the log names it, and who formed the group
+    may be gone by now."""
+    formed: dict[str, list[str]] = {}
+    for each in members:
+        if each.state == FORMED and each.founding is not None:
+            formed.setdefault(each.founding.name, []).append(each.node_id)
+    if len(formed) > 1:
+        told = "; ".join(f"{', '.join(names)} in {name}" for name, names in formed.items())
+        raise FormationRefused(
+            f"members were formed, {told}: they are of different groups of this name. Keep those "
+            "of one, empty the directories of the others, and take them in: `dledger member add`"
+        )
+    if all(each.state == JOINING for each in members):
+        names = ", ".join(each.node_id for each in members)
+        raise FormationRefused(
+            f"{names} are being taken in, and none of them is a member yet: `dledger member add` "
+            "or `dledger group replace` in that group goes on. To form a group of them instead, "
+            "empty their directories"
+        )
 
 
 def _check_same(

@@ -1,6 +1,8 @@
 """A lost disk is replaced: the new one is looked at, named in the group's log, and told to join.
 
-It keeps nothing: whoever repeats it asks again and finishes what was begun.
+It keeps nothing: whoever repeats it asks again and finishes what was begun. Who waits only looks:
+to name the disk at each look would undo what another administrator has named since, and that one's
+look this, for as long as both wait.
 """
 
 from __future__ import annotations
@@ -9,12 +11,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from broker.forming.errors import (
-    FormationRefused,
-    MemberUnreachable,
-    RefusedForNow,
-    Superseded,
-)
+from broker.forming.errors import FormationRefused, MemberUnreachable, Superseded
+from broker.forming.joining import is_of_leader, next_address
 from broker.forming.planning import FORMED, JOINING, UNFORMED, Description, check_program
 from dledger.wire import cluster_pb2 as cpb
 
@@ -31,6 +29,7 @@ class ReplacingCalls(Protocol):
     async def replace_disk(
         self, address: str, node_id: str, disk_id: bytes, held: cpb.HeldLog | None = None
     ) -> cpb.ReplaceDiskResponse: ...
+    async def list_members(self, address: str) -> cpb.Members: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,8 @@ async def replace(calls: ReplacingCalls, wanted: Replacement, wait_s: float) -> 
     Raises:
         FormationRefused: it can't be; the text says why.
         MemberUnreachable: a node doesn't answer; asking again goes on.
-        Superseded: another administrator has taken the member out meanwhile.
+        Superseded: another administrator has taken the member out meanwhile, or has named another
+            disk.
     """
     leader = await calls.describe(wanted.leader)
     new = await calls.describe(wanted.address)
@@ -78,17 +78,57 @@ async def replace(calls: ReplacingCalls, wanted: Replacement, wait_s: float) -> 
     told = await calls.replace_disk(wanted.leader, wanted.node_id, new.disk_id, held)
     if new.state == UNFORMED:
         await calls.join(wanted.address, new.disk_id)
+    named = Replaced(wanted.node_id, new.disk_id, told.votes, told.observes)
+    return await _until_done(calls, wanted.leader, named, wait_s)
+
+
+async def _until_done(
+    calls: ReplacingCalls, leader: str, named: Replaced, wait_s: float
+) -> Replaced:
+    """What has become of the disk that was named, once it is done or that time is over.
+
+    Raises:
+        Superseded: nothing becomes of it any more.
+    """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + wait_s
-    while not (told.votes or told.observes) and loop.time() < deadline:
+    deadline, asked, members = loop.time() + wait_s, leader, cpb.Members()
+    while not named.is_done and loop.time() < deadline:
         await asyncio.sleep(CATCH_UP_POLL_S)
         try:
-            told = await calls.replace_disk(wanted.leader, wanted.node_id, new.disk_id)
-        except (MemberUnreachable, RefusedForNow):
-            break  # Another leads by now, and finishes it.
-        except FormationRefused as error:
-            raise Superseded(f"{error}: it was taken in, and isn't any more") from error
-    return Replaced(wanted.node_id, new.disk_id, told.votes, told.observes)
+            heard = await calls.list_members(asked)
+        except (MemberUnreachable, FormationRefused):
+            if not members.members:
+                break  # What others say may be older than the disk: it is to be named again.
+            asked = next_address(members, asked)
+            continue
+        if heard.configuration_index >= members.configuration_index:
+            members = heard
+        if not is_of_leader(heard):
+            asked = next_address(members, asked)  # Another leads by now, and finishes it.
+        if members.committed:
+            named = _as_listed(named, members)
+    return named
+
+
+def _as_listed(named: Replaced, members: cpb.Members) -> Replaced:
+    """What the disk is by now.
+
+    Raises:
+        Superseded: the group knows the member on another one, or not at all.
+    """
+    found = next((each for each in members.members if each.node_id == named.node_id), None)
+    if found is None:
+        raise Superseded(
+            f"{named.node_id} was taken in, and isn't a member any more, by entry "
+            f"{members.configuration_index}: another administrator has taken it out"
+        )
+    if found.disk_id != named.disk_id:
+        raise Superseded(
+            f"another administrator has named disk {found.disk_id.hex()} for {named.node_id} "
+            f"since, in entry {members.configuration_index}; {named.disk_id.hex()} counts no more"
+        )
+    votes, observes = found.role == "voter", found.role == "observer"
+    return Replaced(named.node_id, named.disk_id, votes, observes)
 
 
 def _check(node_id: str, new: Description, leader: Description) -> None:

@@ -124,14 +124,23 @@ class Membership:
                 if each.node not in present.members():
                     check_held(each.node, each.held, self._log())
         if wanted != present:
-            peers = core.statistics().peers.items()
-            ready = {n for n, peer in peers if peer.recently_active and not peer.is_short_of_space}
-            # Nor does its own disk count while it lacks what it once had (ADR 39).
-            own = frozenset[NodeId]() if core.is_in_doubt else frozenset({self._node})
-            check_enough(wanted, ready | own)
+            check_enough(wanted, self._ready())
             self._tell(self._proposed(wanted), wanted)
         await self._committed(core.term)
         return core.configuration
+
+    def _ready(self) -> set[NodeId]:
+        """Who answers, and takes entries. A new leader, and one that has just taken a member in,
+        grants it an election timeout in which it counts as active; nobody has heard it, so an entry
+        that needs it could be in everybody's way for ever."""
+        core = self._replication.core
+        ready = {
+            node
+            for node, peer in core.statistics().peers.items()
+            if peer.has_answered and peer.recently_active and not peer.is_short_of_space
+        }
+        # Nor does its own disk count while it lacks what it once had (ADR 39).
+        return ready if core.is_in_doubt else {*ready, self._node}
 
     def _log(self) -> GroupLog:
         core = self._replication.core

@@ -619,6 +619,7 @@ class Raft:
             inflight=progress.inflight_count,
             recently_active=silent_ticks <= state.options.election_timeout_max_ticks,
             is_short_of_space=progress.is_short_of_space,
+            has_answered=progress.acked_round > 0,
         )
 
 

@@ -553,8 +553,9 @@ class PeerStatistics:
     match_index: Index
     next_index: Index
     inflight: int
-    recently_active: bool
+    recently_active: bool  # or tracked for no longer than that
     is_short_of_space: bool
+    has_answered: bool  # a heartbeat, since it is tracked; before, the two say nothing yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ LONG = 1_000_000
 
 def told(match_index: int, state: str = "replicate", *, is_there: bool = True) -> PeerStatistics:
     index = Index(match_index)
-    return PeerStatistics(state, index, Index(index + 1), 0, is_there, is_short_of_space=False)
+    return PeerStatistics(state, index, Index(index + 1), 0, is_there, False, True)
 
 
 @dataclass

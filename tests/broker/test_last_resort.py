@@ -197,6 +197,28 @@ def test_who_answers_unformed_by_a_members_id_is_told(moved: bool) -> None:
         assert seen(other, moved)[0] == Doubts()
 
 
+def test_who_was_not_asked_is_no_loss() -> None:
+    """The log of an adopted group says of nobody where it is found. Who names addresses has said
+    where they may be."""
+
+    def found(*addresses: str, known: Configuration) -> Doubts:
+        return asyncio.run(doubts(survivor(known=known), (), addresses, None))
+
+    (closed,) = free_ports(1)
+    three, five = configuration(3), configuration(5)
+    assert found(known=three) == Doubts(unasked=("n2", "n3"))
+    assert found(f"127.0.0.1:{closed}", known=three) == Doubts()
+    with pytest.raises(RecoveryRefused, match=r"n2, n3 wasn't asked.* name with --bootstrap"):
+        check(survivor(), (), (), found(known=three))
+    some = replace(five, addresses=tuple((name, f"127.0.0.1:{closed}") for name in NAMES[:4]))
+    assert found(known=some) == Doubts(unasked=("n5",))
+    check(survivor(known=some), (), (), found(known=some))
+    with pytest.raises(RecoveryRefused, match="n5 wasn't asked"):
+        check(survivor(known=some), (survivor("n2", 3, 12, some),), (), found(known=some))
+    left = survivor("n5", 3, 12, some)  # its directory is there: nobody needs to ask it
+    check(survivor(known=some), (left,), (), found(known=some))
+
+
 def test_learners_that_can_be_reached_are_no_majority() -> None:
     known = replace(configuration(3), learners=frozenset({NodeId("n9")}))
     check(survivor(known=known), (), (heard("n9"),))

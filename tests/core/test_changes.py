@@ -226,6 +226,29 @@ def test_a_change_that_too_few_would_answer_is_refused() -> None:
     assert told.startswith("BUSY: of A, B as voters no majority would answer and take entries: B")
 
 
+def test_a_new_leader_counts_on_nobody_who_has_not_answered_it_yet() -> None:
+    """It has heard nothing of C, which is gone for long: with B removed it would wait for C for
+    ever, and B, whose log is the shorter one, could never be elected either."""
+
+    def lead_anew(cluster: Cluster) -> None:
+        cluster.isolate(C)
+        for leader, target in ((A, B), (B, A)):
+            cluster[leader].core.transfer_leadership(target)
+            cluster.tick()
+            assert cluster[target].leads
+        assert cluster[A].core.is_ready_leader
+
+    def lead_for_a_round(cluster: Cluster) -> None:
+        lead_anew(cluster)
+        cluster.tick(5)
+
+    for before in (lead_anew, lead_for_a_round):
+        told = asked(Change(remove=names(B)), before=before)
+        assert told.startswith("BUSY: of A, C as voters no majority would answer"), told
+        assert told.endswith(": C doesn't now")
+    assert asked(Change(remove=names(C)), before=lead_for_a_round) == "['A', 'B']"
+
+
 @pytest.mark.parametrize("is_full", [True, False])
 def test_a_change_does_not_count_on_a_sick_disk(is_full: bool) -> None:
     """It answers, and can't take the entry that it is needed for, or say that it holds it."""

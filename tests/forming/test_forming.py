@@ -97,6 +97,8 @@ def test_what_was_begun_is_finished() -> None:
 
 
 OTHER_PEERS = (*PEERS[:2], ("n3", "127.0.0.1:9999"))
+MOVED = tuple((name, f"10.0.0.{at}:7001") for at, name in enumerate(NAMES))
+ANOTHER_FOUNDING = founding_of([described(name, peers=MOVED) for name in NAMES], adopt=False)
 REFUSED: dict[str, tuple[list[Description], bool, str]] = {
     "another group": ([described("n1"), described("n2", broker_group="x")], False, "broker group"),
     "another size": ([described("n1"), described("n2", segment_size_bytes=1)], False, "segment"),
@@ -115,6 +117,20 @@ REFUSED: dict[str, tuple[list[Description], bool, str]] = {
         ],
         False,
         "group replace n3",
+    ),
+    "formed in two groups": (
+        [
+            described("n1", state=FORMED, founding=fresh_founding()),
+            described("n2", state=FORMED, founding=ANOTHER_FOUNDING),
+            described("n3", state=JOINING),
+        ],
+        False,
+        "n1 in .*; n2 in .*: they are of different groups",
+    ),
+    "nobody but those who join": (
+        [described(name, state=JOINING) for name in NAMES],
+        False,
+        "n1, n2, n3 are being taken in.*empty their directories",
     ),
     "a wiped disk in an old group": (
         [described("n1", state=FORMED), described("n2", state=FORMED), described("n3")],

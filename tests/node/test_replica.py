@@ -124,6 +124,8 @@ async def test_watchers_hear_of_other_members_though_the_leader_stays(tmp_path: 
                 pass
             assert [each.node_id for each in view.members] == sorted(group.replicas)
         await group.until(lambda: leader.machine.level.current >= MEMBERS_CHANGE_LEVEL)
+        core = leader.driver.core
+        await group.until(lambda: core.statistics().peers[NodeId(stays)].has_answered)
         await leader.services.cluster.change_members(Change(remove=frozenset({gone})))
         for watch in watches:
             while len((view := await anext(watch)).members) > 2:

@@ -229,6 +229,22 @@ DISKS = (
         tests=_MEMBERSHIP,
     ),
     Mutant(
+        "two-groups-are-one-that-is-formed",
+        "broker/forming/planning.py",
+        "    if len(formed) > 1:\n",
+        "    if False:\n",
+        masked=_FORMED_BEFORE,
+        tests=_FORMING,
+    ),
+    Mutant(
+        "who-joins-is-formed",
+        "broker/forming/planning.py",
+        "    if all(each.state == JOINING for each in members):\n",
+        "    if False:\n",
+        masked=_FORMED_BEFORE,
+        tests=_FORMING,
+    ),
+    Mutant(
         "formed-though-it-forgot-that-it-was-prepared",
         "broker/forming/planning.py",
         "    _check_prepared(known)\n",

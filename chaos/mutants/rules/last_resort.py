@@ -221,6 +221,14 @@ LAST_RESORT = (
         tests=_ASKED,
     ),
     Mutant(
+        "who-was-not-asked-is-lost",
+        "broker/last_resort.py",
+        "unasked=() if named else _without_address(survivor, known)",
+        "unasked=()",
+        masked=_OWN,
+        tests=_ASKED,
+    ),
+    Mutant(
         "who-refills-has-the-shorter-log",
         "broker/last_resort.py",
         "    _check_refilling(survivor, heard)\n",
@@ -255,7 +263,7 @@ LAST_RESORT = (
     Mutant(
         "who-has-moved-and-shows-no-certificate-is-lost",
         "broker/last_resort.py",
-        "dict.fromkeys((*silent, *addresses))",
+        "dict.fromkeys((*silent, *named))",
         "dict.fromkeys(silent)",
         masked=_OWN,
         tests=_ASKED,
@@ -271,8 +279,8 @@ LAST_RESORT = (
     Mutant(
         "a-disk-that-is-not-mounted-is-lost",
         "broker/last_resort.py",
-        "    there |= {NodeId(each) for each in (*doubts.listening, *doubts.unformed)}\n",
-        "    there |= {NodeId(each) for each in doubts.listening}\n",
+        "    there |= {NodeId(each) for each in (*doubts.listening, *doubts.unformed, *unasked)}\n",
+        "    there |= {NodeId(each) for each in (*doubts.listening, *unasked)}\n",
         masked=_OWN,
         tests=_ASKED,
     ),
