@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +29,7 @@ from audit.backing.behind import begins_behind, check_note, fill
 from audit.backing.members import check_members, members_of, remarks_on
 from audit.engines.engine import PassStarted
 from audit.errors import BackupRefused, NodeRefused, SegmentGone, Unreachable
-from audit.proof.log import SegmentVerified, open_log, verify_log, weight_of
+from audit.proof.log import OpenedLog, SegmentVerified, open_log, verify_log, weight_of
 from audit.proof.soundness import Soundness
 from audit.reading.leading import leader_among
 from audit.reading.live import Over, replicas_of_group
@@ -37,6 +37,7 @@ from audit.reading.remote import NodeLog, node_log
 from audit.reading.replica import Replica
 from audit.repairing.refilling import LogRepair, Outcome
 from audit.repairing.sources import node_sources
+from dledger.reading.backup import FILE, Backup
 from dledger.reading.checkpoint import CheckpointState, encode_checkpoint
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header, verify_frame
 from dledger.reading.files import opened, read_at
@@ -46,7 +47,7 @@ from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME, file_name
 from dledger.wire import audit_pb2 as apb
 from store.atomic_file import replace_file
-from store.backup import COMMITLOG, FILE, Backup, read_backup, write_backup
+from store.backup import COMMITLOG, read_backup, write_backup
 from store.directory import lock_directory
 from store.errors import CorruptionFound
 from store.files import FileSystem, OsFiles, make_directory, write_all
@@ -131,7 +132,7 @@ def take_backup(
             _check(folder, source, before)
             copied = _copy(files, folder, source, before, started)
         others = [each.address for each in answering if each.address is not None]
-        mended = _verified(folder, others, files, started)
+        mended = _verified(folder, source.end, others, files, started)
         _check_base(files, folder, int(source.survey.segment_size_bytes))
         check_members(folder, int(source.survey.segment_size_bytes), answering)
         backup = _described(folder, source)
@@ -409,32 +410,37 @@ def _read_range(source: _Source, base: int, at: int, size: int) -> bytes:
 
 
 def _verified(
-    folder: Path, addresses: Sequence[str], files: FileSystem, started: PassStarted
+    folder: Path, end: int, addresses: Sequence[str], files: FileSystem, started: PassStarted
 ) -> tuple[Outcome, ...]:
-    """All that the folder holds is right, now; what was put right.
+    """All that the folder holds up to byte `end` is right, now; what was put right.
 
     Raises:
         BackupRefused: it isn't.
     """
-    wrong, first = _wrong(folder, started)
+    wrong, first = _wrong(folder, end, started)
     if not first:
         return ()
     told: list[Outcome] = []
-    log = open_log(folder, is_ours=True)
+    log = _opened(folder, end)
     with node_sources(addresses, log.segment_size) as sources:
         work = LogRepair(log, sources, files)
         for base in wrong:
             work.mend(base, told.append)
-    _, first = _wrong(folder, started)
+    _, first = _wrong(folder, end, started)
     if first:
         reasons = "; ".join(reason for each in told for reason in each.reasons)
         raise BackupRefused(f"the copy isn't right, and no member has better: {first}. {reasons}")
     return tuple(each for each in told if each.source)
 
 
-def _wrong(folder: Path, started: PassStarted) -> tuple[list[int], str]:
+def _opened(folder: Path, end: int) -> OpenedLog:
+    """The log that is to be there: the folder says as yet that it is the backup that it was."""
+    return replace(open_log(folder, is_ours=True), end=end, read_end=end)
+
+
+def _wrong(folder: Path, end: int, started: PassStarted) -> tuple[list[int], str]:
     """The segments in which something is wrong, and the first of it in words."""
-    log = open_log(folder, is_ours=True)
+    log = _opened(folder, end)
     wrong: list[int] = []
 
     def tell(segment: SegmentVerified) -> None:

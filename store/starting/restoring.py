@@ -36,6 +36,7 @@ from dledger.core.group_epoch import (
 )
 from dledger.core.types import Configuration, DiskId, EntryKind, HardState, NodeId, Term
 from dledger.hard_state import HardStateStore
+from dledger.reading.backup import Backup
 from dledger.reading.entry import EPOCH_TERM_GAP
 from dledger.reading.files import opened
 from dledger.reading.headers import walk_headers
@@ -43,7 +44,7 @@ from dledger.reading.log_start import FROM_THE_FIRST, NOTE, LogStart
 from dledger.records.layout import file_name
 from dledger.wire import raft_pb2
 from store.atomic_file import AtomicFile
-from store.backup import COMMITLOG, Backup, read_backup
+from store.backup import COMMITLOG, read_backup
 from store.commitlog import CommitLog
 from store.directory import DataDirectory, DirectoryState, read_sealed, write_sealed
 from store.errors import BackupUnusable, CorruptionFound, StorageFailed

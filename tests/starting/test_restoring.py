@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from dledger.codec import decode_configuration
 from dledger.core.types import NodeId
+from dledger.reading.backup import Backup
 from dledger.reading.entry import EPOCH_TERM_GAP, HEADER_SIZE
 from dledger.records.layout import file_name
 from dledger.wire import raft_pb2
-from store.backup import Backup, read_backup, write_backup
+from store.backup import read_backup, write_backup
 from store.commitlog import CommitLogOptions
 from store.directory import DataDirectory, DirectoryState, Identity
 from store.errors import BackupUnusable, CorruptionFound, StorageFailed, StoreError

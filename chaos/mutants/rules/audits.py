@@ -9,6 +9,7 @@ _MEMBERSHIP = ("tests/audit/test_membership.py",)
 _SCOPE = ("tests/audit/test_scope.py",)
 _EXPORT = ("tests/audit/test_export.py",)
 _LOG = ("tests/audit/test_log.py",)
+_BACKUP = ("tests/audit/test_backup_read.py",)
 _STARTS = ("tests/audit/test_delivery_starts.py",)
 _ENDED = "tests/cli/test_terminated.py::test_an_audit_that_is_ended_leaves_no_process"
 _RANGES = ("tests/audit/test_ranges.py",)
@@ -382,19 +383,51 @@ AUDITS = (
     ),
     Mutant(
         "what-a-backup-says-is-forgotten-where-it-has-rotten",
-        "audit/proof/log.py",
-        '        raise LogDamaged(f"nobody can tell how much of a backup',
-        '        return 0\n        raise LogDamaged(f"nobody can tell how much of a backup',
+        "dledger/reading/survey.py",
+        "        raise OSError(errno.EBADMSG, said, ",
+        "        return None\n        raise OSError(errno.EBADMSG, said, ",
         masked=_READS_ONLY,
         tests=_LOG,
     ),
     Mutant(
         "backup-that-was-cut-short-is-sound",
-        "audit/proof/log.py",
-        "    end = max(survey.end, _backed_up_to(survey))\n",
-        "    end = survey.end\n",
+        "dledger/reading/survey.py",
+        "    return CheckpointState(watermark=backup.end_offset, first_offset=first)\n",
+        "    return stored or CheckpointState(first_offset=first)\n",
         masked=_READS_ONLY,
         tests=_LOG,
+    ),
+    Mutant(
+        "backup-reads-as-an-empty-log",
+        "dledger/reading/survey.py",
+        "        committed, end = (backup.end_offset, backup.last_index, None), ",
+        "        _, end = (backup.end_offset, backup.last_index, None), ",
+        masked=_READS_ONLY,
+        tests=_BACKUP,
+    ),
+    Mutant(
+        "backup-reads-as-nobodys-log",
+        "dledger/reading/survey.py",
+        "        broker_group, segment_size = backup.broker_group, backup.segment_size_bytes\n",
+        "        segment_size = backup.segment_size_bytes\n",
+        masked=_READS_ONLY,
+        tests=_BACKUP,
+    ),
+    Mutant(
+        "backup-is-read-behind-its-end",
+        "audit/proof/log.py",
+        "    if survey.is_backup:  # what lies behind its end means nothing\n",
+        "    if False:\n",
+        masked=_READS_ONLY,
+        tests=_BACKUP,
+    ),
+    Mutant(
+        "queues-of-a-backup-are-missed",
+        "audit/proof/derived.py",
+        "    if not (survey.answered or survey.is_backup):\n",
+        "    if not survey.answered:\n",
+        masked=_READS_ONLY,
+        tests=_BACKUP,
     ),
     Mutant(
         "nothing-settled-is-sound",
