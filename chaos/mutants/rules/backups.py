@@ -16,6 +16,7 @@ _TESTS = {
 }
 
 
+_BROKEN_OFF = ("tests/audit/test_backup_broken_off.py",)
 _SESSIONS = ("tests/broker/test_old_sessions.py",)
 
 
@@ -115,6 +116,22 @@ BACKUPS = (
         _TAKING,
         "    if own != _read_range(source, base, at, end - at):\n",
         "    if len(own) != len(_read_range(source, base, at, end - at)):\n",
+    ),
+    _mutant(
+        "backup-is-verified-to-where-it-ended-before",
+        _TAKING,
+        "    return replace(open_log(folder, is_ours=True), end=end, read_end=end)\n",
+        "    return open_log(folder, is_ours=True)\n",
+        _BROKEN_OFF,
+    ),
+    _mutant(
+        "backup-says-what-it-has-before-it-has-it",
+        _TAKING,
+        '    progress, begin = started("copy", source.end - at), at\n',
+        '    progress, begin = started("copy", source.end - at), at\n'
+        "    if before is not None:\n"
+        "        write_backup(files, folder, replace(before, end_offset=source.end))\n",
+        _BROKEN_OFF,
     ),
     _mutant(
         "backup-keeps-what-an-interrupted-one-left",
