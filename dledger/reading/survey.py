@@ -149,7 +149,7 @@ def _surveyed(name: str, commitlog: str, position: Position | None) -> Survey:
     begin = retained, start.index if start else 0
     committed, end = _positions(position, commitlog, (found, segment_size), checkpoint, begin)
     if backup is not None:
-        committed, end = (backup.end_offset, backup.last_index, None), backup.end_offset
+        committed = backup.end_offset, backup.last_index, None
     settled, settled_index, astray = committed
     queues, unlisted = _consume_queues(os.path.join(data, "consumequeue"))
     if problem := impossible_claim(commitlog, found, segment_size, (retained, end)):

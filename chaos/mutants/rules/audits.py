@@ -400,8 +400,8 @@ AUDITS = (
     Mutant(
         "backup-reads-as-an-empty-log",
         "dledger/reading/survey.py",
-        "        committed, end = (backup.end_offset, backup.last_index, None), ",
-        "        _, end = (backup.end_offset, backup.last_index, None), ",
+        "        committed = backup.end_offset, backup.last_index, None\n",
+        "        pass\n",
         masked=_READS_ONLY,
         tests=_BACKUP,
     ),
