@@ -52,6 +52,8 @@ from store.directory import lock_directory
 from store.errors import CorruptionFound
 from store.files import FileSystem, OsFiles, make_directory, write_all
 from store.log_start import StartNote, decode_start
+from store.repair_journal import NAME as JOURNAL
+from store.repair_journal import RepairJournal
 from store.snapshot_files import FOLDER as SNAPSHOTS
 from store.snapshot_files import SnapshotFiles
 
@@ -60,10 +62,9 @@ JOINT_BYTES: Final = 64 << 10
 CATCH_UP_S: Final = 10.0  # how long a follower may lack what is known to be committed
 ELECTION_S: Final = 10.0  # how long nobody may lead
 _NAP_S: Final = 0.1
-_JOURNAL: Final = "repair"  # of what is put right here
 _BACKUPS_FILES: Final = frozenset(
     each + ending
-    for each in ("LOCK", COMMITLOG, "checkpoint", FILE, _JOURNAL, NOTE, SNAPSHOTS)
+    for each in ("LOCK", COMMITLOG, "checkpoint", FILE, JOURNAL, NOTE, SNAPSHOTS)
     for ending in ("", ".tmp")
 )
 
@@ -130,11 +131,15 @@ def take_backup(
         _check_folder(files, folder, before)
         with _source(answering, node) as source:
             _check(folder, source, before)
+            # What was judged may be in no member's log any more, and the next mending's journal
+            # would take its place.
+            size = int(source.survey.segment_size_bytes)
+            RepairJournal(files, folder).redo(folder / COMMITLOG, size)
             copied = _copy(files, folder, source, before, started)
         others = [each.address for each in answering if each.address is not None]
         mended = _verified(folder, source.end, others, files, started)
-        _check_base(files, folder, int(source.survey.segment_size_bytes))
-        check_members(folder, int(source.survey.segment_size_bytes), answering)
+        _check_base(files, folder, size)
+        check_members(folder, size, answering)
         backup = _described(folder, source)
         write_backup(files, folder, backup)
     finally:

@@ -23,15 +23,17 @@ from audit.reading.replica import Replica, Seat
 from audit.repairing.sources import Source, folder_fetch
 from dledger.reading.entry import EntryHeader
 from dledger.reading.survey import Position
+from dledger.records.layout import file_name
 from dledger.wire import audit_pb2 as apb
 from store.backup import read_backup
 from store.commitlog import CommitLogOptions
 from store.directory import Identity
 from store.files import Buffer, Handle, OsFiles
+from store.repair_journal import NAME as JOURNAL
 from store.starting.opening import Site, open_member
 from store.starting.restoring import restore
 from store.worker import ManualWorker
-from tests.audit.replicas import SEGMENT, ReplicaSet
+from tests.audit.replicas import SEGMENT, ReplicaSet, flip_bit
 from tests.audit.test_backup_read import exported, offsets
 
 
@@ -234,3 +236,29 @@ def test_backup_that_is_refused_leaves_the_one_before(
     with pytest.raises(BackupRefused, match="no member has better"):
         group.take(folder)
     check(folder, three, first, tmp_path / "beside")
+
+
+def test_mending_that_broke_off_is_finished(
+    three: ReplicaSet, group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was judged lies in the journal, while its place is half written: the members may have it
+    no more when the next backup comes."""
+    folder, better = tmp_path / "b", group.better
+    group.take(folder)
+    rotten = three.headers[2]
+    flip_bit(folder / "commitlog" / file_name(0), rotten.physical_offset + rotten.total_size - 1)
+    group.last = three.headers[-1]
+    judged = []
+
+    def checked(calls: int) -> None:
+        if not (folder / JOURNAL).exists():
+            return
+        judged.append(calls)
+        group.better = tmp_path / "nowhere"  # what was there is there no more
+        group.take(folder)
+        assert not (folder / JOURNAL).exists()
+        check(folder, three, group.last, tmp_path / "beside")
+        group.better = better
+
+    breaking_off(folder, group, monkeypatch, checked)
+    assert len(judged) > 3

@@ -134,6 +134,13 @@ BACKUPS = (
         _BROKEN_OFF,
     ),
     _mutant(
+        "backups-interrupted-mending-is-forgotten",
+        _TAKING,
+        "            RepairJournal(files, folder).redo(folder / COMMITLOG, size)\n",
+        "",
+        _BROKEN_OFF,
+    ),
+    _mutant(
         "backup-keeps-what-an-interrupted-one-left",
         _TAKING,
         "    _cut(files, commitlog, size, at)\n",
