@@ -18,6 +18,7 @@ answer are told, and so is that nobody leads.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -125,6 +126,11 @@ def take_backup(
     if not answering:
         raise Unreachable(", ".join(addresses), "no member's log can be read")
     make_directory(files, folder)
+    if not files.exists(folder / FILE):
+        # One that died as it made the folder may have left its name in the page cache only. Who
+        # can't look into the folder around it hasn't made it there.
+        with contextlib.suppress(PermissionError):
+            files.fsync_directory(folder.parent)
     lock = lock_directory(files, folder, "dledger group backup")
     try:
         before = read_backup(files, folder)

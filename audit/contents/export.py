@@ -272,7 +272,7 @@ def _state_of(target: Path, log: Survey, topics: frozenset[str] | None) -> Expor
     """
     broker_group = log.broker_group or ""
     try:
-        target.mkdir(parents=True, exist_ok=True)
+        _make_folder(target)
     except OSError as error:
         raise UsageMistake(f"{target} can't be made a folder: {error.strerror}") from error
     state = read_state(target)
@@ -286,6 +286,23 @@ def _state_of(target: Path, log: Survey, topics: frozenset[str] | None) -> Expor
     if state.topics != topics:
         raise UsageMistake(f"{target} was begun with {_said(state.topics)}; name a folder a choice")
     return state
+
+
+def _make_folder(target: Path) -> None:
+    """The target is a folder, and so are those around it, durably.
+
+    Raises:
+        OSError: it can't be.
+    """
+    missing = [each for each in (target, *target.parents) if not each.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        _sync_names(folder.parent)
+    if not (target / STATE_FILE).exists():
+        # A run that died as it made the folder may have left its name in the page cache only. Who
+        # can't look into the folder around it hasn't made it there.
+        with contextlib.suppress(PermissionError):
+            _sync_names(target.parent)
 
 
 def export_range(task: ExportTask) -> Written:

@@ -21,6 +21,7 @@ from audit.proof.log import open_log, verify_log
 from audit.proof.soundness import Soundness
 from audit.reading.replica import Replica, Seat
 from audit.repairing.sources import Source, folder_fetch
+from dledger.reading.backup import FILE
 from dledger.reading.entry import EntryHeader
 from dledger.reading.survey import Position
 from dledger.records.layout import file_name
@@ -223,6 +224,24 @@ def test_wherever_a_later_backup_breaks_off_the_one_before_is_there(
     assert calls > 10
     assert set(ends) == {first.index, group.last.index}
     check(folder, three, group.last, tmp_path / "beside")
+
+
+def test_folders_own_name_is_on_the_disk_before_it_is_a_backup(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever made the folder, and died before its name was there."""
+    folder = tmp_path / "b"
+    folder.mkdir()
+    synced = []
+
+    class Noting(OsFiles):
+        def fsync_directory(self, path: Path) -> None:
+            super().fsync_directory(path)
+            synced.append((path, (folder / FILE).exists()))
+
+    monkeypatch.setattr(taking, "OsFiles", Noting)
+    group.take(folder)
+    assert (tmp_path, False) in synced
 
 
 def test_backup_that_is_refused_leaves_the_one_before(

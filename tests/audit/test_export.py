@@ -425,7 +425,7 @@ def test_what_is_done_is_on_the_disk(
 ) -> None:
     """Each file before it has its name; each name, of files and of folders, before the run says
     that it is done; and that it says so before it ends."""
-    target = tmp_path / "out"
+    target = tmp_path / "new" / "out"
     synced: set[tuple[int, int]] = set()  # inodes, as large as they were: files don't change later
     names_of: dict[int, set[str]] = {}  # folders, by their inodes: what was in them when synced
     fsync, rename = os.fsync, Path.replace
@@ -455,6 +455,8 @@ def test_what_is_done_is_on_the_disk(
     monkeypatch.undo()
     check_names()
     assert STATE_FILE in names_of[target.stat().st_ino]
+    assert names_of[tmp_path.stat().st_ino] >= {"new"}
+    assert names_of[target.parent.stat().st_ino] == {"out"}
 
 
 def test_what_a_broken_off_run_left_unfinished_is_removed(

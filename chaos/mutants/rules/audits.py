@@ -462,6 +462,22 @@ AUDITS = (
         tests=_EXPORT,
     ),
     Mutant(
+        "exports-folder-has-no-durable-name",
+        "audit/contents/export.py",
+        "            _sync_names(target.parent)\n",
+        "            pass\n",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
+        "exports-folders-around-have-no-durable-name",
+        "audit/contents/export.py",
+        "        _sync_names(folder.parent)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
         "export-keeps-no-digest",
         "audit/contents/export.py",
         '        "done_digest": state.done_digest,\n',

@@ -134,6 +134,13 @@ BACKUPS = (
         _BROKEN_OFF,
     ),
     _mutant(
+        "backups-folder-has-no-durable-name",
+        _TAKING,
+        "            files.fsync_directory(folder.parent)\n",
+        "            pass\n",
+        _BROKEN_OFF,
+    ),
+    _mutant(
         "backups-interrupted-mending-is-forgotten",
         _TAKING,
         "            RepairJournal(files, folder).redo(folder / COMMITLOG, size)\n",
