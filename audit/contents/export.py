@@ -395,7 +395,9 @@ def read_state(target: Path) -> ExportState | None:
             pending_digest=_digest(stored, "pending_digest"),
         )
     except FileNotFoundError:
-        if any(each.name != LOCK_FILE for each in target.iterdir()):
+        # And what a first run that broke off had of its state.
+        ours = (LOCK_FILE, STATE_FILE + _UNFINISHED)
+        if any(each.name not in ours for each in target.iterdir()):
             raise UsageMistake(f"{target} isn't empty and holds no export") from None
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -418,7 +420,7 @@ def write_state(target: Path, state: ExportState) -> None:
         "pending_digest": state.pending_digest,
         "topics": None if state.topics is None else sorted(state.topics),
     }
-    fresh = target / f"{STATE_FILE}.new"
+    fresh = target / f"{STATE_FILE}{_UNFINISHED}"
     with fresh.open("w", encoding="utf-8") as file:
         file.write(json.dumps(fields, indent=2) + "\n")
         file.flush()

@@ -478,6 +478,14 @@ AUDITS = (
         tests=_EXPORT,
     ),
     Mutant(
+        "export-is-locked-out-by-its-first-run",
+        "audit/contents/export.py",
+        "        ours = (LOCK_FILE, STATE_FILE + _UNFINISHED)\n",
+        "        ours = (LOCK_FILE,)\n",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
         "export-keeps-no-digest",
         "audit/contents/export.py",
         '        "done_digest": state.done_digest,\n',
