@@ -243,13 +243,19 @@ BACKUPS = (
         "        directory.mark(DirectoryState.FORMED)\n",
     ),
     _mutant(
+        "restored-in-part-is-another-log",
+        "store/starting/unformed.py",
+        "    if files.exists(directory.path / RESTORE):",
+        "    if False:",
+    ),
+    _mutant(
         "restored-mark-goes-first",
         _RESTORING,
         "        directory.mark(DirectoryState.FORMED)\n        # The group is there",
-        "        files.unlink(site.path / UNFINISHED)\n"
+        "        files.unlink(site.path / RESTORE)\n"
         "        files.fsync_directory(site.path)\n"
         "        directory.mark(DirectoryState.FORMED)\n"
-        "        files.create(site.path / UNFINISHED)\n"
+        "        files.create(site.path / RESTORE)\n"
         "        # The group is there",
     ),
     _mutant(
