@@ -25,7 +25,14 @@ from dledger.reading.entry import EntryHeader
 from dledger.reading.survey import survey_folder
 from store.backup import write_backup
 from store.files import OsFiles
-from tests.audit.replicas import SEGMENT, ReplicaSet, copy_sparse, flip_bit
+from tests.audit.replicas import (
+    SEGMENT,
+    ReplicaSet,
+    copy_sparse,
+    dropping,
+    flip_bit,
+    start_of,
+)
 from tests.audit.test_scope import audit
 from tests.audit.test_table import expected_rows
 
@@ -133,6 +140,28 @@ def test_its_checkpoint_is_not_needed(three: ReplicaSet, backup: Replica, tmp_pa
     assert survey_folder("b", backup.path) == before
     export_messages(backup, tmp_path / "out", LocalEngine())
     assert exported(tmp_path / "out") == offsets(three, three.headers[-1].index)
+
+
+def test_a_backup_that_begins_later_is_read_from_there(three: ReplicaSet, tmp_path: Path) -> None:
+    """Where its start note says, whatever its checkpoint does."""
+    start = start_of(three.paths["n1"], three.headers[-5].index)
+    wanted = [each for each in offsets(three, 1 << 60) if each >= start.offset(SEGMENT)]
+    assert 0 < start.index
+    for _ in dropping(three.paths["n1"], start):
+        pass
+    backup, last = backed_up(three, tmp_path / "b"), three.headers[-1]
+    shutil.copy(three.paths["n1"] / "log_start", tmp_path / "b")
+    end = last.physical_offset + last.total_size
+    said = Backup("g", "n1", SEGMENT, start.first_index, last.index, last.term, last.digest, end, 1)
+    write_backup(OsFiles(), tmp_path / "b", said)
+    for has_checkpoint in (True, False):
+        if not has_checkpoint:
+            (tmp_path / "b" / "checkpoint").unlink()
+        total = verify_log(open_log(tmp_path / "b"))
+        assert (total.verdict, total.first_index) == (Soundness.SOUND, start.first_index)
+        target = tmp_path / f"out{has_checkpoint}"
+        export_messages(backup, target, LocalEngine())
+        assert exported(target) == wanted
 
 
 def test_a_backup_of_which_nobody_can_tell_how_much_is_there_is_refused(
