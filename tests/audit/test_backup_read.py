@@ -146,7 +146,7 @@ def test_a_backup_that_begins_later_is_read_from_there(three: ReplicaSet, tmp_pa
     """Where its start note says, whatever its checkpoint does."""
     start = start_of(three.paths["n1"], three.headers[-5].index)
     wanted = [each for each in offsets(three, 1 << 60) if each >= start.offset(SEGMENT)]
-    assert 0 < start.index
+    assert start.index > 0
     for _ in dropping(three.paths["n1"], start):
         pass
     backup, last = backed_up(three, tmp_path / "b"), three.headers[-1]

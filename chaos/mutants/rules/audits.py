@@ -84,7 +84,7 @@ AUDITS = (
     Mutant(
         "units-above-the-checkpoint-not-compared",
         "audit/proof/derived.py",
-        "    if not survey.answered:\n        wanted = max(",
+        "    if not (survey.answered or survey.is_backup):\n        wanted = max(",
         "    if False:\n        wanted = max(",
         masked=_READS_ONLY,
         tests=_SCOPE,

@@ -260,7 +260,7 @@ BACKUPS = (
     ),
     _mutant(
         "restored-page-is-not-judged",
-        "store/backup.py",
+        "dledger/reading/backup.py",
         "    if named or not _is_possible(backup):\n",
         "    if named:\n",
     ),
