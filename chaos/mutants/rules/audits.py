@@ -430,6 +430,14 @@ AUDITS = (
         tests=_BACKUP,
     ),
     Mutant(
+        "queues-of-backups-alone-are-compared",
+        "audit/proof/scope.py",
+        "    with_queues = files is Files.ALL and not all(each.is_backup for each in claims)\n",
+        "    with_queues = files is Files.ALL\n",
+        masked=_READS_ONLY,
+        tests=_BACKUP,
+    ),
+    Mutant(
         "nothing-settled-is-sound",
         "audit/proof/log.py",
         "    if log.holder is not None and log.read_end <=",
