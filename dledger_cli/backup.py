@@ -23,7 +23,7 @@ from dledger_cli.group_options import (
 
 if TYPE_CHECKING:
     from audit.backing.taking import Taken
-    from store.backup import Backup
+    from dledger.reading.backup import Backup
 
 
 def backup(

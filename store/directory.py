@@ -26,8 +26,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from crc32c import crc32c
-
+from dledger.reading.sealed import seal_of, unsealed
+from dledger.records.errors import InvalidFrame
 from dledger.records.layout import BOOT
 from store.atomic_file import AtomicFile, replace_file
 from store.errors import (
@@ -328,7 +328,7 @@ def _says(files: FileSystem, file: Path, fields: dict[str, object]) -> bool:
 
 def write_sealed(files: FileSystem, file: Path, fields: dict[str, object]) -> None:
     """The file holds `fields` as JSON with their seal, durably."""
-    sealed = {**fields, "crc32c": _seal(fields)}
+    sealed = {**fields, "crc32c": seal_of(fields)}
     replace_file(files, file, json.dumps(sealed, indent=2).encode() + b"\n")
 
 
@@ -351,20 +351,9 @@ def read_sealed(files: FileSystem, file: Path, *, is_needed: bool = False) -> di
     finally:
         files.close(handle)
     try:
-        stored = json.loads(content)
-    except (ValueError, RecursionError):
-        stored = None
-    if not isinstance(stored, dict):
-        raise CorruptionFound(str(file), 0, "a JSON object", content[:40])
-    seal = stored.pop("crc32c", None)
-    if seal != _seal(stored):
-        raise CorruptionFound(str(file), 0, f"crc32c {_seal(stored)}", seal)
-    return stored
-
-
-def _seal(fields: dict[str, object]) -> str:
-    """CRC32C, in hex, over the fields as JSON with sorted keys and no blanks."""
-    return f"{crc32c(json.dumps(fields, sort_keys=True, separators=(',', ':')).encode()):08x}"
+        return unsealed(content)
+    except InvalidFrame as error:
+        raise CorruptionFound(str(file), 0, error.expected, error.found) from error
 
 
 def _name_holder(files: FileSystem, lock: Handle, holder: str) -> None:

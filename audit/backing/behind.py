@@ -12,10 +12,11 @@ from pathlib import Path
 
 from audit.errors import BackupRefused
 from audit.reading.remote import NodeLog
+from dledger.reading.backup import Backup
 from dledger.reading.entry import blank_filler
 from dledger.records.layout import file_name
 from dledger.wire import audit_pb2 as apb
-from store.backup import COMMITLOG, Backup
+from store.backup import COMMITLOG
 from store.files import FileSystem, write_all
 from store.log_start import decode_start
 

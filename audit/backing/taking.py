@@ -18,10 +18,11 @@ answer are told, and so is that nobody leads.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +30,7 @@ from audit.backing.behind import begins_behind, check_note, fill
 from audit.backing.members import check_members, members_of, remarks_on
 from audit.engines.engine import PassStarted
 from audit.errors import BackupRefused, NodeRefused, SegmentGone, Unreachable
-from audit.proof.log import SegmentVerified, open_log, verify_log, weight_of
+from audit.proof.log import OpenedLog, SegmentVerified, open_log, verify_log, weight_of
 from audit.proof.soundness import Soundness
 from audit.reading.leading import leader_among
 from audit.reading.live import Over, replicas_of_group
@@ -37,6 +38,7 @@ from audit.reading.remote import NodeLog, node_log
 from audit.reading.replica import Replica
 from audit.repairing.refilling import LogRepair, Outcome
 from audit.repairing.sources import node_sources
+from dledger.reading.backup import FILE, Backup
 from dledger.reading.checkpoint import CheckpointState, encode_checkpoint
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, parse_header, verify_frame
 from dledger.reading.files import opened, read_at
@@ -46,11 +48,13 @@ from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME, file_name
 from dledger.wire import audit_pb2 as apb
 from store.atomic_file import replace_file
-from store.backup import COMMITLOG, FILE, Backup, read_backup, write_backup
+from store.backup import COMMITLOG, read_backup, write_backup
 from store.directory import lock_directory
 from store.errors import CorruptionFound
 from store.files import FileSystem, OsFiles, make_directory, write_all
 from store.log_start import StartNote, decode_start
+from store.repair_journal import NAME as JOURNAL
+from store.repair_journal import RepairJournal
 from store.snapshot_files import FOLDER as SNAPSHOTS
 from store.snapshot_files import SnapshotFiles
 
@@ -59,10 +63,9 @@ JOINT_BYTES: Final = 64 << 10
 CATCH_UP_S: Final = 10.0  # how long a follower may lack what is known to be committed
 ELECTION_S: Final = 10.0  # how long nobody may lead
 _NAP_S: Final = 0.1
-_JOURNAL: Final = "repair"  # of what is put right here
 _BACKUPS_FILES: Final = frozenset(
     each + ending
-    for each in ("LOCK", COMMITLOG, "checkpoint", FILE, _JOURNAL, NOTE, SNAPSHOTS)
+    for each in ("LOCK", COMMITLOG, "checkpoint", FILE, JOURNAL, NOTE, SNAPSHOTS)
     for ending in ("", ".tmp")
 )
 
@@ -123,17 +126,26 @@ def take_backup(
     if not answering:
         raise Unreachable(", ".join(addresses), "no member's log can be read")
     make_directory(files, folder)
+    if not files.exists(folder / FILE):
+        # One that died as it made the folder may have left its name in the page cache only. Who
+        # can't look into the folder around it hasn't made it there.
+        with contextlib.suppress(PermissionError):
+            files.fsync_directory(folder.parent)
     lock = lock_directory(files, folder, "dledger group backup")
     try:
         before = read_backup(files, folder)
         _check_folder(files, folder, before)
         with _source(answering, node) as source:
             _check(folder, source, before)
+            # What was judged may be in no member's log any more, and the next mending's journal
+            # would take its place.
+            size = int(source.survey.segment_size_bytes)
+            RepairJournal(files, folder).redo(folder / COMMITLOG, size)
             copied = _copy(files, folder, source, before, started)
         others = [each.address for each in answering if each.address is not None]
-        mended = _verified(folder, others, files, started)
-        _check_base(files, folder, int(source.survey.segment_size_bytes))
-        check_members(folder, int(source.survey.segment_size_bytes), answering)
+        mended = _verified(folder, source.end, others, files, started)
+        _check_base(files, folder, size)
+        check_members(folder, size, answering)
         backup = _described(folder, source)
         write_backup(files, folder, backup)
     finally:
@@ -409,32 +421,37 @@ def _read_range(source: _Source, base: int, at: int, size: int) -> bytes:
 
 
 def _verified(
-    folder: Path, addresses: Sequence[str], files: FileSystem, started: PassStarted
+    folder: Path, end: int, addresses: Sequence[str], files: FileSystem, started: PassStarted
 ) -> tuple[Outcome, ...]:
-    """All that the folder holds is right, now; what was put right.
+    """All that the folder holds up to byte `end` is right, now; what was put right.
 
     Raises:
         BackupRefused: it isn't.
     """
-    wrong, first = _wrong(folder, started)
+    wrong, first = _wrong(folder, end, started)
     if not first:
         return ()
     told: list[Outcome] = []
-    log = open_log(folder, is_ours=True)
+    log = _opened(folder, end)
     with node_sources(addresses, log.segment_size) as sources:
         work = LogRepair(log, sources, files)
         for base in wrong:
             work.mend(base, told.append)
-    _, first = _wrong(folder, started)
+    _, first = _wrong(folder, end, started)
     if first:
         reasons = "; ".join(reason for each in told for reason in each.reasons)
         raise BackupRefused(f"the copy isn't right, and no member has better: {first}. {reasons}")
     return tuple(each for each in told if each.source)
 
 
-def _wrong(folder: Path, started: PassStarted) -> tuple[list[int], str]:
+def _opened(folder: Path, end: int) -> OpenedLog:
+    """The log that is to be there: the folder says as yet that it is the backup that it was."""
+    return replace(open_log(folder, is_ours=True), end=end, read_end=end)
+
+
+def _wrong(folder: Path, end: int, started: PassStarted) -> tuple[list[int], str]:
     """The segments in which something is wrong, and the first of it in words."""
-    log = open_log(folder, is_ours=True)
+    log = _opened(folder, end)
     wrong: list[int] = []
 
     def tell(segment: SegmentVerified) -> None:

@@ -272,7 +272,7 @@ def _state_of(target: Path, log: Survey, topics: frozenset[str] | None) -> Expor
     """
     broker_group = log.broker_group or ""
     try:
-        target.mkdir(parents=True, exist_ok=True)
+        _make_folder(target)
     except OSError as error:
         raise UsageMistake(f"{target} can't be made a folder: {error.strerror}") from error
     state = read_state(target)
@@ -286,6 +286,23 @@ def _state_of(target: Path, log: Survey, topics: frozenset[str] | None) -> Expor
     if state.topics != topics:
         raise UsageMistake(f"{target} was begun with {_said(state.topics)}; name a folder a choice")
     return state
+
+
+def _make_folder(target: Path) -> None:
+    """The target is a folder, and so are those around it, durably.
+
+    Raises:
+        OSError: it can't be.
+    """
+    missing = [each for each in (target, *target.parents) if not each.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        _sync_names(folder.parent)
+    if not (target / STATE_FILE).exists():
+        # A run that died as it made the folder may have left its name in the page cache only. Who
+        # can't look into the folder around it hasn't made it there.
+        with contextlib.suppress(PermissionError):
+            _sync_names(target.parent)
 
 
 def export_range(task: ExportTask) -> Written:
@@ -378,7 +395,9 @@ def read_state(target: Path) -> ExportState | None:
             pending_digest=_digest(stored, "pending_digest"),
         )
     except FileNotFoundError:
-        if any(each.name != LOCK_FILE for each in target.iterdir()):
+        # And what a first run that broke off had of its state.
+        ours = (LOCK_FILE, STATE_FILE + _UNFINISHED)
+        if any(each.name not in ours for each in target.iterdir()):
             raise UsageMistake(f"{target} isn't empty and holds no export") from None
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -401,7 +420,7 @@ def write_state(target: Path, state: ExportState) -> None:
         "pending_digest": state.pending_digest,
         "topics": None if state.topics is None else sorted(state.topics),
     }
-    fresh = target / f"{STATE_FILE}.new"
+    fresh = target / f"{STATE_FILE}{_UNFINISHED}"
     with fresh.open("w", encoding="utf-8") as file:
         file.write(json.dumps(fields, indent=2) + "\n")
         file.flush()

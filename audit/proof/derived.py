@@ -127,11 +127,12 @@ def unread_findings(plan: Plan, read: Sequence[Chain], known: Sequence[Finding])
 
 def _chain_tasks(plan: Plan, replica: Replica) -> list[ChainTask]:
     """One a segment. Of a copy all units are wanted whose entries anybody knows to have committed,
-    whatever its checkpoint says; a node that runs writes behind its checkpoint."""
+    whatever its checkpoint says; a node that runs writes behind its checkpoint, and a backup has
+    none."""
     survey = plan.survey_of(replica.id)
     said = (replica.position.index, replica.position.digest) if replica.position else (0, 0)
     wanted = survey.derived_index
-    if not survey.answered:
+    if not (survey.answered or survey.is_backup):
         wanted = max(wanted, committed_index(plan.surveys))
     return [
         ChainTask(

@@ -15,7 +15,8 @@ wasn't found is missing, too (`audit.proof.ranges`).
 
 Of a directory that a node holds, what that node had settled is read: bytes that never change again,
 whatever it does meanwhile. Otherwise everything is; what lies behind the durable watermark was
-promised to nobody, so what is wrong there is the *tail* that a start cuts, and no damage.
+promised to nobody, so what is wrong there is the *tail* that a start cuts, and no damage. A backup
+is read to where its `backup.json` says that it ends.
 """
 
 from __future__ import annotations
@@ -53,11 +54,8 @@ from dledger.reading.errors import LogDamaged
 from dledger.reading.files import opened
 from dledger.reading.headers import walk_headers
 from dledger.reading.ranges import checked_log
-from dledger.reading.survey import Survey, commitlog_of, impossible_claim, survey_folder
+from dledger.reading.survey import Survey, commitlog_of, survey_folder
 from dledger.records.layout import file_name
-from store.backup import read_backup
-from store.errors import CorruptionFound
-from store.files import OsFiles
 from store.holding import holder_of
 
 SCHEMA: Final = "dledger-log/1"
@@ -192,8 +190,9 @@ def open_log(path: Path, *, is_ours: bool = False) -> OpenedLog:
         # Where the settled end is hidden by damage, what was durable is read, to meet it.
         end = survey.settled if survey.astray is None else survey.end
         return OpenedLog(survey, holder, end, end)
-    end = max(survey.end, _backed_up_to(survey))
-    return OpenedLog(survey, None, end, max(end, _tail_end(survey)))
+    if survey.is_backup:  # what lies behind its end means nothing
+        return OpenedLog(survey, None, survey.end, survey.end)
+    return OpenedLog(survey, None, survey.end, max(survey.end, _tail_end(survey)))
 
 
 def verify_log(
@@ -253,30 +252,6 @@ def weight_of(log: OpenedLog, wanted: tuple[int, int] = EVERYTHING) -> int:
             break
         total += min(log.read_end - base, log.segment_size)
     return total
-
-
-def _backed_up_to(survey: Survey) -> int:
-    """Up to which physical offset the folder says that it is a backup; 0: it says nothing of it.
-
-    Raises:
-        LogDamaged: what it says can't be read, or its files can't be the log that it says it holds.
-    """
-    try:
-        backup = read_backup(OsFiles(access=os.O_RDONLY), Path(survey.commitlog).parent)
-    except (CorruptionFound, OSError) as error:
-        raise LogDamaged(f"nobody can tell how much of a backup is there: {error}") from error
-    if backup is None:
-        return 0
-    if backup.segment_size_bytes != survey.segment_size:  # as names and sizes of its files say
-        raise LogDamaged(
-            f"{survey.commitlog} isn't the log of segments of {backup.segment_size_bytes} bytes "
-            "that its backup.json says it is"
-        )
-    claimed = survey.retained_from, backup.end_offset
-    problem = impossible_claim(survey.commitlog, survey.segments, survey.segment_size, claimed)
-    if problem:
-        raise LogDamaged(problem)
-    return backup.end_offset
 
 
 def _tail_end(survey: Survey) -> int:

@@ -83,8 +83,9 @@ def scope_of(surveys: Sequence[Survey], files: Files, *, accept_retention: bool)
     for each in claims:
         if each.answered and each.settled < end:
             end, index = each.settled, each.settled_index
+    with_queues = files is Files.ALL and not all(each.is_backup for each in claims)
     running = [each.derived_index for each in claims if each.answered]
-    derived_index = min([index, *running]) if files is Files.ALL else 0
+    derived_index = min([index, *running]) if with_queues else 0
     return Scope(files, start, max(start, end), index, derived_index)
 
 

@@ -17,6 +17,7 @@ from dledger.reading.files import printable
 from dledger.reading.log_start import FROM_THE_FIRST, LogStart, decode_start
 from dledger.reading.places import gone_to
 from dledger.reading.ranges import readable_log
+from dledger.reading.sizes import possible_size
 from dledger.reading.survey import (
     Position,
     SegmentFile,
@@ -25,7 +26,6 @@ from dledger.reading.survey import (
     behind,
     impossible_claim,
     is_foreign,
-    possible_size,
     survey_folder,
 )
 from dledger.records.errors import InvalidFrame

@@ -7,11 +7,13 @@ Two positions matter. `end`: the replica claims durable bytes up to here (the ch
 watermark; of a running node its committed offset). `settled`: entries below are known committed,
 so they can never change again (of a copy: those that the checkpoint says are in the ConsumeQueues;
 of a running node the committed offset). Between the two a copy may rightly hold entries that
-never committed.
+never committed. Of a backup both are where its `backup.json` says that it ends: all of it had
+committed, and what lies behind is what one that was interrupted left.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -19,6 +21,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
+from dledger.reading.backup import FILE as BACKUP
+from dledger.reading.backup import Backup, backup_noted
 from dledger.reading.checkpoint import PAGE_SIZE, CheckpointState, decode_checkpoint
 from dledger.reading.entry import HEADER_SIZE, parse_header
 from dledger.reading.errors import ObjectsUnreadable
@@ -33,13 +37,11 @@ from dledger.reading.files import (
 from dledger.reading.headers import is_blank, place_within, walk_headers
 from dledger.reading.log_start import FROM_THE_FIRST, LogStart, start_noted
 from dledger.reading.objects import is_object, plain, sizes_in
+from dledger.reading.sizes import MAX_OFFSET, possible_size
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import DELETED_FOLDER, FILE_NAME, UNFINISHED_NAME, file_name
 
 _IDENTITY_BYTES: Final = 4096
-# What a log can have; beyond it, names and pages are damage and lead whoever counts astray.
-MAX_OFFSET: Final = (1 << 63) - 1
-SEGMENT_SIZES: Final = range(4096, (2 << 30) + 1)
 # Files that a replica may lack, each of which is told; with more it isn't the log that it claims.
 MAX_LACKING: Final = 1024
 _QUEUE: Final = re.compile(r"[0-9]{1,9}")
@@ -78,6 +80,8 @@ class Survey:
     `settled_index`: the last entry below `settled`; 0 if that isn't known. `astray`: where headers
     stop leading to what the checkpoint calls settled, and nothing intact leads on; None: they do.
     `derived_index`: the ConsumeQueues hold the units of every entry up to it.
+    `is_backup`: it is one, whose `backup.json` tells `broker_group`, `segment_size` and the two
+    positions; it has no ConsumeQueues.
     `disk`: which member's disk it says it is, or is a copy of; empty where it doesn't say.
     `consume_queues`: of each topic's folder, its queues; `unlisted`: folders that can't be listed.
     `is_running`: a node runs on the directory, or died on it without closing it; `answered`: it
@@ -104,6 +108,7 @@ class Survey:
     is_running: bool = False
     answered: bool = False
     silent: bool = False
+    is_backup: bool = False
     address: str | None = None
     disk: str = ""
 
@@ -127,17 +132,24 @@ def survey_folder(name: str, path: str, position: Position | None = None) -> Sur
 
 def _surveyed(name: str, commitlog: str, position: Position | None) -> Survey:
     """Raises: OSError: the folder can't be read, or a store that holds it doesn't answer."""
+    data = os.path.dirname(commitlog)
+    broker_group, segment_size, disk = _identity(os.path.join(data, "identity.json"))
+    # Before the files are listed: a backup that goes on has those that it says it has.
+    backup = _backup(data) if broker_group is None and position is None else None
     names = names_in(commitlog)
     found = _stat_segments(commitlog, names)  # and the note afterwards: see `log_start`
     foreign = tuple(printable(name) for name in names if is_foreign(name))
-    data = os.path.dirname(commitlog)
-    broker_group, segment_size, disk = _identity(os.path.join(data, "identity.json"))
     checkpoint = _checkpoint(os.path.join(data, "checkpoint"))
+    if backup is not None:
+        broker_group, segment_size = backup.broker_group, backup.segment_size_bytes
+        checkpoint = _checkpoint_of(backup, checkpoint, found)
     segment_size = segment_size or _guess_segment_size(found)
     start, retained = begin_of(start_noted(data), found, segment_size, checkpoint)
     found = behind(found, segment_size, retained)
     begin = retained, start.index if start else 0
     committed, end = _positions(position, commitlog, (found, segment_size), checkpoint, begin)
+    if backup is not None:
+        committed = backup.end_offset, backup.last_index, None
     settled, settled_index, astray = committed
     queues, unlisted = _consume_queues(os.path.join(data, "consumequeue"))
     if problem := impossible_claim(commitlog, found, segment_size, (retained, end)):
@@ -160,6 +172,7 @@ def _surveyed(name: str, commitlog: str, position: Position | None) -> Survey:
         consume_queues=queues,
         unlisted=unlisted,
         answered=position is not None,
+        is_backup=backup is not None,
         disk=disk,
         # In a store there is a copy, whatever it is a copy of.
         is_running=position is not None
@@ -219,6 +232,32 @@ def _identity(path: str) -> tuple[str | None, int | None, str]:
         return None, None, ""
 
 
+def _backup(data: str) -> Backup | None:
+    """What the folder says of itself, if it is a backup's.
+
+    Raises:
+        OSError: nobody can tell how much of a backup is there.
+    """
+    try:
+        return backup_noted(data)
+    except InvalidFrame as error:
+        why = "nobody can tell how much of a backup is there: expected {}, found {}"
+        said = why.format(error.expected, error.found)
+        raise OSError(errno.EBADMSG, said, os.path.join(data, BACKUP)) from error
+
+
+def _checkpoint_of(
+    backup: Backup, stored: CheckpointState | None, segments: tuple[SegmentFile, ...]
+) -> CheckpointState:
+    """What a checkpoint beside the backup has to say. The one that lies there is of one that was
+    interrupted, perhaps, and its word is wanted only for where a log begins that begins later."""
+    first = 0
+    if backup.first_index > 1:
+        first = segments[0].base if segments else 0
+        first = stored.first_offset if stored else first
+    return CheckpointState(watermark=backup.end_offset, first_offset=first)
+
+
 def _checkpoint(path: str) -> CheckpointState | None:
     try:
         with opened(path) as descriptor:
@@ -235,11 +274,6 @@ def _guess_segment_size(segments: tuple[SegmentFile, ...]) -> int | None:
     if gaps:
         return possible_size(min(gaps))
     return possible_size(segments[0].size) if segments else None
-
-
-def possible_size(size: int) -> int | None:
-    """The size, which a log's segments can have; else None."""
-    return size if size in SEGMENT_SIZES else None
 
 
 def impossible_claim(

@@ -2,6 +2,7 @@
 
 StartRefused
 ├── NotAMember          this directory belongs to no group: somebody has to form it
+├── RestoreUnfinished   nor does it yet: a backup was being restored into it
 ├── LogMissing          a member's directory without its log
 ├── BaseMissing         the log begins later than entry 1, without the state of before
 ├── BaseUnknown         it is there, and this program is too old for it
@@ -40,6 +41,17 @@ class NotAMember(StartRefused):
         self.directory = directory
         self.node_id = node_id
         self.state = state
+
+
+class RestoreUnfinished(StartRefused):
+    """What is in the directory is part of a backup, and nobody's log."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(
+            f"data directory {directory} is unfinished: a backup was being restored into it. Do so "
+            "again (`dledger group restore`), which begins anew, or empty the directory"
+        )
+        self.directory = directory
 
 
 class LogMissing(StartRefused):

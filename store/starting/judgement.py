@@ -39,6 +39,7 @@ class Kind(StrEnum):
     IDENTITY_OTHER = "made for something else"
     FOUNDING_DAMAGED = "founding damaged"
     NOT_A_MEMBER = "no member's"
+    RESTORE_UNFINISHED = "restore unfinished"
     OUT_OF_SERVICE = "out of service"
     LOG_MISSING = "log missing"
     LOG_DAMAGED = "log damaged"

@@ -41,6 +41,7 @@ from store.starting.errors import (
     LogMissing,
     NotAMember,
     OutOfService,
+    RestoreUnfinished,
     StartRefused,
 )
 from store.starting.founding import read_founding
@@ -59,6 +60,7 @@ _KINDS: Final[tuple[tuple[type[Exception], Kind], ...]] = (
     (IdentityMissing, Kind.IDENTITY_MISSING),
     (WrongIdentity, Kind.IDENTITY_OTHER),
     (NotAMember, Kind.NOT_A_MEMBER),
+    (RestoreUnfinished, Kind.RESTORE_UNFINISHED),
     (LogMissing, Kind.LOG_MISSING),
     (DiskReplaced, Kind.DISK_REPLACED),
     (OutOfService, Kind.OUT_OF_SERVICE),

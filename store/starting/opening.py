@@ -268,7 +268,7 @@ def settle_forming(site: Site, directory: DataDirectory) -> Founding | None:
     """The directory is a member's; what it was formed as, if that is known here.
 
     Raises:
-        NotAMember: it isn't.
+        NotAMember, RestoreUnfinished: it isn't.
         CorruptionFound: what it was prepared for, or the log that should begin with it, is damaged.
     """
     founding = read_founding(site.path, site.files)

@@ -10,8 +10,8 @@ later gets it like all others, and no member of the old group is one of the new,
 disks is named (docs/adr/0022-disk-identities.md). It begins another epoch of the group, as one that
 a recovery by force writes does (`store.starting.recovering`): here, too, the log ends before what
 clients and members of consumer groups were given, and their sessions are over.
-Until it is formed the directory is no member's and no node starts on it. Done again after a crash,
-all is begun anew.
+Until it is formed the directory is no member's and no node starts on it: where it isn't done, the
+mark says so (`store.starting.unformed`). Done again after a crash, all is begun anew.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from dledger.core.group_epoch import (
 )
 from dledger.core.types import Configuration, DiskId, EntryKind, HardState, NodeId, Term
 from dledger.hard_state import HardStateStore
+from dledger.reading.backup import Backup
 from dledger.reading.entry import EPOCH_TERM_GAP
 from dledger.reading.files import opened
 from dledger.reading.headers import walk_headers
@@ -43,7 +44,7 @@ from dledger.reading.log_start import FROM_THE_FIRST, NOTE, LogStart
 from dledger.records.layout import file_name
 from dledger.wire import raft_pb2
 from store.atomic_file import AtomicFile
-from store.backup import COMMITLOG, Backup, read_backup
+from store.backup import COMMITLOG, read_backup
 from store.commitlog import CommitLog
 from store.directory import DataDirectory, DirectoryState, read_sealed, write_sealed
 from store.errors import BackupUnusable, CorruptionFound, StorageFailed
@@ -52,9 +53,9 @@ from store.log_start import INTENT, Install, StartNote
 from store.snapshot_files import SnapshotFiles, SnapshotHead
 from store.starting.founding import FILE as FOUNDING
 from store.starting.opening import Site, open_directory
+from store.starting.unformed import RESTORE
 from store.worker import InlineWorker
 
-UNFINISHED: Final = "restore"
 # Of a backup: it is only read, and may well lie where nobody can write.
 KEPT_FILES: Final = OsFiles(access=os.O_RDONLY)
 CHUNK_BYTES: Final = 4 << 20
@@ -120,7 +121,7 @@ def restore(
         directory.mark(DirectoryState.FORMED)
         # The group is there from here on, whatever becomes of the mark: it says nothing any more.
         with contextlib.suppress(OSError):
-            files.unlink(site.path / UNFINISHED)
+            files.unlink(site.path / RESTORE)
             files.fsync_directory(site.path)
         return Restored(backup, last_index, term, directory.disk.disk_id, epoch)
 
@@ -179,7 +180,7 @@ def _begin(files: FileSystem, directory: DataDirectory, backup: Backup, last_ind
         BackupUnusable: it holds more, that no unfinished restoring left there.
     """
     path = directory.path
-    mark, commitlog = path / UNFINISHED, path / COMMITLOG
+    mark, commitlog = path / RESTORE, path / COMMITLOG
     fields: dict[str, object] = {"digest": f"{backup.last_digest:016x}", "last_index": last_index}
     is_unfinished = files.exists(mark)
     if is_unfinished:

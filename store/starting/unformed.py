@@ -5,12 +5,17 @@ Beside `store.starting.founding`, whose values are also of use to those who open
 
 from __future__ import annotations
 
+from typing import Final
+
 from store.commitlog import CommitLog, CommitLogOptions
 from store.directory import DataDirectory, DirectoryState
 from store.errors import CorruptionFound
 from store.files import FileSystem
+from store.starting.errors import RestoreUnfinished
 from store.starting.founding import Founding
 from store.worker import ManualWorker
+
+RESTORE: Final = "restore"  # is there while a backup is being restored
 
 
 def end_of_unformed(
@@ -23,8 +28,11 @@ def end_of_unformed(
     with the founding, all that was missing is the mark: the directory is formed now.
 
     Raises:
+        RestoreUnfinished: it is part of a backup.
         CorruptionFound: the log is damaged, or isn't the founding's.
     """
+    if files.exists(directory.path / RESTORE):  # before its log is written to, or called nobody's
+        raise RestoreUnfinished(str(directory.path))
     commitlog = directory.path / "commitlog"
     if not files.exists(commitlog) or not files.listdir(commitlog):
         return 0, 0

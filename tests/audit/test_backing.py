@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from audit.backing import taking
 from audit.backing.taking import Taken, take_backup
+from audit.commands.app import app
 from audit.errors import BackupRefused, NodeRefused, SegmentGone, Unreachable
 from audit.proof.log import open_log, verify_log
 from audit.proof.soundness import Soundness
@@ -131,6 +134,25 @@ def test_backup_holds_what_was_committed(live: Live, tmp_path: Path) -> None:
     check(tmp_path / "new" / "folder", live, taken)
     assert taken.copied_bytes == taken.backup.end_offset > 2 * SEGMENT
     assert (taken.mended, taken.silent) == ((), ())
+
+
+def test_messages_of_a_backup_are_the_groups(live: Live, tmp_path: Path) -> None:
+    """Exported and counted without any node, by the program's commands; and what came since is
+    exported by the next backup into the same folder."""
+    pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
+    folder, target, exported = tmp_path / "b", str(tmp_path / "out"), 0
+    for count in (0, 3):
+        live.send(count)
+        live.take(folder)
+        named = ("--replica", f"b={folder}", "--json")
+        done = CliRunner().invoke(app, ["export", target, *named])
+        assert done.exit_code == 0, done.output
+        exported += json.loads(done.stdout)["messages"]
+        assert exported == live.sent
+        done = CliRunner().invoke(app, ["stats", *named])
+        assert done.exit_code == 0, done.output
+        topics = json.loads(done.stdout)["topics"]
+        assert sum(each["messages"] for each in topics) == live.sent
 
 
 def test_later_backup_copies_what_came_since(live: Live, tmp_path: Path) -> None:

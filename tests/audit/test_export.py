@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -425,7 +426,7 @@ def test_what_is_done_is_on_the_disk(
 ) -> None:
     """Each file before it has its name; each name, of files and of folders, before the run says
     that it is done; and that it says so before it ends."""
-    target = tmp_path / "out"
+    target = tmp_path / "new" / "out"
     synced: set[tuple[int, int]] = set()  # inodes, as large as they were: files don't change later
     names_of: dict[int, set[str]] = {}  # folders, by their inodes: what was in them when synced
     fsync, rename = os.fsync, Path.replace
@@ -455,6 +456,46 @@ def test_what_is_done_is_on_the_disk(
     monkeypatch.undo()
     check_names()
     assert STATE_FILE in names_of[target.stat().st_ino]
+    assert names_of[tmp_path.stat().st_ino] >= {"new"}
+    assert names_of[target.parent.stat().st_ino] == {"out"}
+
+
+def test_first_run_that_breaks_off_is_gone_on_with(
+    three: ReplicaSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it was killed, or found no space: what it left is an export's. And the target's own
+    name is on the disk by the time that the state is, whoever made the folder."""
+    expected = [row["physical_offset"] for row in expected_rows(three)]
+    fsync, rename = os.fsync, Path.replace
+    for calls in range(12):
+        target, left = tmp_path / f"{calls}" / "out", [calls]
+        synced: set[int] = set()
+
+        def counted(*_: object, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        def failing_fsync(descriptor: int, synced: set[int] = synced) -> None:
+            counted()
+            fsync(descriptor)
+            synced.add(os.fstat(descriptor).st_ino)
+
+        def failing_rename(path: Path, name: Path) -> Path:
+            counted()
+            return rename(path, name)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", failing_fsync)
+            patched.setattr(Path, "replace", failing_rename)
+            with contextlib.suppress(OSError, UsageMistake):
+                export_messages(three.replicas[0], target, LocalEngine(processes=1))
+            had_state = (target / STATE_FILE).exists()
+            synced.clear()
+            left[0] = 1000
+            export_messages(three.replicas[0], target, LocalEngine(processes=1))
+        assert exported_offsets(target) == expected
+        assert had_state or target.parent.stat().st_ino in synced
 
 
 def test_what_a_broken_off_run_left_unfinished_is_removed(

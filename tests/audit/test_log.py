@@ -21,12 +21,13 @@ from typer.testing import CliRunner
 from audit.commands.log import app
 from audit.proof.log import SCHEMA, open_log
 from dledger.outcome import ExitCode
+from dledger.reading.backup import FILE, Backup
 from dledger.reading.checkpoint import CheckpointState, decode_checkpoint, encode_checkpoint
 from dledger.reading.entry import HEADER_SIZE, EntryHeader, build_frame, parse_header
 from dledger.reading.errors import LogDamaged
 from dledger.reading.headers import walk_headers
 from dledger.records.layout import UNITS_PER_FILE
-from store.backup import FILE, Backup, write_backup
+from store.backup import write_backup
 from store.files import OsFiles
 from store.holding import LOCKS, holder_of
 from tests.audit.replicas import copy_sparse, flip_bit, listed
@@ -364,7 +365,7 @@ def test_backup_that_was_cut_short_lacks_what_it_says_it_holds(
     for each in sorted((path / "commitlog").iterdir())[1:]:
         each.unlink()
     os.truncate(segment(path, 0), SEGMENT // 2)  # from which its size would be guessed
-    assert said("verify", "--data", path).code == 1
+    assert said("verify", "--data", path).code == 3
 
 
 @pytest.mark.parametrize("number", [0, 3])

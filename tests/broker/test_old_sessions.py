@@ -15,10 +15,11 @@ from dledger.codec import configuration_bytes, decode_configuration
 from dledger.core.group_epoch import MAX_RECOVERIES, GroupEpoch, Recovery
 from dledger.core.types import Configuration, EntryKind
 from dledger.level import DELIVERY_LEVEL, GROUP_EPOCH_LEVEL, GROUPS_LEVEL, KNOWN_LEVEL
+from dledger.reading.backup import Backup
 from dledger.records.layout import file_name
 from dledger.wire.commands_pb2 import Command, GroupSettings
 from dledger.wire.raft_pb2 import Configuration as WireConfiguration
-from store.backup import COMMITLOG, Backup, write_backup
+from store.backup import COMMITLOG, write_backup
 from store.commitlog import CommitLogOptions
 from store.directory import Identity
 from store.files import make_directory

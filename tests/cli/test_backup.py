@@ -16,8 +16,8 @@ from broker.config import dump_toml, load_config
 from broker.local_group import LocalGroup
 from dledger.client import StartFrom
 from dledger.client.blocking import BlockingClient
+from dledger.reading.backup import Backup
 from dledger.terminal.outcome import ExitCode
-from store.backup import Backup
 from tests.cli.called import command
 from tests.cli.test_members import Growing, Load
 from tests.integration.group import free_ports

@@ -25,8 +25,9 @@ from dledger.core.types import (
     NodeId,
     Term,
 )
+from dledger.reading.backup import Backup
 from dledger.reading.entry import EPOCH_TERM_GAP
-from store.backup import Backup, write_backup
+from store.backup import write_backup
 from store.commitlog import CommitLogOptions
 from store.directory import DataDirectory, DirectoryState, Identity
 from store.doubt import DoubtNote

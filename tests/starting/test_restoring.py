@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,21 +15,26 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from broker.forming.member import Member
 from dledger.codec import decode_configuration
 from dledger.core.types import NodeId
+from dledger.reading.backup import Backup
 from dledger.reading.entry import EPOCH_TERM_GAP, HEADER_SIZE
 from dledger.records.layout import file_name
 from dledger.wire import raft_pb2
-from store.backup import Backup, read_backup, write_backup
+from store.backup import read_backup, write_backup
 from store.commitlog import CommitLogOptions
 from store.directory import DataDirectory, DirectoryState, Identity
 from store.errors import BackupUnusable, CorruptionFound, StorageFailed, StoreError
 from store.files import FileSystem, OsFiles
+from store.starting.errors import NotAMember, RestoreUnfinished
+from store.starting.judgement import Kind
 from store.starting.judging import judge
 from store.starting.opening import Opened, Site, open_member
-from store.starting.restoring import KEPT_FILES, UNFINISHED, Restored, restore
+from store.starting.restoring import KEPT_FILES, Restored, restore
+from store.starting.unformed import RESTORE
 from store.worker import ManualWorker
-from tests.audit.replicas import SEGMENT, build, usual_entries
+from tests.audit.replicas import SEGMENT, build, flip_bit, usual_entries
 from tests.store.faulty_files import SimulatedDisk
 
 ENTRIES = 90
@@ -120,12 +126,56 @@ def check_member(made: Made, site: Site, done: Restored, last_index: int) -> Non
         assert done.epoch.number == 1
 
 
+def check_refused(site: Site, disk: SimulatedDisk) -> None:
+    """No node starts on it, and it says why: not that the log is another one or damaged, where
+    there is any, nor that it is a new disk, and nothing is changed in it."""
+    begun = disk.exists(site.path / RESTORE)
+    held = files_of(disk, site.path / "commitlog")
+    with pytest.raises(RestoreUnfinished if begun else NotAMember) as refused:
+        open_member(site)
+    assert ("restored into it" in str(refused.value)) == begun
+    with contextlib.closing(DataDirectory.open(site.path, site.identity, disk)) as directory:
+        try:
+            member = Member(directory, disk, site.options, {"m1": ADDRESS})
+        except RestoreUnfinished:
+            assert begun
+        else:
+            assert not begun
+            assert member.describe().last_index == 0
+    assert files_of(disk, site.path / "commitlog") == held
+    assert begun or not held
+
+
+def files_of(disk: SimulatedDisk, folder: Path) -> dict[str, bytes]:
+    """What lies in it, which may not be there."""
+    if not disk.exists(folder):
+        return {}
+    return {name: disk.content(folder / name) for name in disk.listdir(folder)}
+
+
+def test_node_on_what_was_restored_in_part_says_so(made: Made, tmp_path: Path) -> None:
+    """And so does whoever judges the directory. It is restored into again, or emptied."""
+    site = site_at(tmp_path / "m1")
+    folder = tmp_path / "rotten"
+    shutil.copytree(made.folder, folder)
+    flip_bit(folder / "commitlog" / file_name(0), SEGMENT // 2)
+    with pytest.raises(BackupUnusable, match="isn't what it was"):
+        restore(folder, site, ADDRESS)
+    judged = judge(site.path)
+    assert not judged.starts
+    assert "a backup was being restored into it" in judged.refusal
+    assert [each.kind for each in judged.findings][:1] == [Kind.RESTORE_UNFINISHED]
+    with pytest.raises(RestoreUnfinished, match="group restore"):
+        open_member(site)
+    check_member(made, site, restore(made.folder, site, ADDRESS), made.backup.last_index)
+
+
 def test_what_was_restored_starts(made: Made, tmp_path: Path) -> None:
     site = site_at(tmp_path / "m1")
     done = restore(made.folder, site, ADDRESS)
     judged = judge(site.path)
     assert judged.starts, judged
-    assert not (site.path / UNFINISHED).exists()
+    assert not (site.path / RESTORE).exists()
     check_member(made, site, done, made.backup.last_index)
 
 
@@ -179,6 +229,7 @@ def test_power_that_fails_leaves_a_member_or_nothing(made: Made, fatal: int) -> 
     disk.before = lambda _operation, _name: None
     disk.power_cut(Random(fatal))
     if state_of(site.path, disk) is not DirectoryState.FORMED:
+        check_refused(site, disk)
         done = restore(made.folder, site, ADDRESS)
         check_member(made, site, done, made.backup.last_index)
         return
@@ -390,10 +441,10 @@ def test_group_that_is_formed_is_told_of_though_its_mark_stays(made: Made) -> No
     make_folders(disk, Path("/data"))
 
     def fail(operation: str, name: str) -> None:
-        if operation == "unlink" and Path(name).name == UNFINISHED:
+        if operation == "unlink" and Path(name).name == RESTORE:
             raise OSError(errno.EIO, os.strerror(errno.EIO), name)
 
     disk.before = fail
     done = restore(made.folder, site, ADDRESS)
-    assert disk.exists(site.path / UNFINISHED)
+    assert disk.exists(site.path / RESTORE)
     check_member(made, site, done, made.backup.last_index)

@@ -9,6 +9,7 @@ _MEMBERSHIP = ("tests/audit/test_membership.py",)
 _SCOPE = ("tests/audit/test_scope.py",)
 _EXPORT = ("tests/audit/test_export.py",)
 _LOG = ("tests/audit/test_log.py",)
+_BACKUP = ("tests/audit/test_backup_read.py",)
 _STARTS = ("tests/audit/test_delivery_starts.py",)
 _ENDED = "tests/cli/test_terminated.py::test_an_audit_that_is_ended_leaves_no_process"
 _RANGES = ("tests/audit/test_ranges.py",)
@@ -83,7 +84,7 @@ AUDITS = (
     Mutant(
         "units-above-the-checkpoint-not-compared",
         "audit/proof/derived.py",
-        "    if not survey.answered:\n        wanted = max(",
+        "    if not (survey.answered or survey.is_backup):\n        wanted = max(",
         "    if False:\n        wanted = max(",
         masked=_READS_ONLY,
         tests=_SCOPE,
@@ -382,19 +383,59 @@ AUDITS = (
     ),
     Mutant(
         "what-a-backup-says-is-forgotten-where-it-has-rotten",
-        "audit/proof/log.py",
-        '        raise LogDamaged(f"nobody can tell how much of a backup',
-        '        return 0\n        raise LogDamaged(f"nobody can tell how much of a backup',
+        "dledger/reading/survey.py",
+        "        raise OSError(errno.EBADMSG, said, ",
+        "        return None\n        raise OSError(errno.EBADMSG, said, ",
         masked=_READS_ONLY,
         tests=_LOG,
     ),
     Mutant(
         "backup-that-was-cut-short-is-sound",
-        "audit/proof/log.py",
-        "    end = max(survey.end, _backed_up_to(survey))\n",
-        "    end = survey.end\n",
+        "dledger/reading/survey.py",
+        "    return CheckpointState(watermark=backup.end_offset, first_offset=first)\n",
+        "    return stored or CheckpointState(first_offset=first)\n",
         masked=_READS_ONLY,
         tests=_LOG,
+    ),
+    Mutant(
+        "backup-reads-as-an-empty-log",
+        "dledger/reading/survey.py",
+        "        committed = backup.end_offset, backup.last_index, None\n",
+        "        pass\n",
+        masked=_READS_ONLY,
+        tests=_BACKUP,
+    ),
+    Mutant(
+        "backup-reads-as-nobodys-log",
+        "dledger/reading/survey.py",
+        "        broker_group, segment_size = backup.broker_group, backup.segment_size_bytes\n",
+        "        segment_size = backup.segment_size_bytes\n",
+        masked=_READS_ONLY,
+        tests=_BACKUP,
+    ),
+    Mutant(
+        "backup-is-read-behind-its-end",
+        "audit/proof/log.py",
+        "    if survey.is_backup:  # what lies behind its end means nothing\n",
+        "    if False:\n",
+        masked=_READS_ONLY,
+        tests=_BACKUP,
+    ),
+    Mutant(
+        "queues-of-a-backup-are-missed",
+        "audit/proof/derived.py",
+        "    if not (survey.answered or survey.is_backup):\n",
+        "    if not survey.answered:\n",
+        masked=_READS_ONLY,
+        tests=_BACKUP,
+    ),
+    Mutant(
+        "queues-of-backups-alone-are-compared",
+        "audit/proof/scope.py",
+        "    with_queues = files is Files.ALL and not all(each.is_backup for each in claims)\n",
+        "    with_queues = files is Files.ALL\n",
+        masked=_READS_ONLY,
+        tests=_BACKUP,
     ),
     Mutant(
         "nothing-settled-is-sound",
@@ -425,6 +466,30 @@ AUDITS = (
         "audit/contents/export.py",
         "        check_same_range(log, begin, state.pending_place)\n",
         "",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
+        "exports-folder-has-no-durable-name",
+        "audit/contents/export.py",
+        "            _sync_names(target.parent)\n",
+        "            pass\n",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
+        "exports-folders-around-have-no-durable-name",
+        "audit/contents/export.py",
+        "        _sync_names(folder.parent)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
+        "export-is-locked-out-by-its-first-run",
+        "audit/contents/export.py",
+        "        ours = (LOCK_FILE, STATE_FILE + _UNFINISHED)\n",
+        "        ours = (LOCK_FILE,)\n",
         masked=_READS_ONLY,
         tests=_EXPORT,
     ),

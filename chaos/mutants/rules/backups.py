@@ -16,6 +16,7 @@ _TESTS = {
 }
 
 
+_BROKEN_OFF = ("tests/audit/test_backup_broken_off.py",)
 _SESSIONS = ("tests/broker/test_old_sessions.py",)
 
 
@@ -117,6 +118,36 @@ BACKUPS = (
         "    if len(own) != len(_read_range(source, base, at, end - at)):\n",
     ),
     _mutant(
+        "backup-is-verified-to-where-it-ended-before",
+        _TAKING,
+        "    return replace(open_log(folder, is_ours=True), end=end, read_end=end)\n",
+        "    return open_log(folder, is_ours=True)\n",
+        _BROKEN_OFF,
+    ),
+    _mutant(
+        "backup-says-what-it-has-before-it-has-it",
+        _TAKING,
+        '    progress, begin = started("copy", source.end - at), at\n',
+        '    progress, begin = started("copy", source.end - at), at\n'
+        "    if before is not None:\n"
+        "        write_backup(files, folder, replace(before, end_offset=source.end))\n",
+        _BROKEN_OFF,
+    ),
+    _mutant(
+        "backups-folder-has-no-durable-name",
+        _TAKING,
+        "            files.fsync_directory(folder.parent)\n",
+        "            pass\n",
+        _BROKEN_OFF,
+    ),
+    _mutant(
+        "backups-interrupted-mending-is-forgotten",
+        _TAKING,
+        "            RepairJournal(files, folder).redo(folder / COMMITLOG, size)\n",
+        "",
+        _BROKEN_OFF,
+    ),
+    _mutant(
         "backup-keeps-what-an-interrupted-one-left",
         _TAKING,
         "    _cut(files, commitlog, size, at)\n",
@@ -212,18 +243,24 @@ BACKUPS = (
         "        directory.mark(DirectoryState.FORMED)\n",
     ),
     _mutant(
+        "restored-in-part-is-another-log",
+        "store/starting/unformed.py",
+        "    if files.exists(directory.path / RESTORE):",
+        "    if False:",
+    ),
+    _mutant(
         "restored-mark-goes-first",
         _RESTORING,
         "        directory.mark(DirectoryState.FORMED)\n        # The group is there",
-        "        files.unlink(site.path / UNFINISHED)\n"
+        "        files.unlink(site.path / RESTORE)\n"
         "        files.fsync_directory(site.path)\n"
         "        directory.mark(DirectoryState.FORMED)\n"
-        "        files.create(site.path / UNFINISHED)\n"
+        "        files.create(site.path / RESTORE)\n"
         "        # The group is there",
     ),
     _mutant(
         "restored-page-is-not-judged",
-        "store/backup.py",
+        "dledger/reading/backup.py",
         "    if named or not _is_possible(backup):\n",
         "    if named:\n",
     ),
