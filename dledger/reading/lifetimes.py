@@ -145,6 +145,8 @@ class Lifetimes:
         match command.WhichOneof("body"):
             case "create_topic":
                 self._living.setdefault(command.create_topic.name, index)
+            case "make_topic":
+                self._living.setdefault(command.make_topic.name, index)
             case "delete_topic":
                 self._delete(command.delete_topic.name, command.delete_topic.incarnation, index)
             case "settle_units":
