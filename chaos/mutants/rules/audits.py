@@ -556,4 +556,20 @@ AUDITS = (
         masked=_READS_ONLY,
         tests=_STARTS,
     ),
+    Mutant(
+        "seams-that-cannot-be-read-are-sound",
+        "audit/proof/chain.py",
+        "    except FileNotFoundError:\n        return None\n",
+        "    except (OSError, InvalidFrame):\n        return None\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_log.py", "tests/audit/test_faults.py"),
+    ),
+    Mutant(
+        "what-rots-before-a-seam-is-looked-at-diverges",
+        "audit/proof/chain.py",
+        "            verify_frame(frame, 0, None)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_faults.py",),
+    ),
 )
