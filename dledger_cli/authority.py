@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dledger.credentials.errors import CredentialUnusable
-from dledger.credentials.files import read_credential, write_private
+from dledger.credentials.files import read_credential, write_private, write_public
 from dledger.credentials.tls import peer_name
 
 AUTHORITY = "ca"
@@ -42,7 +43,7 @@ def make_authority(folder: Path, days: int) -> Pair:
         CredentialUnusable: there is one, or nothing can be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = _key_of_a_new(folder, AUTHORITY)
     # A name of its own: who believes two authorities at once, as while one replaces the other,
     # looks them up by name.
     called = f"dledger authority {secrets.token_hex(4)}"
@@ -62,7 +63,7 @@ def make_authority(folder: Path, days: int) -> Pair:
         decipher_only=False,
     )
     signed = builder.add_extension(usage, critical=True).sign(key, hashes.SHA256())
-    return _write(folder, AUTHORITY, key, signed)
+    return _write(folder, AUTHORITY, signed)
 
 
 def sign_node(
@@ -95,7 +96,7 @@ def _sign(folder: Path, name: str, names: list[x509.GeneralName], days: int) -> 
         raise CredentialUnusable(folder / f"{name}.pem", "is the authority's")
     _, issuer = certificate_in(folder / f"{AUTHORITY}.pem")
     authority_key = _key(folder / f"{AUTHORITY}.key")
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = _key_of_a_new(folder, name)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     signed = (
@@ -106,7 +107,7 @@ def _sign(folder: Path, name: str, names: list[x509.GeneralName], days: int) -> 
         .add_extension(_issued_by(issuer), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    return _write(folder, name, key, signed)
+    return _write(folder, name, signed)
 
 
 def _issued_by(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
@@ -137,20 +138,28 @@ def _host(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _write(
-    folder: Path, name: str, key: ec.EllipticCurvePrivateKey, signed: x509.Certificate
-) -> Pair:
-    """The key first: a certificate without one is what a run that was cut short must not leave."""
+def _key_of_a_new(folder: Path, name: str) -> ec.EllipticCurvePrivateKey:
+    """The key of a certificate that isn't there yet, in its file. It comes first: a certificate
+    without a key is what a run that was cut short must not leave. A key that such a run has left
+    is the certificate's after all."""
     certificate_file, key_file = folder / f"{name}.pem", folder / f"{name}.key"
-    if certificate_file.exists():
+    if os.path.lexists(certificate_file):
         raise CredentialUnusable(certificate_file, "exists; nothing is overwritten")
+    if os.path.lexists(key_file):
+        return _key(key_file)
+    key = ec.generate_private_key(ec.SECP256R1())
     secret_bytes = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
     write_private(key_file, secret_bytes)
-    certificate_file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    return key
+
+
+def _write(folder: Path, name: str, signed: x509.Certificate) -> Pair:
+    certificate_file, key_file = folder / f"{name}.pem", folder / f"{name}.key"
+    write_public(certificate_file, signed.public_bytes(serialization.Encoding.PEM))
     return Pair(certificate_file, key_file, signed.not_valid_after_utc)
 
 

@@ -130,7 +130,7 @@ def audit_delivery(
     lifetimes = followed(log)
     log, left_out = lifetimes.cut(log), lifetimes.left_out(includes_deleted=True)
     lifetimes.check_to(log.settled)  # Entries that are intact are read on across a hole.
-    starts = starts_of(log)
+    starts = starts_of(log, lifetimes.made_anew)
     tail = open_tail(replicas, log.settled)
     shares = max(engine.parallelism, -(-size // share_bytes))
     whole = DeliveryTask(

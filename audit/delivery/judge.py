@@ -96,12 +96,8 @@ class LoggedQueue:
     @property
     def start(self) -> int:
         """The first queue offset that can be judged. Of a queue that has no message, and of which
-        nobody knows where it begins, none can. One that has messages of before its beginning is
-        another one by now: its topic was made anew."""
-        lowest = min(self.values, default=NO_OFFSET)
-        if self.first is None:
-            return lowest
-        return self.first if self.first <= lowest else 0
+        nobody knows where it begins, none can."""
+        return min(self.values, default=NO_OFFSET) if self.first is None else self.first
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,16 @@ the log can hold a message of. A member can't start without that state, its base
 (docs/adr/0043-a-log-that-begins-later.md). Messages that are left can't stand in for it: a queue
 that retention has emptied has none, and where the first of what was left has got lost, the next one
 would pass for the beginning.
+
+A name may have been given anew in the log that is left. The state knows the topic that had it
+before; the one that histories speak of began in the log, and each of its queues with 0.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import Final
 
 from audit.delivery.history import QueueKey
@@ -42,9 +45,14 @@ _TOPIC: Final = TOPICS_SECTION.run(
 _QUEUE: Final = TOPIC_QUEUE.struct()
 
 
-def starts_of(log: Survey) -> QueueStarts:
+def starts_of(log: Survey, made_anew: Set[tuple[str, int]]) -> QueueStarts:
     """Each queue's first offset; why nobody knows it, if the log begins later and the state that it
-    begins with isn't there."""
+    begins with isn't there.
+
+    Args:
+        made_anew: topics that ended in the log and whose names others have by now
+            (`Lifetimes.made_anew`).
+    """
     if log.retained_from == 0:
         return QueueStarts()
     if log.start is None or not log.start.index:
@@ -54,14 +62,14 @@ def starts_of(log: Survey) -> QueueStarts:
     reasons = []
     for name in (path, path + COPY):
         try:
-            return QueueStarts(_starts_in(name, log.start))
+            return QueueStarts(_starts_in(name, log.start, made_anew))
         except (InvalidFrame, StoreError, OSError, struct.error, ValueError) as error:
             reasons.append(f"{name}: {error}")
     return QueueStarts(unknown=reasons[0])
 
 
-def _starts_in(path: str, start: LogStart) -> dict[QueueKey, int]:
-    """The queues' next offsets in the snapshot.
+def _starts_in(path: str, start: LogStart, made_anew: Set[tuple[str, int]]) -> dict[QueueKey, int]:
+    """The queues' next offsets in the snapshot, of topics that keep their names in the log.
 
     Raises:
         SnapshotOfAnother: it isn't that of the entry that the log begins behind.
@@ -75,14 +83,18 @@ def _starts_in(path: str, start: LogStart) -> dict[QueueKey, int]:
         if _place(head) != wanted:
             raise SnapshotOfAnother(path, "log", str(wanted), str(_place(head)))
         offsets = _next_offsets(list(chunks))  # All of it is good only once all is read.
-        return {queue: offset for queue, offset in offsets if offset}
+        return {
+            (topic, queue_id): offset
+            for topic, incarnation, queue_id, offset in offsets
+            if offset and made_anew.isdisjoint({(topic, incarnation), (topic, 0)})
+        }
 
 
 def _place(head: SnapshotHead) -> tuple[int, int, int, int]:
     return head.applied_index, head.term, head.digest, head.end_offset
 
 
-def _next_offsets(chunks: Iterable[bytes]) -> Iterator[tuple[QueueKey, int]]:
+def _next_offsets(chunks: Iterable[bytes]) -> Iterator[tuple[str, int, int, int]]:
     known = (_CHUNK_VERSION, TOPICS_VERSION)
     for chunk in chunks:
         _, envelope, name_size, version, *_ = _CHUNK.unpack_from(chunk)
@@ -94,16 +106,17 @@ def _next_offsets(chunks: Iterable[bytes]) -> Iterator[tuple[QueueKey, int]]:
         yield from _queues_in(chunk[name_end:-_CRC_SIZE])
 
 
-def _queues_in(payload: bytes) -> Iterator[tuple[QueueKey, int]]:
-    """The queues of the records in a payload; each record is whole."""
+def _queues_in(payload: bytes) -> Iterator[tuple[str, int, int, int]]:
+    """The queues of the records in a payload: topic, incarnation, id, next offset. Each record is
+    whole."""
     at = 0
     while at < len(payload):
         (size,) = _NAME_LENGTH.unpack_from(payload, at)
         at += _NAME_LENGTH.size
         topic = payload[at : at + size].decode()
-        *_, first, count = _TOPIC.unpack_from(payload, at + size)
+        incarnation, _, _, first, count = _TOPIC.unpack_from(payload, at + size)
         at += size + _TOPIC.size
         queues = payload[at : at + count * _QUEUE.size]
         for queue_id, (next_offset, _) in enumerate(_QUEUE.iter_unpack(queues), first):
-            yield (topic, queue_id), next_offset
+            yield topic, incarnation, queue_id, next_offset
         at += len(queues)

@@ -22,6 +22,7 @@ from dledger.reading.entry import (
     EntryHeader,
     digest_of,
     parse_header,
+    verify_frame,
 )
 from dledger.reading.files import opened, read_at
 from dledger.records.errors import InvalidFrame
@@ -182,14 +183,19 @@ class SeamTask:
 
 
 def check_seam(task: SeamTask) -> Fault | None:
-    """The fault, if the running digest breaks between two segments."""
+    """The fault, if the running digest breaks between two segments; or if nobody can tell, as what
+    was read a moment ago can't be read again. One that has gone was retention's, which goes on."""
     path = os.path.join(task.commitlog, file_name(task.base))
     try:
         with opened(path) as descriptor:
             header = parse_header(read_at(descriptor, HEADER_SIZE, 0), 0)
             frame = read_at(descriptor, header.total_size, 0)
-    except (OSError, InvalidFrame):
-        return None  # Damaged since it was read: the next audit's matter.
+            verify_frame(frame, 0, None)
+    except FileNotFoundError:
+        return None
+    except (OSError, InvalidFrame) as error:
+        detail = f"{path}: whether it goes on from the one before it wasn't checked: {error}"
+        return Fault(Cause.UNREADABLE_SEGMENT, task.base, 0, 0, 0, detail)
     digest = digest_of(frame, 0, header.total_size, task.digest)
     if digest == header.digest:
         return None

@@ -36,6 +36,7 @@ from broker.local_group.errors import (
 from broker.local_group.ports import LOOPBACK, PortReservation, reserve_ports
 from broker.local_group.process import ProcessIdentity, is_running
 from dledger.credentials.errors import CredentialUnusable
+from dledger.credentials.files import unfinished
 from dledger.credentials.secret import GroupSecret
 from dledger.reading.files import opened
 from store.files import OsFiles
@@ -312,7 +313,8 @@ def remove_files(directory: Path, record: LocalGroupFile) -> None:
             if folder.exists():
                 shutil.rmtree(folder)
         (directory / GROUP_FILE).with_suffix(".json.new").unlink(missing_ok=True)
-        (directory / SECRET_FILE).unlink(missing_ok=True)  # groups of before have none
+        for file in (*unfinished(directory / SECRET_FILE), directory / SECRET_FILE):
+            file.unlink(missing_ok=True)  # groups of before have none
         (directory / GROUP_FILE).unlink()  # after the folders: a wipe that broke off is repeated
         (directory / LOCK_FILE).unlink()
         if not any(directory.iterdir()):
@@ -341,8 +343,11 @@ def _configuration(record: LocalGroupFile, node: LocalNode, secret_file: Path) -
 def _write_configuration(folder: Path, config: NodeConfig) -> None:
     try:
         folder.mkdir(exist_ok=True)
-        text = dump_toml(config, folder)
-        (folder / "node.toml").write_text(text, encoding="utf-8")
+        with (folder / "node.toml").open("w", encoding="utf-8") as file:
+            file.write(dump_toml(config, folder))
+            file.flush()
+            os.fsync(file.fileno())  # before `group.json`, which says that it is there
+        OsFiles().fsync_directory(folder)
     except OSError as error:
         raise _cannot_write(folder, error) from error
 

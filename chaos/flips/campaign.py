@@ -76,11 +76,22 @@ class Flipped:
     left: list[str] = field(default_factory=list)  # where a meaningful flip was never noticed
     read: int = 0
     done: int = 0
+    made: int = 0  # of those done, where each member that was to be hit was
+
+    @property
+    def asked(self) -> int:
+        """How many flips and pairs were asked for."""
+        return self.options.flips + self.options.pairs
+
+    @property
+    def made_all(self) -> bool:
+        """Whether as many were made: the others show nothing."""
+        return self.made >= self.asked
 
     @property
     def holds(self) -> bool:
-        """Nobody was given another byte, and the members are the same again."""
-        return not self.problems
+        """Nobody was given another byte, and the members are the same again, by all flips."""
+        return not self.problems and self.made_all
 
     @property
     def found_all(self) -> bool:
@@ -98,6 +109,7 @@ class Flipped:
             "flips": self.options.flips,
             "pairs": self.options.pairs,
             "done": self.done,
+            "made": self.made,
             "kinds": {
                 kind: {
                     **{each.value: counts[each] for each in Outcome},
@@ -109,6 +121,7 @@ class Flipped:
             "unnoticed": self.left,
             "problems": self.problems,
             "holds": self.holds,
+            "made_all": self.made_all,
             "found_all": self.found_all,
         }
 
@@ -121,9 +134,11 @@ async def flip_bits(options: FlipOptions, tell: Tell) -> Flipped:
 
     Raises:
         GroupNeverLed: it was made and never came to serve.
-        ScenarioInvalid: no member has files of one of the kinds.
+        ScenarioInvalid: nothing is to be flipped, or no member has files of one of the kinds.
     """
     done = Flipped(options)
+    if not done.asked:
+        raise ScenarioInvalid("flips", "neither flips nor pairs: nothing would be tested")
     with hearing() as heard:
         async with (
             members(options.directory, NODES) as group,
@@ -131,7 +146,7 @@ async def flip_bits(options: FlipOptions, tell: Tell) -> Flipped:
         ):
             campaign = _Campaign(group, client, heard, done, tell)
             await campaign.prepare()
-            for number in range(options.flips + options.pairs):
+            for number in range(done.asked):
                 if not await campaign.one(is_pair=number >= options.flips):
                     break
             done.read = campaign.content.read
@@ -197,18 +212,23 @@ class _Campaign:
                 where = f"{flip.place.kind} of {name} at {flip.place.at}"
                 self.tell(f"{number}: {where}: {outcome.value}")
                 flip.undo()
+            if len(flips) < 1 + is_pair:
+                self.tell(f"{number}: not made: too few members have files of the kinds")
             await self._compare(number, [name for name, _ in flips])
         except (GroupNeverLed, ClientError) as error:
             hit = [f"{flip.place.file} at {flip.place.at}" for _, flip in flips]
             self._problems(number, [str(error), *hit, *self.group.describe()])
             return False
         done.done = number
+        done.made += len(flips) == 1 + is_pair
         return len(done.problems) < MAX_PROBLEMS
 
     async def _flipped(self, *, is_pair: bool) -> list[tuple[str, Flip]]:
         """The members that are hit, and their flips. Every other time the first of them leads, and
         was just started: it has nothing in its memory, and reads what it gives from its files."""
-        names = self.chance.sample(sorted(self.group.configs), 2 if is_pair else 1)
+        names = self._some_with_places(1 + is_pair)
+        if not names:
+            return []
         if self.chance.random() < 0.5:
             await self.group.stop(names[0])
             if (refused := await self.group.start(names[0])) is not None:
@@ -230,6 +250,16 @@ class _Campaign:
                         found.append((name, place.flip()))
                         break
         return found
+
+    def _some_with_places(self, count: int) -> list[str]:
+        """So many members that have a file that may be hit; none: there aren't as many."""
+        found = [
+            name
+            for name in sorted(self.group.configs)
+            for end in [self.group.nodes[name].replica.log.end_offset]
+            if draw(self.group.directory(name), end, Random(0), self.only) is not None
+        ]
+        return self.chance.sample(found, count) if len(found) >= count else []
 
     async def _judged(self, name: str, flip: Flip, others: Sequence[Path]) -> Outcome:
         """What came of it; the member runs on, whole, afterwards. A file that was written anew

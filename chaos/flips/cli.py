@@ -1,8 +1,8 @@
 """`dledger chaos flips`: bits that flip in members' files, and what becomes of each.
 
-Exit codes: 0 nobody was given another byte and the members are the same again; 1 otherwise, or with
---strict when a flip was never noticed; 2 used wrongly; 3 the group never came to serve; 130
-interrupted.
+Exit codes: 0 nobody was given another byte and the members are the same again; 1 otherwise, or when
+fewer flips were made than were asked for, or with --strict when one was never noticed; 2 used
+wrongly; 3 the group never came to serve; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -117,5 +117,8 @@ def _print(done: Flipped) -> None:
         typer.echo(f"never noticed: {text}")
     for text in done.problems:
         typer.echo(f"PROBLEM: {text}")
+    made = "met" if done.made_all else f"NOT MET, {done.made:,} of {done.asked:,}"
+    typer.echo(f"each flip and pair made: {made}")
     typer.echo(f"each found: {'met' if done.found_all else 'not met'}")
-    typer.echo(f"none served, members the same afterwards: {'met' if done.holds else 'NOT MET'}")
+    is_sound = not done.problems
+    typer.echo(f"none served, members the same afterwards: {'met' if is_sound else 'NOT MET'}")

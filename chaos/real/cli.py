@@ -15,7 +15,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -43,12 +43,15 @@ from dledger.terminal.loops import sigterm_interrupts
 from dledger.terminal.options import JsonOption
 from dledger.terminal.outcome import ExitCode, complain, end, errors_told, new_runner
 from dledger.terminal.output import print_columns, print_json
+from store.atomic_file import replace_file
+from store.files import OsFiles
 
 REPORT_FILE: Final = "report.json"
 PAGE_FILE: Final = "report.html"
 LOGS_FOLDER: Final = "logs"
 DEFAULT_PARENT: Final = Path("run/chaos")
 DEFAULT_SECONDS: Final = 30.0
+MAX_AT_ONCE: Final = 100  # runs of a scenario that begin within a second
 # Nodes listen on successive ports, and serve metrics a thousand above.
 LAST_BASE_PORT: Final = 65_535 - 1_000 - (MAX_NODES - 1)
 # What `report` reads of an old report's facts; it is written with all the others.
@@ -130,9 +133,9 @@ def run(
     say = Console(stderr=True, highlight=False)
     with told():
         chosen = find(scenario)
-        directory = _fresh_folder(out, chosen.name)
-        options = _options(chosen, directory, seconds, seed, nodes, rate)
+        options = _options(chosen, out, seconds, seed, nodes, rate)
         options = replace(options, base_port=base_port, flush=flush.value)
+        directory = options.directory
         say.print(_replay(options, scenario), markup=False, soft_wrap=True)
         finished = _perform(options, say)
         _audit(finished, audit, say)
@@ -278,12 +281,13 @@ def told() -> Iterator[None]:
 
 def _options(
     scenario: Scenario,
-    directory: Path,
+    out: Path | None,
     seconds: float,
     seed: int | None,
     nodes: int | None,
     rate: int | None,
 ) -> RunOptions:
+    """What is done, in a folder that is this run's from now on."""
     seed = random.SystemRandom().randrange(1 << 31) if seed is None else seed
     count = nodes or scenario.nodes
     known = {name: nemesis.options for name, nemesis in NEMESES.items()}
@@ -291,6 +295,7 @@ def _options(
     load = scenario.load
     if rate is not None:
         load = replace(load, rate=rate)
+    directory = claimed(out, scenario.name)  # once nothing else is wrong
     return RunOptions(scenario, tuple(steps), count, seconds, seed, load, directory)
 
 
@@ -301,10 +306,6 @@ def _perform(options: RunOptions, say: Console) -> Finished:
     def tell(text: str) -> None:
         say.print(f"{time.monotonic() - begun:7.1f} s  {text}", markup=False, soft_wrap=True)
 
-    try:
-        options.directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputInTheWay(options.directory, str(error)) from error
     try:
         with sigterm_interrupts(), new_runner() as runner:
             return runner.run(run_chaos(options, tell))
@@ -321,17 +322,47 @@ def _replay(options: RunOptions, scenario: str) -> str:
     )
 
 
-def _fresh_folder(out: Path | None, name: str) -> Path:
-    directory = out or DEFAULT_PARENT / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise OutputInTheWay(directory)
+def claimed(out: Path | None, name: str) -> Path:
+    """A folder for one run: it has a history that nobody else writes. Two runs may begin at once.
+
+    Args:
+        out: the folder; None: one that is called by the scenario's `name` and the time.
+
+    Raises:
+        OutputInTheWay: it holds something, can't be made, or another run took it just now.
+    """
+    directory = out
+    try:
+        directory = out or _new_folder(name)
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise OutputInTheWay(directory)
+        (directory / HISTORY_FILE).touch(exist_ok=False)
+    except (FileExistsError, NotADirectoryError):
+        raise OutputInTheWay(directory or DEFAULT_PARENT) from None
+    except OSError as error:
+        raise OutputInTheWay(directory or DEFAULT_PARENT, str(error)) from error
     return directory
 
 
+def _new_folder(name: str) -> Path:
+    """One that wasn't there: of runs that begin within a second each gets its own."""
+    DEFAULT_PARENT.mkdir(parents=True, exist_ok=True)
+    wanted = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in range(1, MAX_AT_ONCE + 1):
+        directory = DEFAULT_PARENT / (wanted if number == 1 else f"{wanted}-{number}")
+        with suppress(FileExistsError):
+            directory.mkdir()
+            return directory
+    raise OutputInTheWay(DEFAULT_PARENT / wanted)
+
+
 def _write(directory: Path, facts: dict[str, Any]) -> None:
+    """Each file is as a whole what it was or what it is now: of a run that is over, nothing else
+    has the facts."""
     text = json.dumps(facts, ensure_ascii=False, indent=1)
-    (directory / REPORT_FILE).write_text(text + "\n", encoding="utf-8")
-    (directory / PAGE_FILE).write_text(page(facts), encoding="utf-8")
+    for name, content in ((REPORT_FILE, text + "\n"), (PAGE_FILE, page(facts))):
+        replace_file(OsFiles(), directory / name, content.encode())
 
 
 def _read_facts(path: Path) -> dict[str, Any]:

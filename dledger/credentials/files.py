@@ -1,19 +1,24 @@
 """Files that hold what proves something: certificates, keys, secrets.
 
 This owns reading them with suspicion: a device or a pipe is not waited for, a file of any size is
-not taken in, and what is private may be read by its owner alone. What they hold is never told.
+not taken in, and what is private may be read by its owner alone. What they hold is never told. New
+ones are there as a whole or not at all, and none is ever overwritten.
 """
 
 from __future__ import annotations
 
+import glob
 import os
+import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from dledger.credentials.errors import CredentialUnusable
 
 MAX_FILE_BYTES: Final = 1 << 20
+_UNFINISHED: Final = ".new"
 
 
 def read_credential(path: Path, *, is_private: bool = False) -> bytes:
@@ -47,11 +52,41 @@ def write_private(path: Path, content: bytes) -> None:
     Raises:
         CredentialUnusable: it can't be written, or is there.
     """
+    _write_new(path, content, 0o600)
+
+
+def write_public(path: Path, content: bytes) -> None:
+    """A new file that anybody may read whom the umask lets; else as `write_private`."""
+    _write_new(path, content, 0o666)
+
+
+def unfinished(path: Path) -> Iterator[Path]:
+    """What was left by who was killed as it wrote the file."""
+    return path.parent.glob(f"{glob.escape(path.name)}.*{_UNFINISHED}")
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    """The file is there as a whole, or not at all: half of a secret would be in everybody's way for
+    ever. A name is linked to once, unlike one that a rename replaces."""
+    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}{_UNFINISHED}")
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(descriptor)
+        try:
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(descriptor)
+            os.link(fresh, path)
+        finally:
+            fresh.unlink(missing_ok=True)
+        _sync_names(path.parent)
     except (OSError, ValueError) as error:
         raise CredentialUnusable(path, getattr(error, "strerror", "") or str(error)) from error
+
+
+def _sync_names(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

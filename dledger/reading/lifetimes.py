@@ -51,6 +51,18 @@ class Lifetimes:
     def ended(self) -> Ended:
         return tuple(self._ended)
 
+    @property
+    def made_anew(self) -> frozenset[tuple[str, int]]:
+        """Of those that ended, the ones whose names others were given later: name, and the index of
+        the entry that created it; 0: whichever had the name where the log begins."""
+        lives = [(name, created) for name, created, _ in self._ended if created]
+        lives += self._living.items()
+        return frozenset(
+            (name, created)
+            for name, created, at in self._ended
+            if any(other == name and later > at for other, later in lives)
+        )
+
     def ended_since(self, index: int) -> frozenset[str]:
         """The topics that may have been deleted behind that entry: those that were, and those of
         which none lives at the end of what was followed."""
@@ -145,6 +157,8 @@ class Lifetimes:
         match command.WhichOneof("body"):
             case "create_topic":
                 self._living.setdefault(command.create_topic.name, index)
+            case "make_topic":
+                self._living.setdefault(command.make_topic.name, index)
             case "delete_topic":
                 self._delete(command.delete_topic.name, command.delete_topic.incarnation, index)
             case "settle_units":

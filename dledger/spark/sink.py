@@ -183,7 +183,7 @@ def commit_batch(messages: Sequence[WriterCommitMessage | None]) -> None:
     that the batch is over.
 
     Raises:
-        WriteRefused: one hasn't, or a later batch has begun.
+        WriteRefused: one hasn't, or a later batch has begun, or what would tell is gone.
     """
     told = [each for each in messages if isinstance(each, Written)]
     if not told or not told[0].writing.has_intents:
@@ -192,6 +192,11 @@ def commit_batch(messages: Sequence[WriterCommitMessage | None]) -> None:
     with Brokers(writing.access) as brokers:
         topic = brokers.topic(writing.progress_topic)
         if topic is None:
+            if any(each.rows for each in told):
+                raise WriteRefused(
+                    f"there is no topic {writing.progress_topic!r} any more: nothing tells whether "
+                    f"other partitions had begun to write batch {writing.batch}"
+                )
             return  # No task had a row so far.
         looked = progress.look_back(brokers, topic.name, writing.batch, ())
         progress.check_all_told(looked, writing.batch, partitions)

@@ -51,7 +51,8 @@ COMMAND = Command(commit_offsets={"group": "g", "topic": "orders"}).SerializeToS
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An entry to append: `count` messages of `topic`/`queue_id`, or the body of another kind.
-    The messages' bodies are `bodies`, or made up."""
+    The messages' bodies are `bodies`, or made up; the first one's queue offset is `queue_offset`,
+    or the next."""
 
     term: int
     kind: int = EntryKind.DATA
@@ -62,6 +63,7 @@ class Entry:
     body: bytes = b""
     producer: bytes = bytes(16)
     bodies: tuple[bytes, ...] = ()
+    queue_offset: int | None = None
 
 
 class LogBuilder:
@@ -88,6 +90,8 @@ class LogBuilder:
         index = self.log.last_index + 1
         place: tuple[str, int] = (entry.topic, entry.queue_id)
         body = bytearray(entry.body)
+        if entry.queue_offset is not None:
+            self._next[place] = entry.queue_offset
         if entry.kind == EntryKind.DATA:
             body = _records(entry, self._next.get(place, 0))
             self._next[place] = self._next.get(place, 0) + entry.count

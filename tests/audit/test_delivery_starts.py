@@ -17,7 +17,7 @@ from audit.delivery.history import QueueKey, QueueStory, Sent
 from audit.delivery.judge import Kind, LoggedQueue, judge_queue
 from audit.delivery.starts import starts_of
 from audit.engines.engine import Engine, LocalEngine
-from audit.reading.replica import Replica
+from audit.reading.replica import Replica, Seat
 from audit.reading.survey import committed_log
 from broker.state.snapshot import seal
 from broker.state.topics import Topics
@@ -25,13 +25,17 @@ from chaos.checkers.history import Poll, Send
 from dledger.history import Outcome
 from dledger.outcome import ExitCode
 from dledger.reading.decode import Wanted, read_records
+from dledger.reading.entry import EntryKind
+from dledger.reading.lifetimes import followed
 from dledger.reading.log_start import LogStart
+from dledger.reading.survey import Position
 from dledger.records.layout import SNAPSHOT_FILE
 from store.files import OsFiles
 from store.snapshot_files import SnapshotFiles, SnapshotHead
-from tests.audit.replicas import dropping, flip_bit, start_of
+from tests.audit.replicas import Entry, LogBuilder, dropping, flip_bit, start_of
 from tests.audit.simulated_group import later_plan, make_group
 from tests.audit.test_delivery import log_of, told, written
+from tests.audit.test_lifetimes import create, delete
 from tests.chaos.histories import Story
 
 
@@ -175,16 +179,91 @@ def test_a_copy_of_the_state_does_where_the_state_has_rotted(tmp_path: Path) -> 
     assert report.verdict == "delivered"
 
 
-def test_a_topic_that_was_made_anew_begins_at_0() -> None:
-    """The state knows another one of its name: the log has messages of before that one's end."""
-    queue = LoggedQueue(first=7)
-    assert (queue.start, queue.end) == (7, 7)
-    queue.add(0, "a")
-    queue.add(2, "c")
-    assert (queue.start, queue.end) == (0, 3)
+FORMER = [f"former {number}" for number in range(150)]
+
+
+def behind_a_former_one(path: Path, *entries: Entry) -> Replica:
+    """A replica whose log begins later, among `FORMER`, which lie in `t/0` from queue offset 1000
+    on; then come `entries`."""
+    builder = LogBuilder(path / "n1", "n1")
+    former = messages(FORMER, 1000)
+    for entry in (Entry(1, EntryKind.NOOP), *former, *entries):
+        builder.add(entry)
+    builder.flush()
+    end, last = builder.log.end_offset, builder.log.last_index
+    builder.close()
+    start = start_of(path / "n1", len(FORMER))
+    for _ in dropping(path / "n1", start):
+        pass
+    write_base(path / "n1", start, {("t", 0): 1000 + start.index - 1})
+    position = Position(end, 0, last, start.first_index)
+    return Replica("n1", str(path / "n1"), position=position, seat=Seat(1, serves=True))
+
+
+def messages(values: list[str], first: int) -> list[Entry]:
+    """Of `t/0`, at queue offset `first` and behind it."""
+    return [
+        Entry(1, topic="t", count=1, queue_offset=at, bodies=(value.encode().ljust(64),))
+        for at, value in enumerate(values, first)
+    ]
+
+
+def of_the_one_of_now(path: Path, lost: int) -> str:
+    """A history: `VALUES`, acknowledged from 0 on. `FORMER` are somebody else's, of unknown
+    outcome."""
+    story = Story()
+    story.begin("another", Send("t", 0, 0, tuple(FORMER)))
+    for at, value in enumerate(VALUES):
+        story.send(value, at=at)
+    story.poll(*enumerate(VALUES[lost:], lost))
+    return written(path, story)
+
+
+@pytest.mark.parametrize("ending", [delete("t", 1), delete("t")], ids=["named", "older"])
+@pytest.mark.parametrize("lost", [0, 100, 150])
+def test_a_topic_that_was_made_anew_begins_at_0(
+    tmp_path: Path, engine: Engine, lost: int, ending: Entry
+) -> None:
+    """The state knows another one of its name. Nothing of this one's was ever taken away, however
+    much of its front isn't there."""
+    anew = messages(VALUES[lost:], lost)
+    replica = behind_a_former_one(tmp_path, ending, create("t"), *anew)
+    report = audit_delivery([replica], [of_the_one_of_now(tmp_path, lost)], engine)
+    assert told(report) == [("lost", at, f"v{at}") for at in range(lost)]
+    assert [queue.expired for queue in report.queues] == [0]
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [((), ()), ((delete("t", 99), create("t")), ()), ((), (delete("t", 1), delete("t")))],
+    ids=["lives", "void", "gone"],
+)
+def test_a_name_that_nobody_else_was_given_begins_where_its_topic_does(
+    tmp_path: Path, before: tuple[Entry, ...], behind: tuple[Entry, ...]
+) -> None:
+    """Commands that had no effect, or a deletion alone, make no other topic: what lay before the
+    state's offsets was taken away."""
+    replica = behind_a_former_one(tmp_path, *before, *messages(VALUES, 1150), *behind)
+    story = Story()
+    story.send(*FORMER)
+    story.send("taken", at=999)
+    for at, value in enumerate(VALUES, 1150):
+        story.send(value, at=at)
+    report = audit_delivery([replica], [written(tmp_path, story)], LocalEngine())
+    assert (told(report), [queue.expired for queue in report.queues]) == ([], [1])
+
+
+def test_a_queue_begins_where_it_is_known_to() -> None:
+    """What is left doesn't tell, unless nobody knows it better."""
     sent = [Sent((0, "p"), (value,), Outcome.OK, at) for at, value in enumerate("abc")]
-    (anomaly,) = judge_queue(("t", 0), queue, QueueStory(sent))
-    assert (anomaly.kind, anomaly.offset) == (Kind.LOST, 1)
+    for first, start in ((0, 0), (2, 2), (None, 1)):
+        queue = LoggedQueue(first)
+        queue.add(1, "b")
+        queue.add(2, "c")
+        assert (queue.start, queue.end) == (start, 3)
+        lost = [(each.kind, each.offset) for each in judge_queue(("t", 0), queue, QueueStory(sent))]
+        assert lost == ([(Kind.LOST, 0)] if first == 0 else [])
+    assert (LoggedQueue(7).start, LoggedQueue(7).end) == (7, 7)
 
 
 def test_real_members_begin_where_their_states_say(tmp_path: Path) -> None:
@@ -194,7 +273,7 @@ def test_real_members_begin_where_their_states_say(tmp_path: Path) -> None:
     begun = []
     for name, path in made.items():
         log = committed_log(Replica(name, str(path)))
-        starts = starts_of(log)
+        starts = starts_of(log, followed(log).made_anew)
         assert starts.unknown == ""
         first: dict[QueueKey, int] = {}
         for part in _whole_log(log):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from audit.engines.engine import Engine
 from audit.errors import UsageMistake
+from audit.proof.derived import check_ends
 from audit.proof.findings import Cause, Finding, Verdict
 from audit.proof.replicas import Options, audit_replicas
 from audit.proof.report import Report
@@ -443,6 +445,54 @@ def test_broken_digest_between_segments_is_found(three: ReplicaSet, engine: Engi
     path.write_bytes(content)
     report = audit([three.replicas[0]], engine, WITH_DERIVED)
     assert (SEGMENT, Cause.DIGEST_BROKEN) in {(f.entry_offset, f.cause) for f in report.findings}
+
+
+def gives_errors(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def loses_its_end(file: Path) -> None:
+    os.truncate(file, HEADER_SIZE + 1)
+
+
+def loses_its_header(file: Path) -> None:
+    flip_bit(file, 4)
+
+
+def rots(file: Path) -> None:
+    flip_bit(file, HEADER_SIZE)
+
+
+@pytest.mark.parametrize(
+    "spoil", [gives_errors, loses_its_end, loses_its_header, rots, Path.unlink]
+)
+def test_a_seam_that_nobody_can_read_any_more_is_not_passed_over(
+    three: ReplicaSet, engine: Engine, spoil: Callable[[Path], None]
+) -> None:
+    """What is spoilt once it was read says nothing of what it went on from; what has gone was
+    retention's matter."""
+
+    class Spoiling:
+        """An engine below which a segment is spoilt before the seams are looked at."""
+
+        name, parallelism, task_bytes = engine.name, engine.parallelism, engine.task_bytes
+        width, is_spread = engine.width, engine.is_spread
+
+        def run(self, work, tasks, progress=lambda weight: None):  # type: ignore[no-untyped-def]
+            if work is check_ends:
+                spoil(three.segment("n1", SEGMENT))
+            return engine.run(work, tasks, progress)
+
+        def close(self) -> None:
+            engine.close()
+
+    report = audit(three.replicas, Spoiling(), Options(block_size=BLOCK, derived=True))
+    found = {(each.cause, each.replicas) for each in report.findings}
+    is_open = spoil is not Path.unlink
+    assert ((Cause.UNREADABLE_SEGMENT, ("n1",)) in found) == is_open
+    assert Cause.DIGEST_BROKEN not in {cause for cause, _ in found}
+    assert report.exit_code == (ExitCode.INCOMPLETE if is_open else ExitCode.CONSISTENT)
 
 
 def queue_file(three: ReplicaSet, name: str, topic: str = "orders", queue_id: int = 0) -> Path:

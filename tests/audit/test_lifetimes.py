@@ -29,6 +29,11 @@ def create(name: str) -> Entry:
     return Entry(1, EntryKind.COMMAND, body=body.SerializeToString())
 
 
+def make(name: str) -> Entry:
+    body = pb.Command(make_topic=pb.MakeTopicCommand(name=name, queue_count=1))
+    return Entry(1, EntryKind.COMMAND, body=body.SerializeToString())
+
+
 def delete(name: str, incarnation: int = 0) -> Entry:
     body = pb.Command(delete_topic=pb.DeleteTopicCommand(name=name, incarnation=incarnation))
     return Entry(1, EntryKind.COMMAND, body=body.SerializeToString())
@@ -69,6 +74,17 @@ def bodies(replica: Replica, wanted: Wanted) -> list[bytes]:
 def test_topics_end_with_the_command_that_deletes_them(replica: Replica) -> None:
     """And begin with the one that creates them; void commands change nothing."""
     assert readable(committed_log(replica))[1].ended == (("a", 2, 9), ("b", 3, 12))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_topic_that_was_made_with_its_wishes_ends_too(tmp_path: Path, named: bool) -> None:
+    """It begins with another command than one that was made without, and ends with the same."""
+    entries = [make("a"), data("a", b"a1"), make("a"), delete("a", 2 * named), make("a")]
+    build(tmp_path / "n1", [Entry(1, EntryKind.NOOP), *entries, data("a", b"a2")])
+    replica = Replica("n1", str(tmp_path / "n1"))
+    _, left_out = readable(committed_log(replica))
+    assert left_out.ended == (("a", 2, 5),)
+    assert bodies(replica, Wanted(("body",), left_out=left_out)) == [b"a2"]
 
 
 def test_messages_of_the_living_are_left(replica: Replica) -> None:

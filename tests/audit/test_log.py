@@ -13,12 +13,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 from typer.testing import CliRunner
 
 from audit.commands.log import app
+from audit.proof import chain
 from audit.proof.log import SCHEMA, open_log
 from dledger.outcome import ExitCode
 from dledger.reading.backup import FILE, Backup
@@ -225,6 +226,20 @@ def test_forged_entry_breaks_the_digest(path: Path) -> None:
         causes = {place["cause"] for each in result.lines[:-1] for place in each["places"]}
         assert result.code == 1
         assert "running digest does not continue" in causes
+
+
+def test_a_seam_that_nobody_can_read_any_more_is_not_sound(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that gives an entry once, and then no more."""
+
+    def broken(name: str) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+
+    monkeypatch.setattr(chain, "opened", broken)
+    result = verified(path)
+    causes = {place["cause"] for each in result.lines[:-1] for place in each["places"]}
+    assert (result.code, causes) == (3, {"segment can't be read"})
 
 
 def test_range_reads_the_segments_that_hold_it(path: Path) -> None:

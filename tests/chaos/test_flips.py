@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -13,6 +14,7 @@ import structlog
 from typer.testing import CliRunner
 
 from chaos.cli import app
+from chaos.flips import campaign
 from chaos.flips.campaign import FlipOptions, Flipped, Outcome
 from chaos.flips.content import Content, differences
 from chaos.flips.hearing import hearing
@@ -125,7 +127,7 @@ def test_members_that_differ_are_told(directory: Path, tmp_path: Path) -> None:
 def test_a_reader_that_is_given_something_else_says_so(tmp_path: Path) -> None:
     """Another body, a queue that ends elsewhere; and a member on an empty disk votes again."""
 
-    async def campaign() -> None:
+    async def reading() -> None:
         with hearing():
             async with members(tmp_path, 3) as group, Client.connect(group.addresses) as client:
                 await client.create_topic("flips", queues=4)
@@ -148,7 +150,7 @@ def test_a_reader_that_is_given_something_else_says_so(tmp_path: Path) -> None:
                 await group.level()
                 assert (group.directory(name) / "identity.json").read_bytes() != disk
 
-    asyncio.run(campaign())
+    asyncio.run(reading())
 
 
 def test_what_is_said_of_files_is_told_from_the_rest(tmp_path: Path) -> None:
@@ -193,7 +195,7 @@ def test_a_short_campaign_finds_what_it_flips(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "kept")])
     assert result.exit_code == 0, (result.output, result.exception)
     facts = json.loads(result.stdout)
-    assert (facts["done"], facts["problems"]) == (4, [])
+    assert (facts["done"], facts["made"], facts["problems"]) == (4, 4, [])
     counts = [sum(kind[each.value] for each in Outcome) for kind in facts["kinds"].values()]
     assert sum(counts) == 3 + 2
     assert facts["messages_read"] > 4 * 5_000
@@ -202,12 +204,32 @@ def test_a_short_campaign_finds_what_it_flips(tmp_path: Path) -> None:
 
 def test_what_was_never_noticed_is_no_find(tmp_path: Path) -> None:
     """It fails nothing of itself, but isn't called met."""
-    done = Flipped(FlipOptions(1, 0, 1, tmp_path))
+    done = Flipped(FlipOptions(1, 0, 1, tmp_path), made=1)
     assert done.found_all
     done.outcomes["snapshot"][Outcome.UNNOTICED] += 1
     assert (done.found_all, done.holds) == (False, True)
     done.problems.append("flip 1: somebody was given another byte")
     assert not done.holds
+
+
+@pytest.mark.slow
+def test_what_was_never_flipped_shows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One flip is made; then only one member has such files: there is no pair."""
+    draws = iter(range(99))
+
+    def drawn(directory: Path, end: int, chance: Random, only: Sequence[str]) -> Place | None:
+        is_there = next(draws) < 4 or directory.name == "n2"
+        return draw(directory, end, chance, only) if is_there else None
+
+    monkeypatch.setattr(campaign, "draw", drawn)
+    arguments = ["flips", "--flips", "1", "--pairs", "1", "--seed", "3", "--strict", "--json"]
+    result = CliRunner().invoke(app, [*arguments, "--only", "log"])
+    facts = json.loads(result.stdout)
+    assert (result.exit_code, facts["done"], facts["made"]) == (1, 2, 1)
+    assert (facts["problems"], facts["made_all"], facts["holds"]) == ([], False, False)
+    assert sum(facts["kinds"]["log"][each.value] for each in Outcome) == 1
 
 
 @pytest.mark.slow
@@ -226,6 +248,7 @@ def test_a_kind_that_is_not_there_is_told(tmp_path: Path) -> None:
         (["--flips", "-1"], "--flips"),
         (["--pairs", "many"], "--pairs"),
         (["--out", "."], "isn't empty"),
+        (["--flips", "0", "--pairs", "0"], "nothing would be tested"),
     ],
 )
 def test_wrong_options_are_usage_errors(arguments: list[str], told: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[audit]'")
 
+from dledger.client.blocking import BlockingClient
 from dledger.records.marks import mark_of
 from dledger.spark import BadOption, sending
 from dledger.spark.brokers import Access, Brokers
@@ -137,6 +138,19 @@ def test_commit_of_a_batch_that_is_over_is_refused(writing: Writing) -> None:
     write(writing, BODIES[3:], batch=1)
     with pytest.raises(WriteRefused, match="batch 0 is over: batch 1 has begun"):
         commit_batch([first])
+
+
+def test_commit_of_rows_whose_intents_are_gone_is_refused(
+    group: BlockingFakeGroup, writing: Writing
+) -> None:
+    """Somebody deleted their topic: partitions that began and were given up might be forgotten. A
+    batch without any row has none, and never had."""
+    commit_batch([write(writing, []), write(writing, [], partition=1)])
+    both = [write(writing, BODIES), write(writing, [], partition=1)]
+    with BlockingClient.connect(group.addresses) as client:
+        client.delete_topic(writing.progress_topic)
+    with pytest.raises(WriteRefused, match="nothing tells whether other partitions had begun"):
+        commit_batch(both)
 
 
 @pytest.mark.parametrize("earlier", [0, 1])

@@ -387,6 +387,22 @@ DELIVERY_AUDITS = (
         tests=_BOOKS,
     ),
     Mutant(
+        "runs-share-a-folder",
+        "chaos/real/cli.py",
+        "        (directory / HISTORY_FILE).touch(exist_ok=False)\n",
+        "        (directory / HISTORY_FILE).touch()\n",
+        masked=_CHECKS_ONLY,
+        tests=("tests/chaos_real/test_folders.py",),
+    ),
+    Mutant(
+        "reports-are-written-in-place",
+        "chaos/real/cli.py",
+        "        replace_file(OsFiles(), directory / name, content.encode())\n",
+        "        (directory / name).write_bytes(content.encode())\n",
+        masked=_CHECKS_ONLY,
+        tests=("tests/chaos_real/test_folders.py",),
+    ),
+    Mutant(
         "books-of-an-earlier-release-are-damaged",
         "chaos/real/crew.py",
         "made by an earlier release, which didn't tell {error}: this one can't judge it",

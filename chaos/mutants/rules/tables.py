@@ -30,6 +30,14 @@ TABLES = (
         tests=("tests/audit/test_lifetimes.py",),
     ),
     Mutant(
+        "who-was-made-with-wishes-never-ends",
+        "dledger/reading/lifetimes.py",
+        "                self._living.setdefault(command.make_topic.name, index)\n",
+        "                pass\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_lifetimes.py",),
+    ),
+    Mutant(
         "commands-behind-damage-are-none",
         "dledger/reading/lifetimes.py",
         "        if self._damage is not None and self._known.at < end:\n",

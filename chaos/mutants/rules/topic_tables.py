@@ -271,6 +271,14 @@ TOPIC_TABLES = (
         tests=(_PROGRESS + "test_mark_is_set_before_the_first_intent",),
     ),
     Mutant(
+        "rows-whose-intents-are-gone-are-committed",
+        "dledger/spark/sink.py",
+        "            if any(each.rows for each in told):\n",
+        "            if False:\n",
+        masked=_NO_SPARK,
+        tests=(_PROGRESS + "test_commit_of_rows_whose_intents_are_gone_is_refused",),
+    ),
+    Mutant(
         "batch-that-is-over-ends-no-look",
         "dledger/spark/progress.py",
         "                is_whole, floor = True, max(floor, each.through)\n",

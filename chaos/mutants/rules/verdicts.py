@@ -177,4 +177,20 @@ VERDICTS = (
         masked=_BELIEVED,
         tests=("tests/chaos_real/test_strikes.py",),
     ),
+    Mutant(
+        "what-was-never-flipped-holds",
+        "chaos/flips/campaign.py",
+        "        return not self.problems and self.made_all\n",
+        "        return not self.problems\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_flips.py",),
+    ),
+    Mutant(
+        "one-of-two-is-a-pair",
+        "chaos/flips/campaign.py",
+        "        done.made += len(flips) == 1 + is_pair\n",
+        "        done.made += 1\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_flips.py",),
+    ),
 )
