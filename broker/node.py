@@ -33,7 +33,7 @@ import structlog
 from broker.aside import Aside
 from broker.assembly import facts_of
 from broker.config import NodeConfig
-from broker.descriptors import RESERVED, raised
+from broker.descriptors import RESERVED, raised, segments_of
 from broker.doors.grpc.bounds import ConnectionBounds
 from broker.doors.grpc.callers import RevokedCallers
 from broker.doors.grpc.door import Entrance, GrpcDoor
@@ -105,7 +105,7 @@ class Node:
         self.config = config
         self._replica: Replica | None = None
         self._holed: HoledNode | None = None
-        self._descriptors = raised()
+        self._descriptors = raised(segments_of(config))
         self._machine = machine or this_machine()
         self._rhythm = rhythm
         self._metrics = NodeMetrics(config.broker_group, config.node_id)
