@@ -33,12 +33,13 @@ import structlog
 from broker.aside import Aside
 from broker.assembly import facts_of
 from broker.config import NodeConfig
-from broker.descriptors import RESERVED, raised
+from broker.descriptors import RESERVED, raised, segments_of
 from broker.doors.grpc.bounds import ConnectionBounds
 from broker.doors.grpc.callers import RevokedCallers
 from broker.doors.grpc.door import Entrance, GrpcDoor
 from broker.doors.grpc.offered import For
 from broker.ending import disk_failure_in, ending_of
+from broker.garbage import lasting_put_away
 from broker.holed import HoledNode
 from broker.last_words import ROT_ADVICE
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
@@ -105,7 +106,7 @@ class Node:
         self.config = config
         self._replica: Replica | None = None
         self._holed: HoledNode | None = None
-        self._descriptors = raised()
+        self._descriptors = raised(segments_of(config))
         self._machine = machine or this_machine()
         self._rhythm = rhythm
         self._metrics = NodeMetrics(config.broker_group, config.node_id)
@@ -463,16 +464,13 @@ async def _run(
                     return int(ExitCode.DONE)
                 node = another()
                 continue
-            # What was made up to here lives as long as the node: the collector need not look again.
-            gc.collect()
-            gc.freeze()
-            await node.replica.wait()
-            code = await node.stop()
+            with lasting_put_away():
+                await node.replica.wait()
+                code = await node.stop()
             if isinstance(node.replica.failure, OutOfService):
                 raise node.replica.failure
             if not node.is_to_be_reopened:
                 return code
-            gc.unfreeze()
             node = another()
     except OutOfService as out:
         await aside.until_stopped(out)

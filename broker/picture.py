@@ -365,6 +365,10 @@ def _group_gauges(facts: Facts) -> dict[str, tuple[str, float]]:
             "Rows that these take: what was handed out together and is still alike is one.",
             machine.handouts,
         ),
+        "resent_ranges": (
+            "Ranges of dead letters that were sent again, of all groups.",
+            machine.resent_ranges,
+        ),
         "group_leases": ("Queues that a member holds.", machine.leases),
         "group_streams": ("Streams of members at this leader.", facts.groups.streams),
         "group_members_attached": ("Members on them.", facts.groups.attached),

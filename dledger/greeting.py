@@ -229,6 +229,7 @@ class KnownDisks:
 
         Raises:
             OlderCopy: it doesn't know what its disk has promised.
+            PeerRefused: that can be no start on that disk.
         """
         if speaker.disk == NO_DISK:
             return
@@ -239,6 +240,11 @@ class KnownDisks:
             if known is None or known.disk != self.disks.get(peer):
                 self._remember(peer, speaker)
             return
+        if not known.can_be_of(speaker.start):
+            raise PeerRefused(
+                f"{peer}: start number {speaker.start.number}, after number {known.start.number}: "
+                "no disk is started so often in between"
+            )
         if forgotten := known.forgotten_by(speaker.start):
             if answers:
                 self._older[peer] = speaker.disk
@@ -253,8 +259,8 @@ class KnownDisks:
         known = self._promises.get(peer)
         if known is None or known.disk != speaker.disk:
             self._remember(peer, speaker)
-        elif speaker.start.number > known.start.number:  # of two calls, the later start's
-            known.begin(speaker.start)
+        elif speaker.start.number > known.start.number and known.can_be_of(speaker.start):
+            known.begin(speaker.start)  # of two calls, the later start's
 
     def _remember(self, peer: NodeId, speaker: Speaker) -> None:
         """From now on. Of those that are members no more the one that was known first is forgotten:

@@ -22,6 +22,8 @@ from dledger.naming import is_name
 from dledger.wire.raft_pb2 import PeerMessage
 
 NOBODY: Final = NodeId("")  # no vote
+MAX_STARTS: Final = 1 << 62  # of a disk, beyond what anybody starts
+MAX_STARTS_UNHEARD: Final = 1 << 32  # between two that were heard: one a second, for 136 years
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,10 @@ class Start:
 
     @property
     def is_in_range(self) -> bool:
-        """Whether any log and any hard state can have been like that."""
+        """Whether any disk, any log and any hard state can have been like that."""
         return (
-            self.term <= MAX_TERM
+            self.number <= MAX_STARTS
+            and self.term <= MAX_TERM
             and self.last_index <= MAX_INDEX
             and (self.vote == NOBODY or is_name(self.vote))
         )
@@ -72,6 +75,11 @@ class Promises:
 
     def __post_init__(self) -> None:
         self._note_begun(self.start)
+
+    def can_be_of(self, start: Start) -> bool:
+        """Whether `start` can be one of this disk. A number is held against it for good: with a far
+        one that somebody else said in its name every honest start would be an older copy's."""
+        return start.number <= self.start.number + MAX_STARTS_UNHEARD
 
     def forgotten_by(self, start: Start) -> str:
         """What `start`, if it is on this disk, doesn't know any more, for people; empty if it knows

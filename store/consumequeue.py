@@ -208,6 +208,14 @@ class ConsumeQueues:
         if (marks := self._marks.get(key)) is not None and marks.end > end:
             del self._marks[key]
 
+    def _forget_before(self, key: tuple[str, int], first: int) -> None:
+        """The queue begins at `first` now. Marks that end before it would learn nothing more."""
+        marks = self._marks.get(key)
+        if marks is not None and marks.end < first:
+            del self._marks[key]
+        elif marks is not None:
+            marks.forget_before(first)
+
     def delete_topic(self, topic: str) -> None:
         """The topic's queues are gone, durably with the next flush; no error if there were none.
         Their files are put aside here and removed there.
@@ -311,6 +319,7 @@ class ConsumeQueues:
             return False
         before = queue.first * UNIT_SIZE // self._disk.file_size
         queue.first = max(queue.first, min(first, queue.next))
+        self._forget_before((topic, queue_id), queue.first)
         return queue.first * UNIT_SIZE // self._disk.file_size > before
 
     def drop_unneeded(self, topic: str, queue_id: int) -> bool:

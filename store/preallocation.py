@@ -21,7 +21,7 @@ from dledger.records.layout import file_name
 from dledger.records.record import MIN_RECORD_SIZE
 from store.dispatch import UNIT_SIZE
 from store.errors import StorageFull
-from store.files import CHUNK_BYTES, PASSING_ERRNOS, FileSystem, Handle, write_all
+from store.files import CHUNK_BYTES, FULL_ERRNOS, PASSING_ERRNOS, FileSystem, Handle, write_all
 from store.segments import Segment
 
 RETRY_S: Final = 1.0
@@ -60,6 +60,7 @@ class Preallocator:
         self._spares: deque[Segment] = deque()
         self._retired: deque[Segment] = deque()
         self._wanted = SPARES
+        self._scarce = ""  # what else than space the last attempt lacked, as the system calls it
 
     @property
     def ready(self) -> int:
@@ -88,7 +89,8 @@ class Preallocator:
     def shortage(self, count: int) -> StorageFull:
         """The error for `count` segments being needed and not ready."""
         free = self._files.free_bytes(self._directory)
-        return StorageFull(str(self._directory), count * self._policy.segment_size, free)
+        needed = count * self._policy.segment_size
+        return StorageFull(str(self._directory), needed, free, self._scarce)
 
     def step(self) -> float | None:
         """The spares are complete, or the disk is full; see `store.worker.Step`."""
@@ -97,13 +99,14 @@ class Preallocator:
                 self._files.unpin(self._retired.popleft().handle)
             while len(self._spares) < self._wanted:
                 self._spares.append(self.create())
-        except StorageFull:
+        except StorageFull as error:
+            self._scarce = error.scarce
             self.is_full = True
             return RETRY_S
         except Exception as error:  # noqa: BLE001 - the thread's boundary: the node must hear of it
             self._on_failed("preallocation", error)
             return None
-        self.is_full = False
+        self.is_full, self._scarce = False, ""
         self._wanted = SPARES
         return None
 
@@ -186,7 +189,11 @@ class Preallocator:
 
     def _told(self, error: OSError) -> Exception:
         """StorageFull where that is what `error` means: the next attempt may succeed."""
-        return self.shortage(1) if error.errno in PASSING_ERRNOS else error
+        if error.errno not in PASSING_ERRNOS:
+            return error
+        scarce = "" if error.errno in FULL_ERRNOS else str(error.strerror)
+        free = self._files.free_bytes(self._directory)
+        return StorageFull(str(self._directory), self._policy.segment_size, free, scarce)
 
     def _write_zeros(self, handle: Handle) -> None:
         """Each page is in the page cache and its block written, so that a later fdatasync needn't

@@ -3,9 +3,9 @@
 This owns how far a pass has come and what it compares with. The first time a piece of a segment is
 looked at, it is walked as recovery walks it: each frame's CRC, index, term and place, and the
 running digest from the log's first entry on; what lies behind the last entry of a full segment must
-be its filler. What was found sound is remembered as one XXH3-64 a piece, in memory (some 40 bytes
-for 256 KiB), and from then on compared with that: at many times the speed, however small the
-entries are. A piece that differs is walked again, which says where.
+be its filler. What was found sound is remembered as one XXH3-64 a piece, in memory
+(`store.sound_pieces`), and from then on compared with that: at many times the speed, however small
+the entries are. A piece that differs is walked again, which says where.
 
 It reads what is committed and on this disk, up to the active segment's last such entry; never what
 may still be cut. It must never repair or decide anything. `Scrub` belongs to the log's owner
@@ -14,9 +14,8 @@ thread; the steps that it hands out read files only and may run on any thread, o
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -35,40 +34,12 @@ from store.errors import CorruptionFound
 from store.files import FileSystem, Handle, first_nonzero, read_exactly
 from store.history import History
 from store.segments import Segment, SegmentTable
+from store.sound_pieces import Piece, Place, SoundPieces
 
 PIECE_BYTES: Final = 256 << 10  # walked, and hashed, in one go; a larger entry is one piece
 PIECE_FRAMES: Final = 512  # walked in one go: two or three milliseconds of an interpreter
 STEP_BYTES: Final = 1 << 20  # compared in one step
 STEP_PIECES: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Between two entries: the offset in its segment, the entry that comes next, and what the one
-    before it says."""
-
-    at: int
-    index: int
-    term: int
-    digest: int | None  # None where the segment before hasn't been walked yet
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Sound entries from `start` up to byte `end`."""
-
-    start: _Place
-    end: int
-    digest: int  # XXH3-64 of the bytes, not the running one
-
-
-@dataclass(slots=True)
-class _Known:
-    """What is known of one segment: its pieces, without gaps from its first entry on."""
-
-    pieces: list[_Piece] = field(default_factory=list)
-    end: _Place | None = None  # behind the last piece
-    is_partial: bool = False  # the first piece is not the segment's
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +86,7 @@ class Scrub:
         self._table = table
         self._segment_size = segment_size
         self._history = history
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, SoundPieces] = {}
         self._base = 0  # of the segment that comes next
         self._at = 0  # where in it
         self._has_passed_over = False
@@ -151,8 +122,8 @@ class Scrub:
             return
         run = segment.starts.run_at(place - segment.base)
         if run.start:
-            start = _Place(run.start, segment.first_index + run.slot, 0, None)
-            self._known[segment.base] = _Known(end=start, is_partial=True)
+            start = Place(run.start, segment.first_index + run.slot, 0, None)
+            self._known[segment.base] = SoundPieces(start, is_partial=True)
             self._at = run.start
 
     @property
@@ -198,10 +169,10 @@ class Scrub:
             self._segment_size,
             is_full,
         )
-        known = self._known.setdefault(segment.base, _Known())
-        first = _piece_from(known.pieces, self._at)
-        pieces = known.pieces[first : first + STEP_PIECES]
-        if pieces:
+        known = self._known.setdefault(segment.base, SoundPieces())
+        first = known.number_at(self._at)
+        if first < len(known):
+            pieces = known.some(first, STEP_PIECES, STEP_BYTES)
             return lambda: _compare(self._files, span, pieces)
         if self._at >= limit:
             return lambda: _filler(self._files, span)
@@ -215,9 +186,7 @@ class Scrub:
         self.checked_bytes += done.size
         self.pass_bytes += done.size
         if done.walked is not None:
-            known = self._known[self._base]
-            known.pieces.append(done.walked)
-            known.end = done.end
+            self._known[self._base].add(done.walked)
         if done.is_end:
             self._base, self._at = self._base + self._segment_size, 0
         else:
@@ -229,11 +198,11 @@ class Scrub:
         if self._asked != self._base:
             return
         self._has_passed_over = True
-        pieces = self._known.get(self._base, _Known()).pieces
-        behind = _piece_from(pieces, end)
+        known = self._known.get(self._base, SoundPieces())
+        behind = known.number_at(end)
         segment = self._table.segment_at(self._base)
-        if behind < len(pieces):
-            self._at = pieces[behind].start.at
+        if behind < len(known):
+            self._at = known.start_of(behind)
         elif segment is self._table.last:
             self._at = self._end - self._base
         else:
@@ -243,20 +212,19 @@ class Scrub:
         """What a step has found isn't so: the piece is walked anew."""
         known = self._known.get(self._base)
         if known is not None and self._asked == self._base:
-            first = _piece_from(known.pieces, self._at)
-            if first < len(known.pieces):
-                known.end = known.pieces[first].start
-                del known.pieces[first:]
+            first = known.number_at(self._at)
+            if first < len(known):
+                known.cut(first)
 
-    def _beginning(self, segment: Segment) -> _Place:
+    def _beginning(self, segment: Segment) -> Place:
         """Before the segment's first entry, as far as the segment before has been walked."""
         if segment.first_index == self._history.first_index:
             start = self._history.start
-            return _Place(0, segment.first_index, start.term, start.digest)
+            return Place(0, segment.first_index, start.term, start.digest)
         before = self._known.get(segment.base - self._segment_size)
         if before is None or before.end is None or before.end.index != segment.first_index:
-            return _Place(0, segment.first_index, 0, None)
-        return _Place(0, segment.first_index, before.end.term, before.end.digest)
+            return Place(0, segment.first_index, 0, None)
+        return Place(0, segment.first_index, before.end.term, before.end.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,34 +234,27 @@ class Step:
     size: int
     at: int
     is_end: bool = False
-    walked: _Piece | None = None
-    end: _Place | None = None
+    walked: Piece | None = None
 
 
-def _piece_from(pieces: list[_Piece], at: int) -> int:
-    """The first of `pieces` that begins at `at` or behind."""
-    return bisect_left(pieces, at, key=lambda each: each.start.at)
-
-
-def _compare(files: FileSystem, span: _Span, pieces: list[_Piece]) -> Step:
+def _compare(files: FileSystem, span: _Span, pieces: SoundPieces) -> Step:
     """Known pieces, as many as make a step, are what they were."""
-    size, at = 0, pieces[0].start.at
-    for piece in pieces:
-        if size and size + piece.end - at > STEP_BYTES:
+    size, at = 0, pieces.start_of(0)
+    for number, (start, end, digest) in enumerate(pieces.extents()):
+        if size and size + end - start > STEP_BYTES:
             break
-        start = piece.start.at
-        blob = read_exactly(files, span.handle, piece.end - start, start, str(span.path))
-        if xxh3_64_intdigest(blob) != piece.digest:
-            place = piece.start
-            while place.at < piece.end:
+        blob = read_exactly(files, span.handle, end - start, start, str(span.path))
+        if xxh3_64_intdigest(blob) != digest:
+            place = pieces.piece(number).start
+            while place.at < end:
                 place, _ = _next(span, blob, start, place)
-            expected = f"XXH3-64 {piece.digest:016x} of {len(blob)} bytes"
+            expected = f"XXH3-64 {digest:016x} of {len(blob)} bytes"
             raise CorruptionFound(str(span.path), start, expected, "another")
-        size, at = size + len(blob), piece.end
+        size, at = size + len(blob), end
     return Step(size, at)
 
 
-def _walk(files: FileSystem, span: _Span, start: _Place) -> Step:
+def _walk(files: FileSystem, span: _Span, start: Place) -> Step:
     """The next entries are sound: as many as make a piece, one at least."""
     size = min(PIECE_BYTES, span.limit - start.at)
     blob = read_exactly(files, span.handle, size, start.at, str(span.path))
@@ -308,11 +269,11 @@ def _walk(files: FileSystem, span: _Span, start: _Place) -> Step:
         place, _ = _next(span, blob, start.at, place)
         count += 1
     content = memoryview(blob)[: place.at - start.at]
-    piece = _Piece(start, place.at, xxh3_64_intdigest(content))
-    return Step(len(content), place.at, walked=piece, end=place)
+    piece = Piece(start, place, xxh3_64_intdigest(content))
+    return Step(len(content), place.at, walked=piece)
 
 
-def _missing(span: _Span, blob: bytes, blob_at: int, place: _Place) -> int:
+def _missing(span: _Span, blob: bytes, blob_at: int, place: Place) -> int:
     """How many bytes of the entry at `place` are behind the end of `blob`."""
     left = blob_at + len(blob) - place.at
     if left < HEADER_SIZE:
@@ -324,7 +285,7 @@ def _missing(span: _Span, blob: bytes, blob_at: int, place: _Place) -> int:
     return max(0, min(wanted, span.limit - place.at) - left)
 
 
-def _next(span: _Span, blob: bytes, blob_at: int, place: _Place) -> tuple[_Place, EntryHeader]:
+def _next(span: _Span, blob: bytes, blob_at: int, place: Place) -> tuple[Place, EntryHeader]:
     """The place behind the entry that begins at `place`, and its header.
 
     Raises:
@@ -341,7 +302,7 @@ def _next(span: _Span, blob: bytes, blob_at: int, place: _Place) -> tuple[_Place
     except InvalidFrame as error:
         expected = f"entry {place.index} with {error.field} {error.expected}"
         raise CorruptionFound(str(span.path), place.at, expected, error.found) from None
-    behind = _Place(place.at + header.total_size, place.index + 1, header.term, header.digest)
+    behind = Place(place.at + header.total_size, place.index + 1, header.term, header.digest)
     return behind, header
 
 

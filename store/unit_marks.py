@@ -45,6 +45,17 @@ class UnitMarks:
                 self._marks.append(self.crc)
             at += len(piece)
 
+    def forget_before(self, first: int) -> None:
+        """Of the units before the offset `first`, `end` at most, nobody asks any more. Its marks
+        stay where they are."""
+        steps = (first - self.first) // STEP
+        if steps > 0:
+            del self._marks[:steps]
+            self.first += steps * STEP
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
     def around(self, first: int, end: int) -> tuple[int, int]:
         """The marks between which all of `[first, end)` lies, of which nothing is outside."""
         low = first - (first - self.first) % STEP

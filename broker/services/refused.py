@@ -288,6 +288,19 @@ def queue_refused(why: QueueRefusal) -> BrokerError:
             return refused(why)
 
 
+def resend_refused(refusal: UnitRefusal) -> BrokerError:
+    """The error of a dead letter that isn't sent again: it finishes nothing, so that what is told
+    of finished ranges would help nobody."""
+    if isinstance(refusal, PartlyRefused) and isinstance(refusal.queues[0].why, TooManyRanges):
+        text = (
+            f"{refusal.queues[0].why.limit:,} ranges of dead letters were sent again, of all "
+            "groups, and no more are remembered: those of a group that was forgotten go with "
+            "its topic (dledger topic delete '%DLQ%group')"
+        )
+        return BrokerError(ErrorCode.LIMIT_REACHED, text)
+    return unit_refused(refusal)
+
+
 def group_not_found(group: str) -> BrokerError:
     """Nobody ever joined the group, or committed for it; or it is forgotten."""
     return BrokerError(ErrorCode.GROUP_NOT_FOUND, f"consumer group {group!r} does not exist")

@@ -23,7 +23,7 @@ from broker.leader.retries.proposals import Failed, failed_in_place, sent_again,
 from broker.leader.units import ProposedUnit, UnitResult, Units
 from broker.reading.queues import QueueReader
 from broker.services.gate import Gate
-from broker.services.refused import refused, session_ended, unit_refused
+from broker.services.refused import refused, resend_refused, session_ended, unit_refused
 from broker.services.soundness import Soundness
 from broker.services.updates import QueueOf
 from broker.state.compound import UnitRefusal
@@ -350,7 +350,7 @@ class Retries:
         if isinstance(result.refusal, FinishedAlready):
             return Resent(destination.name, None)
         if result.refusal is not None:
-            raise unit_refused(result.refusal)
+            raise resend_refused(result.refusal)
         return Resent(destination.name, (to, result.placed[0].base_queue_offset))
 
     def _resent(self, queue: Queue, offset: int) -> Refusal | None:

@@ -2,7 +2,8 @@
 
 Messages that failed are leased to members of a group that works concurrently, and to nobody in
 order or where all have everything. A group that is changed would leave what waits at its level, or
-lies in `%RETRY%group`, to nobody. This looks before the join is proposed, and changes nothing.
+lies in `%RETRY%group`, to nobody. This looks before the join is proposed, and changes nothing; and
+at the version, of which the highest would be the last one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from broker.leader.retries.copies import goes_to
 from broker.reading.queues import QueueReader
 from broker.services.refused import refused
 from broker.services.soundness import Soundness
-from broker.state.groups import Group, JoinWish
+from broker.state.groups import Group, JoinWish, too_high
 from broker.state.machine import StateMachine
 from broker.state.refusals import GroupHasMembers
 from broker.state.retries import Queue
@@ -49,14 +50,16 @@ class Styles:
         self._commands = commands
 
     async def check(self, wish: JoinWish) -> None:
-        """Returns if the join leaves no failed message to nobody, proposed before anything is
-        awaited; what else is against it the state says. Behind it nothing is sent back: by then the
-        session that had the message is over.
+        """Returns if the join leaves no failed message to nobody, and versions to be named,
+        proposed before anything is awaited; what else is against it the state says. Behind it
+        nothing is sent back: by then the session that had the message is over.
 
         Raises:
-            BrokerError: GROUP_DIFFERS, GROUP_HAS_MEMBERS; BUSY, so many messages wait that it can't
-                be told, or one is on its way; NOT_READY, they can't be read now.
+            BrokerError: INVALID_ARGUMENT; GROUP_DIFFERS, GROUP_HAS_MEMBERS; BUSY, so many messages
+                wait that it can't be told, or one is on its way; NOT_READY, they can't be read now.
         """
+        if why := too_high(wish.settings.version, self._state.groups.joined(wish.group)):
+            raise BrokerError(ErrorCode.INVALID_ARGUMENT, why)
         group = self._changed(wish)
         topic = None if group is None else self._state.topics.get(retry_topic(wish.group))
         if group is None or topic is None:

@@ -77,6 +77,7 @@ MAX_TOPIC_BYTES: Final = 127
 MAX_STRATEGY_BYTES: Final = 64
 TOKEN_SIZE: Final = 8
 _MAX_VERSION: Final = (1 << 32) - 1
+MAX_VERSION_STEP: Final = 1 << 31  # above those in force, of what a leader lets a member name
 _GROUP: Final = GROUPS_SECTION.run("created", "used_ms", "version")
 _SETTINGS: Final = GROUP_SETTINGS_SECTION.run("version", "style", "start", "start_time_ms")
 _COUNT: Final = GROUP_SETTINGS_SECTION.run("topic_count")
@@ -541,6 +542,16 @@ def malformed(wish: JoinWish) -> str:
     return filters.malformed(settings.tags, settings.topics) or _malformed_choices(
         wish.choices, settings.topics
     )
+
+
+def too_high(version: int, group: Group | None) -> str:
+    """Why a leader lets no member name settings of that version; empty if it does. It is asked
+    before they are in the log: there the highest version that there is would hold for good, and
+    nobody could change the group's settings any more. One slip doesn't lead there."""
+    in_force = 0 if group is None else group.version
+    if version - in_force <= MAX_VERSION_STEP:
+        return ""
+    return f"version {version}: {MAX_VERSION_STEP:,} at most above {in_force}, that of the group"
 
 
 def _malformed_choices(choices: Choices, topics: tuple[str, ...]) -> str:

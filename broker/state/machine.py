@@ -108,6 +108,7 @@ class MachineStatistics:
     leases: int
     unfinished: int
     handouts: int
+    resent_ranges: int
     messages_applied: int
     entries_applied: int
     entries_void: int
@@ -382,6 +383,7 @@ class StateMachine:
             leases=self.leases.lease_count,
             unfinished=self.deliveries.unfinished,
             handouts=self.deliveries.handout_count,
+            resent_ranges=self.retries.range_count,
             messages_applied=self.messages_applied,
             entries_applied=self.applied_index,
             entries_void=self._entries_void,

@@ -79,6 +79,11 @@ class Retries:
         """The first offset of the schedule topic's queue that waits."""
         return self._levels.get(queue, 0)
 
+    @property
+    def range_count(self) -> int:
+        """How many ranges of dead letters were sent again, of all queues."""
+        return self._ranges
+
     def resent(self, queue: Queue) -> Ranges:
         """Which offsets of a queue of dead letters were sent again."""
         return self._resent.get(queue, ())

@@ -46,6 +46,7 @@ class Lifetimes:
         self._ended: list[tuple[str, int, int]] = []
         self._refused: set[tuple[int, int]] = set()
         self._unsettled: list[tuple[int, int]] = []  # index and place of entries with records
+        self._gone = 0  # the last entry of which it is known that the log begins behind it
 
     @property
     def ended(self) -> Ended:
@@ -65,7 +66,8 @@ class Lifetimes:
 
     def ended_since(self, index: int) -> frozenset[str]:
         """The topics that may have been deleted behind that entry: those that were, and those of
-        which none lives at the end of what was followed."""
+        which none lives at the end of what was followed. Whoever follows a log for long knows it
+        only of entries that the log still has."""
         return frozenset(
             name for name, _, at in self._ended if at > index or name not in self._living
         )
@@ -79,6 +81,8 @@ class Lifetimes:
         if log.retained_from > self._known.at:
             self._go_on_at(log.retained_from)
         start, size = log.start, log.segment_size or 0
+        if start is not None and size and start.offset(size) <= log.retained_from:
+            self._forget_to(start.index)
         is_at_start = self._known == Known(log.retained_from)  # and nothing was read
         if start is not None and is_at_start and start.offset(size) == log.retained_from:
             self._known.index, self._known.digest = start.index, start.digest
@@ -127,6 +131,15 @@ class Lifetimes:
         self._known, self._damage, self._is_whole = Known(start), None, False
         self._unsettled = [each for each in self._unsettled if each[1] >= start]
         self._living.clear()  # They may have ended there, and others may have their names.
+
+    def _forget_to(self, index: int) -> None:
+        """The log begins behind that entry: what is known of messages before it is of no use any
+        more, and of a stream of years it would be most of what is given with each batch."""
+        if index <= self._gone:
+            return
+        self._gone = index
+        self._ended = [each for each in self._ended if each[2] > index]
+        self._refused = {each for each in self._refused if each[0] > index}
 
     def _follow_part(self, part: LogRange) -> None:
         """Raises: InvalidFrame: it is damaged."""

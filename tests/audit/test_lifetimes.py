@@ -18,6 +18,7 @@ from dledger.reading.decode import Wanted, read_records
 from dledger.reading.entry import EntryHeader, EntryKind
 from dledger.reading.errors import LogDamaged
 from dledger.reading.lifetimes import Lifetimes, readable
+from dledger.reading.log_start import LogStart
 from dledger.reading.ranges import log_ranges
 from dledger.wire import commands_pb2 as pb
 from tests.audit.replicas import Entry, LogBuilder, build
@@ -122,6 +123,28 @@ def test_who_was_overtaken_by_retention_forgets_who_lived(tmp_path: Path, named:
     left = Wanted(("body",), left_out=lifetimes.left_out())
     parts = list(log_ranges(log, after, log.settled))
     assert not [got.columns["body"] for part in parts for got in read_records(part, left)]
+
+
+def test_what_retention_took_is_told_of_no_more(tmp_path: Path) -> None:
+    """A stream of years would give all that was ever deleted, and refused, with each batch. What
+    the log still has stays, and all of it while it isn't sure what went."""
+    built = build(tmp_path / "n1", LIVES)
+    log, lifetimes = committed_log(Replica("n1", str(tmp_path / "n1"))), Lifetimes(0)
+    lifetimes.follow(log)
+    later = replace(log, retained_from=built.headers[9].physical_offset)
+    unsure = LogStart(9, end_offset=later.retained_from + 1)
+    for start, left in ((unsure, ["a", "b"]), (LogStart(9), ["b"]), (LogStart(4), ["b"])):
+        lifetimes.follow(replace(later, start=start))
+        assert [name for name, _, _ in lifetimes.ended] == left
+
+
+def test_units_that_retention_took_are_told_of_no_more(tmp_path: Path) -> None:
+    """Refused or not: nobody reads them again."""
+    with_refused_unit(tmp_path / "n1")
+    log, lifetimes = committed_log(Replica("n1", str(tmp_path / "n1"))), Lifetimes(0)
+    for gone, left in ((0, {(2, 1)}), (1, {(2, 1)}), (2, set())):
+        lifetimes.follow(replace(log, start=LogStart(gone)))
+        assert lifetimes.left_out().refused == left
 
 
 def test_export_and_stats_leave_them_out(replica: Replica, tmp_path: Path) -> None:

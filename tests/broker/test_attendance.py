@@ -12,7 +12,7 @@ from broker.services.attendance import CHANGES_AT_ONCE, MAX_MEMBERS
 from broker.services.groups import MAX_QUEUES_IN_COMMIT, MAX_RUNS_IN_COMMIT
 from broker.services.queue_pulls import MAX_QUEUES, Pulled, QueuesRequest, QueueWish
 from broker.services.updates import Assignment
-from broker.state.groups import JoinWish, Settings
+from broker.state.groups import MAX_VERSION_STEP, JoinWish, Settings
 from broker.state.leases import MAX_RANGES, Place
 from broker.state.topics import TopicRef
 from tests.broker.asked import EndlessCall
@@ -62,6 +62,24 @@ def test_who_says_too_much_is_refused_alone() -> None:
     room.pass_ms(SOON_MS, seat)
     assert member.held
     assert not seat.is_over
+
+
+def test_one_slip_does_not_use_up_the_versions_of_a_group() -> None:
+    """Nobody could change its settings any more. What it has already is gone on with."""
+    room = Room()
+    seat = room.seat()
+
+    def join(name: str, version: int) -> Member:
+        return seat.join(name, settings=Settings(version, topics=("t",)))
+
+    highest = (1 << 32) - 1
+    assert join("slip", highest).code is ErrorCode.INVALID_ARGUMENT
+    assert room.machine.groups.get("g") is None
+    for name, version in (("a", MAX_VERSION_STEP), ("b", highest), ("c", highest)):
+        assert join(name, version).code is None
+        group = room.machine.groups.get("g")
+        assert group is not None
+        assert group.version == version
 
 
 def test_a_slow_reader_is_told_the_last_of_several_changes() -> None:

@@ -10,6 +10,8 @@ from hypothesis import settings as running
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from broker.errors import ErrorCode
+from broker.services.refused import resend_refused
 from broker.state.compound import UnitRefusal
 from broker.state.leases import MAX_RANGES, Place
 from broker.state.machine import StateMachine
@@ -231,6 +233,26 @@ def test_what_was_sent_again_is_bounded() -> None:
         assert retries.refusal_of_resend(queue, offset, 0) is None
         retries.resend(queue, offset)
     assert retries.refusal_of_resend(queue, 4, 0) == TooManyRanges(2)
+
+
+def test_who_can_send_no_dead_letter_again_is_told_why() -> None:
+    """It has nothing to do with what a group has finished; the metric says the same."""
+    log = Failing()
+    log.units(([log.buried()], [log.back(0)]))
+    log.machine.retries.max_resent = 0
+    (refusal,) = log.units(log.resend(0))
+    assert refusal is not None
+    told = resend_refused(refusal)
+    assert told.code is ErrorCode.LIMIT_REACHED
+    assert "dead letters" in str(told)
+    assert "finished" not in str(told)
+    (before,) = log.units(log.resend(1))
+    assert before is not None
+    assert resend_refused(before).code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert log.machine.statistics().resent_ranges == 0
+    log.machine.retries.max_resent = 1
+    assert log.units(log.resend(0)) == [None]
+    assert log.machine.statistics().resent_ranges == 1
 
 
 @given(

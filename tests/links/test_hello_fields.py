@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 
 from broker.memory import Memory
 from dledger.checksum import seal
-from dledger.core.types import HardState, NodeId, Term
+from dledger.core.types import ConfigurationPlace, HardState, Index, NodeId, Term
 from dledger.errors import PeerRefused
+from dledger.greeting import KnownDisks, Speaker
 from dledger.hard_state import HardStateStore, encode_hard_state
+from dledger.promises import MAX_STARTS, MAX_STARTS_UNHEARD, Promises, Start
 from dledger.wire.raft_pb2 import PeerMessage
 from store.atomic_file import AtomicFile
 from store.files import OsFiles
 from store.second_copy import SIZE as COPY_BYTES
-from tests.links.test_disks import LATER, OLD, hello
+from tests.links.test_disks import LATER, NEW, OLD, hello
 from tests.links.test_peers import N1, N2, Node
 
 LONGEST = "n" * 64
@@ -65,6 +67,30 @@ def test_a_vote_that_nobody_can_have_got_is_not_kept(vote: str) -> None:
         node.links.on_call(said(begun_vote=vote))
     assert not node.links.promises()
     assert node.links.on_call(said(begun_vote=LONGEST))
+
+
+def test_a_number_of_starts_that_no_disk_has_had_is_held_against_none() -> None:
+    """Neither one that no file can hold, nor one far above the last that was heard: every honest
+    start after it would be taken for an older copy's."""
+    node = Node()
+    with pytest.raises(PeerRefused, match="beyond any log"):
+        node.links.on_call(said(boot_number=MAX_STARTS + 1))
+    assert not node.links.promises()
+    node.links.on_call(said(boot_number=7))
+    with pytest.raises(PeerRefused, match="number 4294967304, after number 7"):
+        node.links.on_call(said(boot_number=8 + MAX_STARTS_UNHEARD))
+    assert node.links.promises()[N2].start.number == 7
+    node.links.on_call(said(boot_number=8))
+    assert node.links.promises()[N2].start.number == 8
+
+
+def test_a_disk_that_is_named_later_is_held_to_no_number_that_it_cannot_have() -> None:
+    """It was heard as another one's before, of which nothing was remembered."""
+    known = KnownDisks(ConfigurationPlace(Term(1), Index(1)), {N2: NEW})
+    known.recall({N2: Promises(NEW, Start(7, 1))})
+    for number, held in ((8 + MAX_STARTS_UNHEARD, 7), (8, 8)):
+        known.named(N2, Speaker(NEW, Start(number, 2), known.place))
+        assert known.promises[N2].start.number == held
 
 
 def test_a_refusal_tells_no_more_of_a_hello_than_people_read() -> None:

@@ -178,6 +178,9 @@ def test_segment_that_cannot_be_made_now_is_made_later(tmp_path: Path, code: int
     files.code = code
     assert made.step() is not None
     assert made.is_full
+    lacks = made.shortage(1)
+    assert lacks.scarce == ("" if code == errno.ENOSPC else os.strerror(code))
+    assert ("no space" in str(lacks)) is (code == errno.ENOSPC)
     files.code = None
     assert made.step() is None
     assert (made.ready > 0, failures) == (True, [])

@@ -13,6 +13,7 @@ from chaos.sim.disk import SimulatedDisk
 from store import unit_marks
 from store.consumequeue import ConsumeQueues
 from store.dispatch import UNIT, UNIT_SIZE
+from store.unit_marks import UnitMarks
 
 DATA = Path("/data")
 A_FILE = 40  # units
@@ -123,3 +124,50 @@ def test_what_was_mended_from_the_front_on_is_known() -> None:
     for at in range(0, 60, 20):
         queues.mend("t", 0, at, units(at, at + 20))
     assert queues.vouched("t", 0, 0, 60) == (units(0, 60), 60)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12), st.data())
+def test_marks_that_were_forgotten_are_missed_by_nobody(
+    moves: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """Of what the queue still has the same is known, however often its front moves."""
+    first = data.draw(st.integers(0, 20))
+    begin, kept, all_of_them = first, UnitMarks(first, 7), UnitMarks(first, 7)
+    for added, gone in moves:
+        end = kept.end + added
+        kept.extend(units(kept.end, end))
+        all_of_them.extend(units(all_of_them.end, end))
+        begin = min(begin + gone, end)
+        kept.forget_before(begin)
+        assert len(kept) <= (end - begin) // unit_marks.STEP + 2
+        assert (kept.end, kept.crc) == (all_of_them.end, all_of_them.crc)
+        low, high = kept.around(begin, end)
+        assert (low, high) == all_of_them.around(begin, end)
+        found = units(low, data.draw(st.integers(low, high))) + units(0, high)
+        found = found[: (high - low) * UNIT_SIZE]
+        assert kept.proven(low, found) == all_of_them.proven(low, found)
+
+
+def test_a_queue_whose_front_moves_keeps_its_marks_and_no_others() -> None:
+    """A queue of years has had any number of units; what it has left counts."""
+    queues = queues_on(SimulatedDisk())
+    for at in range(0, 8_000, 40):
+        queues.dispatch("t", 0, at, units(at, at + 40))
+        queues.begin_at("t", 0, at + 13)
+        assert queues.vouched("t", 0, at + 16, 80)[1] == 24  # from the first mark in it
+    assert len(queues._marks[("t", 0)]) < 8
+
+
+def test_marks_that_end_before_the_queue_begins_are_begun_anew() -> None:
+    """They would learn nothing more, and nothing more of the queue would be vouched for."""
+    disk = SimulatedDisk()
+    queues = queues_on(disk)
+    queues.dispatch("t", 0, 0, units(0, 50))
+    queues.flush()
+    queues = queues_on(disk)
+    queues.look()
+    queues.expect("t", 0, 50)
+    queues.mend("t", 0, 0, units(0, 20))
+    queues.begin_at("t", 0, 30)
+    queues.dispatch("t", 0, 50, units(50, 60))
+    assert queues.vouched("t", 0, 50, 10) == (units(50, 60), 10)

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from chaos.mutants.mutant import Mutant
 
+_HONEST = "no simulated node says another number of starts than its own"
+_FIELDS = ("tests/links/test_hello_fields.py",)
 _PROMISES = ("tests/links/test_promises.py",)
 _DISKS = ("tests/links/test_disks.py",)
 _FILE = "dledger/promises.py"
 _MORE = "it is seldom all that a copy has forgotten: its log is shorter as well"
 
 COPIES = (
+    Mutant(
+        "any-number-of-starts-held-against-a-disk",
+        _FILE,
+        "        return start.number <= self.start.number + MAX_STARTS_UNHEARD\n",
+        "        return True\n",
+        masked=_HONEST,
+        tests=_FIELDS,
+    ),
+    Mutant(
+        "more-starts-than-a-file-can-tell",
+        _FILE,
+        "            self.number <= MAX_STARTS\n            and ",
+        "            ",
+        masked=_HONEST,
+        tests=_FIELDS,
+    ),
     Mutant(
         "older-start-is-heard",
         _FILE,

@@ -6,12 +6,46 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _FORMED_BEFORE = "the simulator's groups are formed before anything happens"
+_NO_TABLE = "the simulator's machines have no table of descriptors"
+_TABLE = ("tests/broker/test_descriptors.py",)
 _FORMING = ("tests/forming/test_forming.py",)
 _MEMBERSHIP = ("tests/core/test_membership.py",)
 _DISKS = ("tests/links/test_disks.py",)
 _DIRECTORY = ("tests/store/test_directory.py",)
 
 DISKS = (
+    Mutant(
+        "log-left-no-descriptors",
+        "broker/descriptors.py",
+        "    if soft - segments < LEAST:\n",
+        "    if soft < LEAST:\n",
+        masked=_NO_TABLE,
+        tests=_TABLE,
+    ),
+    Mutant(
+        "clients-given-what-the-log-has",
+        "broker/descriptors.py",
+        "min((self.limit - self.segments) // 2, MAX_CONNECTIONS)",
+        "min(self.limit // 2, MAX_CONNECTIONS)",
+        masked=_NO_TABLE,
+        tests=_TABLE,
+    ),
+    Mutant(
+        "limit-of-open-files-stays-as-the-log-grows",
+        "broker/descriptors.py",
+        "    most = max(WANTED, 2 * segments + MAX_CONNECTIONS)\n",
+        "    most = WANTED\n",
+        masked=_NO_TABLE,
+        tests=_TABLE,
+    ),
+    Mutant(
+        "want-of-descriptors-told-as-a-full-disk",
+        "store/preallocation.py",
+        "            self._scarce = error.scarce\n",
+        "",
+        masked="what is told changes nothing",
+        tests=("tests/store/test_descriptors.py",),
+    ),
     Mutant(
         "flush-that-failed-at-the-stop-untold",
         "store/commitlog.py",

@@ -68,6 +68,22 @@ FILTERS: Final = (
         tests=_MARKS,
     ),
     Mutant(
+        "marks-of-units-that-went-stay",
+        "store/consumequeue.py",
+        "            marks.forget_before(first)\n",
+        "            pass\n",
+        masked="it costs memory and no truth",
+        tests=_MARKS,
+    ),
+    Mutant(
+        "marks-forgotten-and-the-first-one-stays",
+        "store/unit_marks.py",
+        "            self.first += steps * STEP\n",
+        "",
+        masked="as above",
+        tests=_MARKS,
+    ),
+    Mutant(
         "files-that-are-wrong-teach-the-marks",
         "store/consumequeue.py",
         "        if marks.crc != crc:\n            return False\n"

@@ -20,6 +20,14 @@ _BOUNDED = "no simulated group comes near the bound"
 
 GROUPS = (
     Mutant(
+        "one-slip-uses-up-all-versions",
+        "broker/state/groups.py",
+        "    if version - in_force <= MAX_VERSION_STEP:\n",
+        "    if True:\n",
+        masked="no simulated member names such a version",
+        tests=("tests/broker/test_attendance.py",),
+    ),
+    Mutant(
         "one-queues-runs-refuse-the-whole-commit",
         "broker/services/groups.py",
         "        return excessive + (await self._commit(",

@@ -50,9 +50,25 @@ REPAIRS = (
     Mutant(
         "scrub-compares-nothing",
         "store/scrubbing.py",
-        "if xxh3_64_intdigest(blob) != piece.digest:",
-        "if len(blob) != piece.end - start:",
+        "if xxh3_64_intdigest(blob) != digest:",
+        "if len(blob) != end - start:",
         under="log-rot",
+    ),
+    Mutant(
+        "scrub-remembers-by-objects",
+        "store/sound_pieces.py",
+        '        self._hashes = array("Q")\n',
+        "        self._hashes = []\n",
+        masked="it costs memory and no truth",
+        tests=("tests/store/test_sound_pieces.py",),
+    ),
+    Mutant(
+        "scrub-takes-an-unknown-digest-for-a-known-one",
+        "store/sound_pieces.py",
+        "self._digests[number] if number or self._is_chained else None",
+        "self._digests[number]",
+        masked="it takes a segment whose neighbour isn't known, and rot in its first piece",
+        tests=("tests/store/test_sound_pieces.py",),
     ),
     Mutant(
         "scrub-skips-what-it-has-not-walked",

@@ -19,6 +19,14 @@ _DENIALS = ("tests/broker/test_denials.py",)
 
 RETRYING = (
     Mutant(
+        "too-many-dead-letters-told-as-finished-ranges",
+        "broker/services/refused.py",
+        "    if isinstance(refusal, PartlyRefused) and isinstance(refusal.queues[0].why, TooMany",
+        "    if False and isinstance(refusal.queues[0].why, TooMany",
+        masked=_RARE,
+        tests=_STATE,
+    ),
+    Mutant(
         "sent-back-denied-by-a-leader-of-before",
         "broker/services/retries.py",
         "await self._gate.denying_surely(self._ended(wish, begun), begun.leadership)",

@@ -38,6 +38,22 @@ TABLES = (
         tests=("tests/audit/test_lifetimes.py",),
     ),
     Mutant(
+        "what-retention-took-is-told-of-for-ever",
+        "dledger/reading/lifetimes.py",
+        "        self._gone = index\n",
+        "        return\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_lifetimes.py",),
+    ),
+    Mutant(
+        "any-start-note-makes-streams-forget",
+        "dledger/reading/lifetimes.py",
+        " and start.offset(size) <= log.retained_from:\n",
+        ":\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_lifetimes.py",),
+    ),
+    Mutant(
         "commands-behind-damage-are-none",
         "dledger/reading/lifetimes.py",
         "        if self._damage is not None and self._known.at < end:\n",
