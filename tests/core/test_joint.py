@@ -496,6 +496,7 @@ class ChurnStorm(Storm):
                         node.change_what_is_due(next(self.sizes))
             self.settle()
             if self._is_calm():
+                self.check_no_read_waits()
                 return
         raise AssertionError(f"the group did not recover: {self._states()}")
 
