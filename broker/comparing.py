@@ -21,7 +21,7 @@ refuse what it sends. It must never stop a node that a majority doesn't contradi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,6 +78,8 @@ class Neighbours:
         durable: the last entry that is on this disk.
         term_at: the term of an entry, as the core knows it.
         configuration: in force.
+        followed: who leads, and who offers the state that this node needs. Where this log is so far
+            behind that it knows neither, they are members all the same, by a later configuration.
         noted_start: where the log begins by its note, read from the disk.
         links, request, answer: as for `broker.repairs.Surroundings`.
         is_mended: whether what a read stumbled over is being put right.
@@ -91,6 +93,7 @@ class Neighbours:
     durable: Callable[[], int]
     term_at: Callable[[int], int]
     configuration: Callable[[], Configuration]
+    followed: Callable[[], Collection[NodeId]]
     noted_start: Callable[[], LogStart]
     links: Callable[[], Mapping[NodeId, PeerLink]]
     request: Callable[[NodeId, pb.PeerMessage], None]
@@ -516,7 +519,7 @@ class Comparison:
     def _on_request(self, peer: NodeId, body: pb.DigestRequest) -> None:
         theirs = _place_in(peer, body)
         # Whoever else is answered, and nothing of it counts: anybody may say that logs differ.
-        is_member = peer in self._around.configuration().members()
+        is_member = peer in {*self._around.configuration().members(), *self._around.followed()}
         if self._loop is not None and is_member and not body.only_looks_again:
             self._asked_s = self._loop.time()
         if self._is_silent:

@@ -127,6 +127,12 @@ class Installer:
         elif is_other:
             self._pulling.give_up()
 
+    @property
+    def offering(self) -> NodeId | None:
+        """Who offers what this member needs; None: nobody does, or not any more."""
+        offer = self._offer
+        return offer.sender if offer is not None and self._is_offered(offer) else None
+
     # --- getting ------------------------------------------------------------------------------
 
     async def fetched(self, base: LogBase) -> Sequence[bytes] | None:

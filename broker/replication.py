@@ -171,6 +171,7 @@ class Replication:
             durable=lambda: min(self.driver.core.durable_index, self.log.synced_index),
             term_at=lambda index: self.driver.core.term_at(Index(index)),
             configuration=lambda: self.driver.core.configuration,
+            followed=self._followed,
             noted_start=self._noted_start,
             links=self.transport.links,
             request=self.transport.send_request,
@@ -300,6 +301,9 @@ class Replication:
         )
         install = Install(self._ports.files, self._config.data_directory)
         return Installer(self.base, self.snapshots, install, self._ports.hand, around)
+
+    def _followed(self) -> list[NodeId]:
+        return [peer for peer in (self.driver.core.leader, self.installer.offering) if peer]
 
     def _givers(self) -> list[NodeId]:
         links = self.transport.links()

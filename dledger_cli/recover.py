@@ -146,8 +146,9 @@ def _tell_found(
     states |= dict.fromkeys(unsure.unformed, "runs, unformed: is its disk mounted?")
     states |= {each.node_id: f"runs, {each.role}" for each in heard}
     typer.echo(f"the members, by entry {survivor.configuration_index}:")
+    role = "voter" if survivor.is_voter else "voter before"
     rows: list[tuple[object, ...]] = [
-        (survivor.node_id, "voter", survivor.address or "-", "this one", survivor.disk_id.hex())
+        (survivor.node_id, role, survivor.address or "-", "this one", survivor.disk_id.hex())
     ]
     for other in survivor.others:
         role = "voter" if other.is_voter else "learner"
@@ -177,6 +178,12 @@ def _tell_risk(survivor: Survivor) -> None:
         f"- what they had acknowledged behind entry {survivor.last_index} is lost, and nobody can "
         "say what it was"
     )
+    if not survivor.is_voter:
+        typer.echo(
+            f"- by entry {survivor.configuration_index} {survivor.node_id} votes no more, and that "
+            "isn't known here to be committed: if it was, the others may have gone on without "
+            f"{survivor.node_id}, and what they acknowledged since is lost as well"
+        )
     if unsure:
         typer.echo(
             f"- the last {unsure} entries here, which may never have been acknowledged, will be "
@@ -243,6 +250,7 @@ def _facts(
         "last_term": survivor.last_term,
         "committed_index": survivor.committed_index,
         "configuration_index": survivor.configuration_index,
+        "votes": survivor.is_voter,
         "given_up": [
             {
                 "id": each.node_id,

@@ -41,7 +41,8 @@ def on_leader_tick(state: RaftState) -> None:
 
 
 def start_round(state: RaftState) -> None:
-    """Send every peer a heartbeat of a new round."""
+    """Send every peer a heartbeat of a new round. What needs nobody's answer is confirmed at once:
+    the configuration may have changed since reads were asked, and nobody be left to answer."""
     state.heartbeat_round += 1
     commit_index = state.log.commit_index
     for progress in state.peers.values():
@@ -54,6 +55,7 @@ def start_round(state: RaftState) -> None:
                 read_context=state.heartbeat_round,
             )
         )
+    _confirm_reads(state)
 
 
 def on_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> None:

@@ -21,6 +21,7 @@ from dataclasses import replace
 
 from dledger.core.errors import ProposalRefused
 from dledger.core.progress import Progress
+from dledger.core.quorum import has_quorum
 from dledger.core.state import RaftState
 from dledger.core.transfer import is_nearly_level
 from dledger.core.types import NO_DISK, Configuration, DiskId, NodeId, Role
@@ -130,7 +131,7 @@ def check_change(state: RaftState, wanted: Configuration) -> None:
         if node not in present.learners:
             raise ProposalRefused(f"{node} is no learner yet: whoever votes has learned before")
         if progress is None or not _has_caught_up(state, progress):
-            raise ProposalRefused(f"{node} hasn't caught up yet: retry")
+            raise ProposalRefused(f"{node} hasn't caught up yet, or doesn't answer now: retry")
 
 
 def _check_form(wanted: Configuration) -> None:
@@ -169,8 +170,8 @@ def _check_disks(state: RaftState, present: Configuration, wanted: Configuration
 
 def due_change(state: RaftState) -> Configuration | None:
     """What the leader has to propose without being asked: the joint configuration, once committed,
-    is left; learners that have caught up and aren't there to observe vote. None: nothing is due, or
-    this node can't change the configuration now."""
+    is left; learners that have caught up and aren't there to observe vote, if those that answer are
+    a majority with them. None: nothing is due, or this node can't change the configuration now."""
     log, configuration = state.log, state.log.configuration
     if state.role is not Role.LEADER or state.transfer is not None:
         return None
@@ -183,7 +184,11 @@ def due_change(state: RaftState) -> Configuration | None:
     if is_joint:
         return left(configuration)
     ready = _ready(state, state.peers, candidates)
-    return with_voters(configuration, configuration.voters | ready) if ready else None
+    if not ready:
+        return None
+    wanted = with_voters(configuration, configuration.voters | ready)
+    answering = {peer for peer, each in state.peers.items() if _is_heard(state, each)}
+    return wanted if has_quorum(wanted, answering | {state.node}) else None
 
 
 def _ready(
@@ -195,10 +200,19 @@ def _ready(
 
 
 def _has_caught_up(state: RaftState, progress: Progress) -> bool:
-    """It holds the entry that named its disk, lacks no more than one append, and has room for what
-    follows: as a voter it won't hold up commits."""
+    """It is there, holds the entry that named its disk, lacks no more than one append, and has room
+    for what follows: as a voter it won't hold up commits."""
     if progress.is_short_of_space:
+        return False
+    if not _is_heard(state, progress):
         return False
     if progress.match_index < state.log.configuration_place.at:
         return False
     return is_nearly_level(state, progress)
+
+
+def _is_heard(state: RaftState, progress: Progress) -> bool:
+    """Whether it has answered a heartbeat of this leadership, so that it is known to have room or
+    not, and said something lately: who leads anew has only supposed that anybody is there."""
+    silent_ticks = state.now_tick - progress.last_heard_tick
+    return progress.acked_round > 0 and silent_ticks < state.options.election_timeout_min_ticks

@@ -72,6 +72,8 @@ class Survivor:
         committed_index, committed_digest: up to here it knows its log to be committed; what follows
             may be, or not. The running digest there.
         configuration, configuration_index: in force there; 0 where no entry says it.
+        configuration_before: the one before, which counts as long as that entry isn't known to be
+            committed, as it does in elections (ADR 41); None: it is known to be.
         last_time_ms: when its last entry was appended, by the log's clock.
     """
 
@@ -89,6 +91,7 @@ class Survivor:
     last_time_ms: int
     configuration: Configuration
     configuration_index: int
+    configuration_before: Configuration | None = None
 
     @property
     def end(self) -> tuple[int, int]:
@@ -98,7 +101,15 @@ class Survivor:
     @property
     def address(self) -> str:
         """Where the log says that it is found."""
-        return dict(self.configuration.addresses).get(NodeId(self.node_id), "")
+        before = self.configuration_before
+        addresses = dict(before.addresses if before is not None else ())
+        addresses |= dict(self.configuration.addresses)
+        return addresses.get(NodeId(self.node_id), "")
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether it votes by the configuration in force too, and not by the one before alone."""
+        return _votes(self.configuration, NodeId(self.node_id), self.disk_id)
 
     @property
     def is_alone(self) -> bool:
@@ -114,12 +125,14 @@ class Survivor:
 
     @property
     def others(self) -> tuple[Other, ...]:
-        """The members that would be given up."""
-        known, addresses = self.configuration, dict(self.configuration.addresses)
-        return tuple(
-            Other(node, known.disk_of(node), addresses.get(node, ""), known.is_voter(node))
-            for node in sorted(known.members() - {NodeId(self.node_id)})
-        )
+        """The members that would be given up; of two configurations that may count, all of both."""
+        found: dict[NodeId, Other] = {}
+        for known in filter(None, (self.configuration, self.configuration_before)):
+            addresses = dict(known.addresses)
+            for node in known.members() - {NodeId(self.node_id)} - found.keys():
+                at, votes = addresses.get(node, ""), known.is_voter(node)
+                found[node] = Other(node, known.disk_of(node), at, votes)
+        return tuple(found[node] for node in sorted(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +207,9 @@ def survivor_of(site: Site, opened: Opened) -> Survivor:
         RecoveryRefused: it can't go on alone.
     """
     log, disk, node = opened.log, opened.directory.disk, NodeId(site.identity.node_id)
-    summary, committed = opened.summary, trusted_index(log)
-    index, configuration = 0, opened.base
-    if summary.base.configuration is not None:
-        index, configuration = summary.base.place.at, summary.base.configuration
-    if summary.configurations:
-        index, configuration = summary.configurations[-1]
-    _check_able(site, opened, configuration, index)
+    committed = trusted_index(log)
+    (index, configuration), before = _in_force(opened, committed)
+    _check_able(site, opened, (index, configuration), before)
     return Survivor(
         path=site.path,
         broker_group=site.identity.broker_group,
@@ -216,15 +225,43 @@ def survivor_of(site: Site, opened: Opened) -> Survivor:
         last_time_ms=log.last_append_time_ms,
         configuration=configuration,
         configuration_index=index,
+        configuration_before=before,
     )
 
 
-def _check_able(site: Site, opened: Opened, configuration: Configuration, index: int) -> None:
+def _in_force(
+    opened: Opened, committed: int
+) -> tuple[tuple[int, Configuration], Configuration | None]:
+    """The newest configuration, where it stands, and the one before, if that may count still. What
+    a recovery forced is decided, whoever knows of it."""
+    base, known = opened.summary.base, [(0, opened.base)]
+    if base.configuration is not None:
+        known = [(base.place.at, base.configuration)]
+    known += opened.summary.configurations
+    (index, configuration), earlier = known[-1], known[:-1]
+    if index <= committed or not earlier or earlier[-1][1].epoch != configuration.epoch:
+        return (index, configuration), None
+    return (index, configuration), earlier[-1][1]
+
+
+def _votes(configuration: Configuration, node: NodeId, disk: bytes) -> bool:
+    return configuration.is_voter(node) and configuration.disk_of(node) == disk
+
+
+def _check_able(
+    site: Site,
+    opened: Opened,
+    in_force: tuple[int, Configuration],
+    before: Configuration | None,
+) -> None:
     """Raises:
     RecoveryRefused: as a voter it would lack what it has to have.
     """
     path, node, disk = str(site.path), NodeId(site.identity.node_id), opened.directory.disk
+    index, configuration = in_force
     is_joining = disk.state is not DirectoryState.FORMED
+    if before is not None and not is_joining and _votes(before, node, disk.disk_id):
+        configuration = before  # it has all that a voter has, and may vote still
     if configuration.disk_of(node) != disk.disk_id:
         unnamed = "it is joining: it was being taken in, and its log doesn't name its disk yet"
         gone = f"its log names {node} as a member no more"

@@ -174,6 +174,12 @@ class Storm:
                 self.reads_done += 1
         node.reads.clear()
 
+    def check_no_read_waits(self) -> None:
+        """Each has come to an end, a heartbeat after everything else has."""
+        self.cluster.tick(OPTIONS.heartbeat_ticks)
+        self.settle()
+        assert not self.reads, "a read is never answered"
+
     def _cut_or_heal(self, rng: random.Random) -> None:
         if (self.cluster.cut and rng.random() < 0.5) or rng.random() < 0.1:
             self.cluster.heal()
@@ -209,6 +215,7 @@ class Storm:
             commits = [node.core.commit_index for node in self.cluster.nodes.values()]
             if min(commits) >= max(proposed.index, *self.checker.acknowledged, 0):
                 self.checker.check_nothing_lost(self.cluster.nodes.values())
+                self.check_no_read_waits()
                 return
         raise AssertionError(f"the group did not recover: {proposed=}")
 

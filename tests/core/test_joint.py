@@ -32,6 +32,7 @@ from dledger.core.types import (
     DiskId,
     EntryKind,
     EntryMeta,
+    HeartbeatResponse,
     Index,
     NodeId,
     Role,
@@ -143,6 +144,7 @@ def test_whatever_may_follow_shares_a_node_with_every_quorum(
     for progress in state.peers.values():
         progress.become_replicate()
         progress.match_index = state.log.last_index
+        progress.acked_round = 1
     try:
         check_change(state, wanted)
     except ProposalRefused:
@@ -338,6 +340,62 @@ def test_a_learner_with_a_sick_disk_does_not_vote_yet(is_sick: Sick) -> None:
     assert leader.core.configuration.voters == {A, B, C, D}
 
 
+def test_a_learner_that_has_gone_does_not_vote() -> None:
+    """It had caught up, and died before its turn: the one that served alone would serve nobody."""
+    group = cluster(A)
+    leader = group[A]
+    leader.change(learns(leader.core.configuration, B))
+    group.tick(5)
+    assert leader.core.due_change() is not None
+    group[B].crash()
+    settled = leader.options.election_timeout_min_ticks
+    group.tick(settled)
+    assert leader.core.due_change() is None
+    with pytest.raises(ProposalRefused, match="B hasn't caught up yet, or doesn't answer now"):
+        leader.change(with_voter(leader.core.configuration, B))
+    placed = leader.propose()
+    group.tick(settled)
+    assert leader.core.commit_index >= placed.index
+    group[B].start()
+    settle(group, leader, 20)
+    assert leader.core.configuration.voters == {A, B}
+
+
+def test_a_learner_that_a_new_leader_has_not_heard_does_not_vote() -> None:
+    """When it was heard last is only supposed then, and so is that its disk has room."""
+    group = cluster(A, B, C)
+    group[A].change(learns(group[A].core.configuration, D, observes=True))
+    settle(group, group[A], 20)
+    group[A].change(replace(group[A].core.configuration, observers=frozenset()))
+    group.tick(5)
+    leader = group.elect(B)
+    group.deliver(lambda each: not isinstance(each, HeartbeatResponse))
+    assert leader.core.is_ready_leader
+    assert leader.core._state.peers[D].match_index == leader.core.last_index
+    assert leader.core.due_change() is None
+    settle(group, leader, 20)
+    assert leader.core.configuration.voters == {A, B, C, D}
+
+
+@pytest.mark.parametrize(("silent", "is_due"), [((C,), True), ((B, C), False)])
+def test_learners_vote_where_those_that_answer_are_a_majority(
+    silent: tuple[NodeId, ...], is_due: bool
+) -> None:
+    """With one more voter one more is needed: not while nobody but the leader and it is there."""
+    group = cluster(A, B, C)
+    leader = group[A]
+    leader.change(learns(leader.core.configuration, D))
+    group.tick(5)
+    for node in silent:
+        group.isolate(node)
+    group.tick(leader.options.election_timeout_min_ticks + 1)
+    assert leader.leads
+    assert (leader.core.due_change() is not None) is is_due
+    group.heal()
+    settle(group, leader, 20)
+    assert leader.core.configuration.voters == {A, B, C, D}
+
+
 def test_who_is_in_doubt_counts_in_neither_half() -> None:
     """It is a voter of both halves, and counts in neither: of three that are to vote two are in
     doubt, so it stays joint until one of them isn't, and leads then."""
@@ -496,6 +554,7 @@ class ChurnStorm(Storm):
                         node.change_what_is_due(next(self.sizes))
             self.settle()
             if self._is_calm():
+                self.check_no_read_waits()
                 return
         raise AssertionError(f"the group did not recover: {self._states()}")
 

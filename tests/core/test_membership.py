@@ -19,6 +19,7 @@ from dledger.core.types import (
     DiskId,
     EntryKind,
     EntryMeta,
+    HeartbeatResponse,
     Index,
     Proposed,
     Role,
@@ -92,6 +93,10 @@ def test_a_learner_is_promoted_once_it_holds_the_entry_that_named_it() -> None:
     progress.match_index = Index(index - 1)
     assert node.core.due_change() is None
     progress.match_index = index
+    assert node.core.due_change() is None, "it has answered no heartbeat yet"
+    node.tick(node.options.heartbeat_ticks)
+    for peer in (B, C):
+        node.step(HeartbeatResponse(peer, A, node.core.term, state.heartbeat_round, index))
     assert node.core.due_change() == with_voter(with_disk(NAMED, C, NEW), C)
 
 

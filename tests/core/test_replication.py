@@ -641,7 +641,9 @@ def test_learner_is_replicated_to_and_does_not_count() -> None:
 def test_joint_configuration_needs_both_majorities(order: tuple[NodeId, ...]) -> None:
     """While joint, an entry commits with a majority of both halves (dissertation §4.3)."""
     node = connected(Node(A, Configuration(frozenset({A, B, C}), learners=frozenset({D, E}))))
+    node.tick(node.options.heartbeat_ticks)
     for peer in (D, E):
+        node.step(HeartbeatResponse(peer, A, Term(1), read_context=1))
         node.step(AppendResponse(peer, A, Term(1), True, node.core.last_index))
     joint = Configuration(frozenset({A, D, E}), frozenset({A, B, C}))
     placed = node.core.propose(100, EntryKind.CONFIGURATION, joint)

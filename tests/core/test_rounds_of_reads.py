@@ -3,9 +3,12 @@ patient about, it is by the clock, however many rounds are answered in the meant
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import count
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from dledger.core import (
     AppendRequest,
@@ -15,10 +18,14 @@ from dledger.core import (
     IncomingMessage,
     Index,
     NodeId,
+    ProposalRefused,
     SnapshotOffer,
     Term,
 )
+from dledger.core.membership import reshaped
 from tests.core.harness import A, B, C, Node
+from tests.core.test_chaos import RELAXED
+from tests.core.test_joint import SOME, cluster, learns, settle
 from tests.core.test_replication import THREE, connected
 from tests.core.test_snapshots import base_at
 
@@ -146,3 +153,35 @@ def test_what_peers_say_of_their_disks_counts_after_a_while() -> None:
         targets.append(busy.node.core.statistics().transfer_target)
     assert targets[:9] == [None] * 9
     assert targets[-1] == B
+
+
+NOBODY = frozenset[NodeId]()
+
+
+@settings(RELAXED, max_examples=120)
+@given(founders=SOME, learning=SOME, voting=SOME, gone=SOME, heard=SOME, reads=st.integers(1, 3))
+@example(frozenset({B}), NOBODY, NOBODY, frozenset({B}), NOBODY, 1)
+@example(frozenset({B, C}), NOBODY, NOBODY, frozenset({B, C}), NOBODY, 2)
+@example(frozenset({B}), frozenset({C}), NOBODY, frozenset({B}), frozenset({C}), 2)
+def test_every_read_comes_to_an_end_whatever_becomes_of_the_members(
+    founders: frozenset[NodeId],
+    learning: frozenset[NodeId],
+    voting: frozenset[NodeId],
+    gone: frozenset[NodeId],
+    heard: frozenset[NodeId],
+    reads: int,
+) -> None:
+    """Asked before the members change, with the answers to its round lost but those of `heard`: a
+    few heartbeats of the members to come are enough, and so is nobody, where one is left."""
+    group = cluster(A, *sorted(founders - {A}))
+    leader = group[A]
+    leader.change(
+        learns(leader.core.configuration, *sorted(learning - founders - {A}), observes=True)
+    )
+    settle(group, leader, 10)
+    asked = {group.read(A) for _ in range(reads)}
+    group.deliver(lambda each: not isinstance(each, HeartbeatResponse) or each.sender in heard)
+    with suppress(ProposalRefused):
+        leader.change(reshaped(leader.core.configuration, voting or {A}, gone=gone))
+    settle(group, leader, 20)
+    assert {each.context for each in leader.reads} == asked

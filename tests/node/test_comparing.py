@@ -20,7 +20,7 @@ from broker.replica import Replica
 from broker.scrubbing import ScrubPace
 from chaos.altering import alter
 from dledger.checksum import seal
-from dledger.core.types import Index, NodeId
+from dledger.core.types import Configuration, Index, LogBase, NodeId, SnapshotOffer
 from dledger.errors import InvalidMessage, ReplicaDiverged
 from dledger.wire import raft_pb2 as pb
 from store.files import OsFiles
@@ -279,6 +279,33 @@ async def test_what_a_stranger_says_of_a_log_puts_nothing_in_question(tmp_path: 
         assert not leader.comparison.is_under_way
         leader.comparison.on_message(NodeId("n2"), asked)
         assert leader.comparison.is_under_way
+
+
+@on_a_loop
+async def test_who_leads_is_heard_by_a_log_that_does_not_know_it_yet(tmp_path: Path) -> None:
+    """And so is who offers the state that this member needs, whoever leads at the moment: machines
+    were exchanged while it was away, and it must not take the state of one of two that differ."""
+    async with members(tmp_path, 3, RARELY) as group:
+        tolerant(group)
+        leader = await fill(group)
+        behind, other = (each for each in group.replicas.values() if each is not leader)
+        alone = Configuration(frozenset({NodeId(behind.config.node_id)}))
+        comparison, core = behind.comparison, leader.driver.core
+        comparison._around = replace(comparison._around, configuration=lambda: alone)
+        digest = leader.log.digest_at(3)
+        compared = pb.DigestRequest(number=1, index=3, entry_term=core.term, digest=digest)
+        asked = seal(pb.PeerMessage(digest_request=compared))
+        name, offers = NodeId(behind.config.node_id), NodeId(other.config.node_id)
+
+        def is_heard(peer: NodeId) -> bool:
+            comparison._asked_s = -comparing.ASKED_FOR_S
+            comparison.on_message(peer, asked)
+            return comparison.is_under_way
+
+        assert is_heard(NodeId(leader.config.node_id))
+        assert not is_heard(offers)
+        behind.installer.offered(SnapshotOffer(offers, name, core.term, LogBase()))
+        assert is_heard(offers)
 
 
 @on_a_loop

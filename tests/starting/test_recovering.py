@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -27,6 +27,7 @@ from dledger.core.types import (
 )
 from dledger.reading.backup import Backup
 from dledger.reading.entry import EPOCH_TERM_GAP
+from dledger_cli.recover import _tell_risk
 from store.backup import write_backup
 from store.commitlog import CommitLogOptions
 from store.directory import DataDirectory, DirectoryState, Identity
@@ -266,23 +267,68 @@ def members_of(site: Site) -> Configuration:
     return look(site).configuration
 
 
-def test_a_learner_is_refused(tmp_path: Path) -> None:
-    site = formed(tmp_path, OsFiles())
-    known, node = members_of(site), NodeId("n3")
-    append(site, replace(known, voters=known.voters - {node}, learners=frozenset({node})))
-    with pytest.raises(RecoveryRefused, match="learns and doesn't vote"):
-        examine(site.path, site.identity, site.files)
+def put_down(known: Configuration, node: NodeId) -> Configuration:
+    return replace(known, voters=known.voters - {node}, learners=frozenset({node}))
 
 
-def test_who_is_a_member_no_more_is_refused(tmp_path: Path) -> None:
-    site = formed(tmp_path, OsFiles())
-    known, node = members_of(site), NodeId("n3")
-    gone = replace(
+def taken_out(known: Configuration, node: NodeId) -> Configuration:
+    return replace(
         known,
         voters=known.voters - {node},
         disks=tuple(pair for pair in known.disks if pair[0] != node),
+        addresses=tuple(pair for pair in known.addresses if pair[0] != node),
     )
-    append(site, gone)
+
+
+NO_VOTER = [(put_down, "learns and doesn't vote"), (taken_out, "as a member no more")]
+
+
+@pytest.mark.parametrize(("change", "why"), NO_VOTER)
+def test_who_votes_no_more_is_refused(
+    tmp_path: Path, change: Callable[[Configuration, NodeId], Configuration], why: str
+) -> None:
+    """It may lack what was acknowledged since, and it is known that it does vote no more: by an
+    entry that is known to be committed, or by two that follow each other."""
+    once, twice = formed(tmp_path / "1", OsFiles()), formed(tmp_path / "2", OsFiles())
+    append(once, change(members_of(once), NodeId("n3")))
+    with opened_at(once) as opened:
+        opened.log.checkpoint.note_consume_queue(opened.log.last_index, 0)
+    gone = change(members_of(twice), NodeId("n3"))
+    append(twice, gone)
+    append(twice, replace(gone, preferred=NodeId("n1")))
+    for site in (once, twice):
+        with pytest.raises(RecoveryRefused, match=why):
+            examine(site.path, site.identity, site.files)
+
+
+@pytest.mark.parametrize("change", [change for change, _ in NO_VOTER])
+def test_who_votes_until_it_is_known_that_it_does_not_can(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[Configuration, NodeId], Configuration],
+) -> None:
+    """It has the only copy, and the entry by which it votes no more may never have been committed:
+    elections count on it until then, too."""
+    site = formed(tmp_path, OsFiles())
+    known = members_of(site)
+    without_n2 = replace(known, voters=known.voters - {NodeId("n2")})
+    append(site, change(without_n2, NodeId("n3")))
+    shown = examine(site.path, site.identity, site.files)
+    assert not shown.is_voter
+    assert shown.address == "127.0.0.1:7003"
+    assert [(each.node_id, each.is_voter) for each in shown.others] == [("n1", True), ("n2", True)]
+    _tell_risk(shown)
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"by entry {ENTRIES + 2} n3 votes no more, and that isn't known here" in said
+    check_done(site, shown, recovered(site, shown).term)
+    assert look(site).is_voter
+
+
+def test_who_was_given_up_does_not_vote_by_what_was_before(tmp_path: Path) -> None:
+    """A recovery is decided as soon as it is written."""
+    site = formed(tmp_path, OsFiles())
+    forced = GroupEpoch((b"e" * 16,), Recovery("n1", 1, 4, 2, 1, (("n3", b"d" * 16),)))
+    append(site, replace(taken_out(members_of(site), NodeId("n3")), epoch=forced))
     with pytest.raises(RecoveryRefused, match="as a member no more"):
         examine(site.path, site.identity, site.files)
 

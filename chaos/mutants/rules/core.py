@@ -152,6 +152,14 @@ CORE = (
         tests=("tests/core/test_reads_and_transfer.py",),
     ),
     Mutant(
+        "reads-wait-for-members-that-have-gone",
+        "dledger/core/heartbeat.py",
+        "            )\n        )\n    _confirm_reads(state)\n",
+        "            )\n        )\n",
+        masked="the last other voter seldom goes while a read waits for it",
+        tests=("tests/core/test_rounds_of_reads.py",),
+    ),
+    Mutant(
         "transfer-never-ends",
         "dledger/core/transfer.py",
         "if transfer.elapsed_ticks >= state.options.transfer_timeout_ticks:",

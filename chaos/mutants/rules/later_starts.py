@@ -21,9 +21,25 @@ LATER_STARTS = (
     Mutant(
         "stranger-puts-a-log-in-question",
         "broker/comparing.py",
-        "        is_member = peer in self._around.configuration().members()\n",
-        "        is_member = True\n",
+        "peer in {*self._around.configuration().members(), *self._around.followed()}",
+        "True",
         masked="simulated strangers compare no logs",
+        tests=("tests/node/test_comparing.py",),
+    ),
+    Mutant(
+        "leader-that-the-log-does-not-know-yet-puts-nothing-in-question",
+        "broker/comparing.py",
+        "peer in {*self._around.configuration().members(), *self._around.followed()}",
+        "peer in self._around.configuration().members()",
+        masked="two machines must be exchanged while a third is away, and their logs differ",
+        tests=("tests/node/test_comparing.py",),
+    ),
+    Mutant(
+        "who-offers-a-state-puts-nothing-in-question",
+        "broker/replication.py",
+        "(self.driver.core.leader, self.installer.offering)",
+        "(self.driver.core.leader,)",
+        masked="who offers a state leads, for as long as nobody else does",
         tests=("tests/node/test_comparing.py",),
     ),
     Mutant(
