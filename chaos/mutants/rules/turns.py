@@ -1,0 +1,67 @@
+"""Defects in how calls share the turns of a leader's loop (docs/adr/0027-turns.md)."""
+
+from __future__ import annotations
+
+from chaos.mutants.mutant import Mutant
+
+_OWN = "no simulated node shares its loop by the clock: its turns are counted"
+_CALLS = ("tests/broker/test_call_turns.py",)
+
+TURNS = (
+    Mutant(
+        "each-call-has-a-share-of-a-turn-of-its-own",
+        "broker/turns.py",
+        "        clock, end = self._clock, self._end\n",
+        "        clock, end = self._clock, self._clock() + SHARE_S\n",
+        masked=_OWN,
+        tests=_CALLS,
+    ),
+    Mutant(
+        "all-who-paused-go-on-in-one-turn",
+        "broker/turns.py",
+        "            if self._has_let_go_on:\n                return False\n",
+        "",
+        masked=_OWN,
+        tests=_CALLS,
+    ),
+    Mutant(
+        "who-paused-waits-for-a-turn-that-nobody-uses-up",
+        "broker/turns.py",
+        "            if self._has_let_go_on:\n                return False\n",
+        "            return False\n",
+        masked=_OWN,
+        tests=_CALLS,
+    ),
+    Mutant(
+        "who-paused-first-is-passed",
+        "broker/turns.py",
+        "        if self._looking[0] is not place:\n",
+        "        if self._looking[-1] is not place:\n",
+        masked=_OWN,
+        tests=_CALLS,
+    ),
+    Mutant(
+        "who-is-cancelled-keeps-its-place",
+        "broker/turns.py",
+        "            if not following.done():  # else it was cancelled\n",
+        "            if following:\n",
+        masked=_OWN,
+        tests=_CALLS,
+    ),
+    Mutant(
+        "those-behind-who-was-cancelled-are-not-told-to-look",
+        "broker/turns.py",
+        "        while self._behind and len(self._looking) < LOOKING:\n",
+        "        if self._behind and len(self._looking) < LOOKING:\n",
+        masked=_OWN,
+        tests=_CALLS,
+    ),
+    Mutant(
+        "a-turn-of-a-loop-that-was-closed-never-ends",
+        "broker/turns.py",
+        "        if loop is not self._loop:\n",
+        "        if self._loop is None:\n",
+        masked=_OWN,
+        tests=_CALLS,
+    ),
+)
