@@ -5,6 +5,8 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _OWN = "no simulated node shares its loop by the clock: its turns are counted"
+_TIMES = ("tests/broker/test_offsets_by_time.py",)
+_RARE = "few simulated groups begin at a time in a topic that changes meanwhile"
 _CALLS = ("tests/broker/test_call_turns.py",)
 
 TURNS = (
@@ -63,5 +65,29 @@ TURNS = (
         "        if self._loop is None:\n",
         masked=_OWN,
         tests=_CALLS,
+    ),
+    Mutant(
+        "a-time-is-looked-for-in-one-turn",
+        "broker/services/times.py",
+        "            if piece.is_over():\n",
+        "            if False:\n",
+        masked="a long turn is no harm to a simulated group",
+        tests=_TIMES,
+    ),
+    Mutant(
+        "queues-born-while-a-group-begins-are-left-out",
+        "broker/leader/deliveries/beginning.py",
+        "            if len(topic.next_offsets) == queues:\n",
+        "            if topic:\n",
+        masked=_RARE,
+        tests=_TIMES,
+    ),
+    Mutant(
+        "what-went-while-a-time-was-looked-for-is-the-answer",
+        "broker/reading/queues.py",
+        "            low = max(low, self.bounds(topic, queue_id)[0])\n",
+        "",
+        masked=_RARE,
+        tests=_TIMES,
     ),
 )
