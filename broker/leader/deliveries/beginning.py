@@ -54,16 +54,13 @@ class Beginning:
         self, now: Callable[[], tuple[TopicState, Records]], starts: Starts | None
     ) -> tuple[TopicState, Records, Sequence[int]]:
         """The topic and what is known of its queues, now; and where the group starts in others. To
-        find that out may take turns: a topic that has grown meanwhile is looked at again."""
-        while True:
-            topic, records = now()
-            if starts is None or not self._is_due(topic, len(records)):
-                return topic, records, ()
-            queues = len(topic.next_offsets)
-            offsets = await starts(topic, len(records))
-            topic, records = now()
-            if len(topic.next_offsets) == queues:
-                return topic, records, offsets
+        find that out may take turns: queues that are new by then begin by the next command."""
+        topic, records = now()
+        if starts is None or not self._is_due(topic, len(records)):
+            return topic, records, ()
+        offsets = await starts(topic, len(records))
+        topic, records = now()
+        return topic, records, offsets
 
     def _is_due(self, topic: TopicState, started: int) -> bool:
         """Whether the next command says where the group starts in the queues from `started` on:

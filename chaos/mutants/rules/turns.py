@@ -75,14 +75,6 @@ TURNS = (
         tests=_TIMES,
     ),
     Mutant(
-        "queues-born-while-a-group-begins-are-left-out",
-        "broker/leader/deliveries/beginning.py",
-        "            if len(topic.next_offsets) == queues:\n",
-        "            if topic:\n",
-        masked=_RARE,
-        tests=_TIMES,
-    ),
-    Mutant(
         "what-went-while-a-time-was-looked-for-is-the-answer",
         "broker/reading/queues.py",
         "            low = max(low, self.bounds(topic, queue_id)[0])\n",
