@@ -6,6 +6,7 @@ from chaos.mutants.mutant import Mutant
 
 _OWN = "no simulated node shares its loop by the clock: its turns are counted"
 _TIMES = ("tests/broker/test_offsets_by_time.py",)
+_STARTING = ("tests/broker/test_starting.py",)
 _RARE = "few simulated groups begin at a time in a topic that changes meanwhile"
 _CALLS = ("tests/broker/test_call_turns.py",)
 
@@ -73,6 +74,31 @@ TURNS = (
         "            if False:\n",
         masked="a long turn is no harm to a simulated group",
         tests=_TIMES,
+    ),
+    Mutant(
+        "where-a-group-starts-is-looked-for-in-one-turn",
+        "broker/leader/groups/assigning.py",
+        "                next(steps)\n                if is_enough():\n",
+        "                next(steps)\n                if False:\n",
+        masked="a long turn is no harm to a simulated group",
+        tests=_STARTING,
+    ),
+    Mutant(
+        "what-was-found-is-forgotten-when-somebody-comes",
+        "broker/leader/groups/assigning.py",
+        "            part.grants.clear()\n            self._owner.look_again(name)\n",
+        "            part.grants.clear()\n            part.begun = Beginnings()\n"
+        "            self._owner.look_again(name)\n",
+        masked="the same is found again",
+        tests=_STARTING,
+    ),
+    Mutant(
+        "group-starts-at-what-went-since-it-was-found",
+        "broker/leader/groups/starting.py",
+        "        return [max(at, reader.bounds(ref, queue)[0]) for",
+        "        return [max(at, reader.bounds(ref, queue)[0] * 0) for",
+        masked=_RARE,
+        tests=_STARTING,
     ),
     Mutant(
         "what-went-while-a-time-was-looked-for-is-the-answer",
