@@ -55,6 +55,7 @@ __all__ = [
     "find_property",
     "message_id",
     "parse_message_id",
+    "record_end",
     "record_starts",
     "set_queue_id",
     "tags_code",
@@ -231,6 +232,26 @@ def record_starts(buf: bytes | bytearray | memoryview, start: int, count: int) -
         starts.append(at)
         at += size
     return starts
+
+
+def record_end(buf: bytes | bytearray | memoryview, start: int, count: int, at: int) -> int | None:
+    """Where the record ends that begins at `at`, of `count` from `start` on; None if none of them
+    does. Trusts the sizes, and looks at none behind it: a batch may have 40,000.
+
+    Raises:
+        InvalidRecord: a size leads outside of `buf`.
+    """
+    here, unpack = start, _TOTAL_SIZE.unpack_from
+    for _ in range(count):
+        if here > at:
+            break
+        (size,) = unpack(buf, here) if len(buf) - here >= MIN_RECORD_SIZE else (0,)
+        if not MIN_RECORD_SIZE <= size <= len(buf) - here:
+            raise InvalidRecord(here, "TOTALSIZE", f"up to {len(buf) - here}", size)
+        if here == at:
+            return here + size
+        here += size
+    return None
 
 
 class DecodedRecord(NamedTuple):
