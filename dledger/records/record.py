@@ -241,17 +241,17 @@ def record_end(buf: bytes | bytearray | memoryview, start: int, count: int, at: 
     Raises:
         InvalidRecord: a size leads outside of `buf`.
     """
-    here, unpack = start, _TOTAL_SIZE.unpack_from
-    for _ in range(count):
-        if here > at:
-            break
-        (size,) = unpack(buf, here) if len(buf) - here >= MIN_RECORD_SIZE else (0,)
-        if not MIN_RECORD_SIZE <= size <= len(buf) - here:
-            raise InvalidRecord(here, "TOTALSIZE", f"up to {len(buf) - here}", size)
-        if here == at:
-            return here + size
-        here += size
-    return None
+    here, left, whole, unpack = start, count, len(buf), _TOTAL_SIZE.unpack_from
+    while here < at and left:
+        (size,) = unpack(buf, here) if whole - here >= MIN_RECORD_SIZE else (0,)
+        if not MIN_RECORD_SIZE <= size <= whole - here:
+            raise InvalidRecord(here, "TOTALSIZE", f"{MIN_RECORD_SIZE} to {whole - here}", size)
+        here, left = here + size, left - 1
+    if here != at or not left:
+        return None
+    record_starts(buf, at, 1)
+    end: int = at + unpack(buf, at)[0]
+    return end
 
 
 class DecodedRecord(NamedTuple):

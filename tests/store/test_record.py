@@ -180,7 +180,7 @@ def test_random_bytes_raise_nothing_but_invalid_record(noise: bytes) -> None:
 
 
 def test_one_record_is_found_by_where_it_begins_and_none_behind_it_is_looked_at() -> None:
-    """A batch may have tens of thousands; a wrong size behind the one that is looked for says so."""
+    """A batch may have tens of thousands; a wrong size behind the one that is meant says so."""
     buf = bytearray(8) + batch(b"first", b"second", b"third")
     starts = record_starts(buf, 8, 3)
     ends = dict(zip(starts, [*starts[1:], len(buf)], strict=True))

@@ -98,8 +98,8 @@ READING = (
     Mutant(
         "whole-batch-walked-for-one-of-its-records",
         "dledger/records/record.py",
-        "        if here > at:\n            break\n",
-        "",
+        "    while here < at and left:\n",
+        "    while here != at and left:\n",
         masked="a slower look says the same",
         tests=("tests/store/test_record.py",),
     ),
