@@ -68,6 +68,14 @@ TURNS = (
         tests=_CALLS,
     ),
     Mutant(
+        "batches-that-are-stored-already-cost-nothing",
+        "broker/services/messages.py",
+        " + (BEHIND_WEIGHT if behind else 0)\n",
+        "\n",
+        masked="a long turn is no harm to a simulated group",
+        tests=("tests/broker/test_turns.py",),
+    ),
+    Mutant(
         "a-time-is-looked-for-in-one-turn",
         "broker/services/times.py",
         "            if piece.is_over():\n",
