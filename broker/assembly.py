@@ -46,6 +46,7 @@ from broker.services.retries import Retries
 from broker.services.services import Services
 from broker.services.soundness import Soundness
 from broker.services.styles import Styles
+from broker.services.times import Times
 from broker.services.topic_figures import TopicFigures
 from broker.services.topics import Topics
 from broker.snapshots import SnapshotKeeper
@@ -127,6 +128,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
     def members() -> Members:
         return members_of(NodeId(config.node_id), parts.driver.core, surrounds.links())
 
+    times = Times(reader, soundness, surrounds.turns)
     styles = Styles(parts.machine, reader, soundness, surrounds.turns, commands)
     topics = Topics(gate, reader, commands, parts.machine, styles)
     return Services(
@@ -135,7 +137,7 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
         pulls=pulls,
         queue_pulls=QueuePulls(gate, pulls, reader, parts.held, parts.machine, surrounds.turns),
         lookups=Lookups(gate, reader, committed, soundness, pulls.account),
-        offsets=Offsets(gate, reader, commands, parts.machine, soundness),
+        offsets=Offsets(gate, reader, commands, parts.machine, times),
         groups=Groups(
             *(gate, commands, parts.machine, parts.groups, surrounds.turns),
             styles,

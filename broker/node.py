@@ -49,7 +49,7 @@ from broker.premises import Surveyor
 from broker.recovery import REAL_MACHINERY
 from broker.replica import Replica
 from broker.standby import Standby
-from broker.turns import LoopTurns
+from broker.turns import CallTurns, LoopTurns
 from dledger.addresses import is_loopback, split_address
 from dledger.core.types import NodeId
 from dledger.credentials.secret import GroupSecret
@@ -211,6 +211,7 @@ class Node:
             premises=Surveyor(
                 self._machine.files, self.config.data_directory, lambda: self._tls
             ).look,
+            call_turns=CallTurns(),
         )
 
     def _connect(

@@ -144,7 +144,7 @@ class ReplicaPorts:
         connect: makes the links to the peers, given who calls and what to do with what comes.
         store_host: IPv4 address (4 bytes) and port that records are stamped with.
         call_soon: runs a call in a turn of the event loop.
-        turns: how long work shares the event loop.
+        turns: how long work shares the event loop: the replica's own.
         call_from_worker: the same, of a worker's thread; the loop may be closed by then.
         now_ms: the wall clock; it may step.
         random: for the core's timeouts.
@@ -152,6 +152,7 @@ class ReplicaPorts:
         known_level: of formats and commands; a simulator's nodes may be of other releases.
         premises: what there is to say of where it lives.
         run_command: runs what an operator has configured.
+        call_turns: how long calls share the event loop; None: as all else.
     """
 
     files: FileSystem
@@ -169,3 +170,4 @@ class ReplicaPorts:
     known_level: int = KNOWN_LEVEL
     premises: Callable[[], Premises] = nothing_known
     run_command: RunCommand = field(default_factory=CommandRunner)
+    call_turns: Turns | None = None

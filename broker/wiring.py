@@ -314,7 +314,7 @@ class Wiring:
         around = Surrounds(
             self._member.transport.links,
             self._life.fail,
-            ports.turns,
+            ports.call_turns or ports.turns,
             timings,
             lambda: own_disk(self._recovered),
             ports.premises,

@@ -37,6 +37,7 @@ from broker.leader.numbering import (
     StoredInFlight,
     StoredLongAgo,
     check_next,
+    is_behind,
     is_crowded,
     numbers_of,
     room_for,
@@ -128,6 +129,7 @@ class Appender:
         self._rules = BatchRules(max_message_bytes, segment_bytes)
         self.check_in_steps = self._rules.check_in_steps
         self._flight = InFlight()
+        self.is_behind = lambda id_, batch: is_behind(machine, self._flight, id_, batch)
         self.room = OffsetsRoom(machine, lambda: self._flight.beginning)
         self.units = Units(
             *(self._propose, machine, self.room, lambda: self._flight, self._rules),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.batches import Batch
 from broker.leader.flight import InFlight, Lane, SequenceInFlight
+from broker.state.machine import StateMachine
 from broker.state.producers import Producer, Producers
 from broker.state.refusals import ProducerFenced, ProducerUnknown, TooManySequences
 from broker.state.sequences import Recent, StoredBatch, batches_of, next_sequence
@@ -81,6 +82,16 @@ def numbers_of(producers: Producers, flight: InFlight, lane: Lane) -> Numbers:
     if not isinstance(producer, Producer):
         raise not_registered(producer)
     return Numbers(producer, producer.queues.get(lane.place), flight.sequence(lane))
+
+
+def is_behind(machine: StateMachine, flight: InFlight, producer: bytes, batch: Batch) -> bool:
+    """Whether the batch is older than the producer's next one: what is told of it may be read from
+    the log."""
+    topic = machine.topics.get(batch.topic)
+    if topic is None or not isinstance(machine.producers.find(producer), Producer):
+        return False
+    lane = Lane(producer, topic.incarnation, batch.queue_id)
+    return batch.base_sequence < numbers_of(machine.producers, flight, lane).next_sequence
 
 
 def not_registered(refusal: ProducerUnknown | ProducerFenced) -> BrokerError:

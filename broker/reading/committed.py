@@ -16,7 +16,7 @@ from dledger.reading.compound import data_in
 from dledger.reading.entry import EntryHeader, preamble_of
 from dledger.reading.log_start import LogStart
 from dledger.records.errors import InvalidFrame
-from dledger.records.record import DecodedRecord, decode_records, record_starts
+from dledger.records.record import DecodedRecord, decode_records, record_end
 from store.errors import StoreError
 
 
@@ -137,8 +137,5 @@ def _record_in(header: EntryHeader, frame: bytes, at: int) -> bytes | None:
     """The record that begins at byte `at` of a data entry; None if none does."""
     if not header.first_record_at <= at < len(frame):
         return None
-    starts = record_starts(frame, header.first_record_at, header.record_count)
-    if at not in starts:
-        return None
-    end = starts[starts.index(at) + 1] if at != starts[-1] else len(frame)
-    return frame[at:end]
+    end = record_end(frame, header.first_record_at, header.record_count, at)
+    return None if end is None else frame[at:end]

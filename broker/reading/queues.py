@@ -167,6 +167,17 @@ class QueueReader:
             BrokerError: see `bounds`; NOT_READY where the ConsumeQueue is wrong.
             CorruptionFound: the log has rotted.
         """
+        return _finish(self.offset_by_time_in_steps(topic, queue_id, time_ms))
+
+    def offset_by_time_in_steps(
+        self, topic: TopicRef, queue_id: int, time_ms: int
+    ) -> Generator[None, None, int]:
+        """As `offset_by_time`, an entry of the log a step. What comes between two of them isn't
+        looked at, and what is deleted at the queue's front is passed over.
+
+        Raises:
+            BrokerError, CorruptionFound: see `offset_by_time`; in any step.
+        """
         low, high = self.bounds(topic, queue_id)
         middle = low  # whoever asks for what is old is mostly answered by the first
         while low < high:
@@ -174,6 +185,8 @@ class QueueReader:
                 low = middle + 1
             else:
                 high = middle
+            yield
+            low = max(low, self.bounds(topic, queue_id)[0])
             middle = (low + high) // 2
         return low
 

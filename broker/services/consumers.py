@@ -24,8 +24,10 @@ from broker.leader.groups.keeper import GroupKeeper
 from broker.leader.groups.unread import topics_of, unfinished
 from broker.reading.queues import QueueReader
 from broker.services.gate import Gate
+from broker.services.messages import Piece
 from broker.services.refused import group_not_found, refused
 from broker.services.soundness import Soundness
+from broker.services.times import Times
 from broker.state.groups import MAX_GROUP_BYTES, Group, Settings
 from broker.state.handouts import Record
 from broker.state.leases import Place, Ranges
@@ -193,6 +195,7 @@ class Consumers:
         self._soundness = held.soundness
         self._commands = commands
         self._turns = turns
+        self._times = Times(held.reader, held.soundness, turns)
 
     async def list(self, after: str = "") -> GroupPage:
         """The first groups, by name, behind the name `after`: at most `PAGE_GROUPS`, and no more
@@ -387,12 +390,11 @@ class Consumers:
         if len(set(wish.queue_ids)) < len(wish.queue_ids):
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, "a queue is named twice")
         targets: list[tuple[int, int]] = []
-        is_enough = self._turns.share()
+        piece = Piece(self._turns)
         for queue_id in wish.queue_ids or range(self._read_queues(state)):
-            if is_enough():
-                await self._turns.pause()
-                is_enough = self._turns.share()
-            targets.append((queue_id, self._target(wish, topic, queue_id)))
+            if piece.is_over():
+                await piece.pause()
+            targets.append((queue_id, await self._target(wish, topic, queue_id, piece)))
         move = GroupMove(wish.group, topic, tuple(targets), is_forward=wish.to is To.SKIP)
         self._gate.check_writable()
         proposed = asyncio.ensure_future(self._commands.move_group(move))
@@ -407,7 +409,7 @@ class Consumers:
         if not done.cancelled() and done.exception() is None:
             self._keeper.tell_all(group)
 
-    def _target(self, wish: MoveWish, topic: TopicRef, queue_id: int) -> int:
+    async def _target(self, wish: MoveWish, topic: TopicRef, queue_id: int, piece: Piece) -> int:
         low, high = self._reader.bounds(topic, queue_id)
         match wish.to:
             case To.FIRST:
@@ -415,9 +417,7 @@ class Consumers:
             case To.LAST:
                 offset = high
             case To.TIME:
-                offset = self._soundness.read(
-                    lambda: self._reader.offset_by_time(topic, queue_id, wish.number)
-                )
+                offset = await self._times.offset(topic, queue_id, wish.number, piece)
             case To.OFFSET:
                 self._reader.check_offset(topic, queue_id, wish.number)
                 offset = wish.number

@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import structlog
@@ -34,9 +33,10 @@ from broker.reading.held import HeldPulls
 from broker.reading.held_back import HeldBack
 from broker.reading.queues import DEFAULT_BYTES, DEFAULT_MESSAGES, MAX_BYTES, Found, QueueReader
 from broker.services.gate import Gate
-from broker.services.messages import Call, PullRequest, Pulls
+from broker.services.messages import Call, Piece, PullRequest, Pulls
 from broker.services.refused import refused, unit_refused
 from broker.services.soundness import Soundness
+from broker.services.times import Times
 from broker.state.delivering import KINDS, MAX_HIDDEN_MS
 from broker.state.groups import Start
 from broker.state.handouts import ATTEMPT_ID_SIZE, NO_ATTEMPT, SPAN
@@ -119,6 +119,8 @@ class Deliveries:
         """
         self._gate = gate
         self._soundness = soundness
+        self._turns = turns
+        self._times = Times(reader, soundness, turns)
         self._pulls = pulls
         self._reader = reader
         self._state = state
@@ -370,10 +372,11 @@ class Deliveries:
             if self._desks.get(desk.place) is desk:
                 del self._desks[desk.place]
 
-    def _starts(self, wish: Receive, topic: TopicState, first: int) -> Sequence[int]:
+    async def _starts(self, wish: Receive, topic: TopicState, first: int) -> Sequence[int]:
         """Where the group starts in the queues from `first` on; those born later begin at once."""
         ref = TopicRef(topic.name, topic.incarnation)
         found: list[int] = []
+        piece = Piece(self._turns)
         for queue_id in range(first, len(topic.next_offsets)):
             low, high = self._reader.bounds(ref, queue_id)
             match Start.FIRST if first else Start(wish.start):
@@ -383,8 +386,7 @@ class Deliveries:
                     found.append(high)
                 case Start.TIME:
                     time_ms = wish.start_time_ms
-                    look = partial(self._reader.offset_by_time, ref, queue_id, time_ms)
-                    found.append(self._soundness.read(look))
+                    found.append(await self._times.offset(ref, queue_id, time_ms, piece))
         return found
 
 

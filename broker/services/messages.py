@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Protocol
 
 from broker.errors import BrokerError, ErrorCode, Failure
@@ -31,6 +32,7 @@ from dledger.records.record import parse_message_id
 
 REQUEST_BYTES: Final = 64 << 20  # over all Sends that wait for their commit
 BATCH_WEIGHT: Final = 10  # checking a batch takes as long as checking so many records
+BEHIND_WEIGHT: Final = 200  # and reading what was stored before, of an entry of any size
 
 
 # --- sends -------------------------------------------------------------------------------------
@@ -41,6 +43,10 @@ class Sender(Protocol):
 
     def send(self, producer_id: bytes, batches: Sequence[Batch]) -> Awaitable[list[BatchAnswer]]:
         """Takes the batches; awaiting gives one answer for each, in order."""
+        ...
+
+    def is_behind(self, producer_id: bytes, batch: Batch, /) -> bool:
+        """Whether the batch may be stored already, and the log be read for its answer."""
         ...
 
     def check_in_steps(self, batch: Batch) -> Generator[None, None, Batch]:
@@ -120,13 +126,18 @@ class Sends:
         next: a producer's batches must not overtake each other. Leadership may change between
         two turns; the sender then refuses the batches that are left."""
         pending: list[Awaitable[list[BatchAnswer]]] = []
-        for part in _parts(batches, self._part_weight):
+        for part in _parts(batches, self._part_weight, partial(self._weight, producer_id)):
             if pending:
                 await self._turns.pause()
             if len(part) == 1 and part[0].count > self._part_weight:
                 part = [await self._checked(part[0])]
             pending.append(self._sender.send(producer_id, part))
         return pending
+
+    def _weight(self, producer_id: bytes, batch: Batch) -> int:
+        """In records, as of now."""
+        behind = producer_id and self._sender.is_behind(producer_id, batch)
+        return BATCH_WEIGHT + batch.count + (BEHIND_WEIGHT if behind else 0)
 
     async def _checked(self, batch: Batch) -> Batch:
         """A large batch, its records checked in pieces. Nothing else is judged here: its place, its
@@ -156,15 +167,18 @@ class Sends:
         return answers
 
 
-def _parts(batches: Sequence[Batch], part_weight: int) -> Iterator[Sequence[Batch]]:
+def _parts(
+    batches: Sequence[Batch], part_weight: int, weight_of: Callable[[Batch], int]
+) -> Iterator[Sequence[Batch]]:
     """The batches in runs that take their sender milliseconds. A Send of too many batches, or of
     none, stays whole: it is refused as a whole."""
     first = weight = 0
     for at, batch in enumerate(batches):
-        weight += BATCH_WEIGHT + batch.count
+        own = weight_of(batch)
+        weight += own
         if weight > part_weight and at > first and len(batches) <= MAX_SEND_BATCHES:
             yield batches[first:at]
-            first, weight = at, BATCH_WEIGHT + batch.count
+            first, weight = at, own
     yield batches[first:] if first else batches
 
 

@@ -17,7 +17,7 @@ from broker.reading.progress import QueueOffset, committed_offsets
 from broker.reading.queues import QueueReader
 from broker.services.gate import Gate
 from broker.services.refused import refused
-from broker.services.soundness import Soundness
+from broker.services.times import Times
 from broker.services.topics import MAX_QUEUES
 from broker.state.machine import StateMachine
 from broker.state.offsets import OffsetCommit
@@ -43,10 +43,10 @@ class Offsets:
         reader: QueueReader,
         commands: Commands,
         state: StateMachine,
-        soundness: Soundness,
+        times: Times,
     ) -> None:
         self._gate = gate
-        self._soundness = soundness
+        self._times = times
         self._reader = reader
         self._commands = commands
         self._state = state
@@ -67,7 +67,7 @@ class Offsets:
             BrokerError: see `bounds`.
         """
         await self._gate.confirm()
-        return self._soundness.read(lambda: self._reader.offset_by_time(topic, queue_id, time_ms))
+        return await self._times.offset(topic, queue_id, time_ms)
 
     async def commit(self, commit: OffsetCommit) -> tuple[QueueOffset, ...]:
         """The consumer group's offsets in the topic, as they stand after the commit.

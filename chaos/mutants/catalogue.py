@@ -62,6 +62,7 @@ from chaos.mutants.rules.store import STORE
 from chaos.mutants.rules.strangers import STRANGERS
 from chaos.mutants.rules.tables import TABLES
 from chaos.mutants.rules.topic_tables import TOPIC_TABLES
+from chaos.mutants.rules.turns import TURNS
 from chaos.mutants.rules.units import UNITS
 from chaos.mutants.rules.upkeep import UPKEEP
 from chaos.mutants.rules.verdicts import VERDICTS
@@ -97,6 +98,7 @@ _RULES = (
     *KEEPING,
     *FAST_WAY,
     *TOPIC_TABLES,
+    *TURNS,
     *SENDING,
     *UNITS,
     *LAST_RESORT,

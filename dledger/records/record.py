@@ -55,6 +55,7 @@ __all__ = [
     "find_property",
     "message_id",
     "parse_message_id",
+    "record_end",
     "record_starts",
     "set_queue_id",
     "tags_code",
@@ -231,6 +232,26 @@ def record_starts(buf: bytes | bytearray | memoryview, start: int, count: int) -
         starts.append(at)
         at += size
     return starts
+
+
+def record_end(buf: bytes | bytearray | memoryview, start: int, count: int, at: int) -> int | None:
+    """Where the record ends that begins at `at`, of `count` from `start` on; None if none of them
+    does. Trusts the sizes, and looks at none behind it: a batch may have 40,000.
+
+    Raises:
+        InvalidRecord: a size leads outside of `buf`.
+    """
+    here, left, whole, unpack = start, count, len(buf), _TOTAL_SIZE.unpack_from
+    while here < at and left:
+        (size,) = unpack(buf, here) if whole - here >= MIN_RECORD_SIZE else (0,)
+        if not MIN_RECORD_SIZE <= size <= whole - here:
+            raise InvalidRecord(here, "TOTALSIZE", f"{MIN_RECORD_SIZE} to {whole - here}", size)
+        here, left = here + size, left - 1
+    if here != at or not left:
+        return None
+    record_starts(buf, at, 1)
+    end: int = at + unpack(buf, at)[0]
+    return end
 
 
 class DecodedRecord(NamedTuple):

@@ -28,7 +28,7 @@ from broker.state.groups import Start
 from broker.state.handouts import SPAN, Handout
 from broker.state.refusals import StartMissing
 from broker.state.topic_permissions import USUAL, Permission
-from broker.state.topics import TopicRef
+from broker.state.topics import TopicRef, TopicState
 from dledger.wire.commands_pb2 import SETTLING_FINISHED
 from store.errors import CorruptionFound
 from tests.broker.asked import EndlessCall
@@ -70,7 +70,11 @@ def desks(shop: Shop, bury: Bury, serves: Callable[[], int] = lambda: 1) -> Call
 
     def new_desk() -> Desk:
         desk = Desk(place, around, read, is_fifo=False)
-        desk.starts, desk.max_attempts = lambda _, first: [0] * (4 - first), 1
+
+        async def starts(_: TopicState, first: int) -> list[int]:
+            return [0] * (4 - first)
+
+        desk.starts, desk.max_attempts = starts, 1
         return desk
 
     return new_desk
@@ -500,7 +504,7 @@ def test_who_may_not_read_decides_nothing() -> None:
     assert receive(is_fifo=False) == 1
 
 
-@pytest.mark.parametrize("where", ["offset_by_time", "bounds"])
+@pytest.mark.parametrize("where", ["offset_by_time_in_steps", "bounds"])
 def test_rot_where_a_group_starts_is_mended(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """As rot that anybody else meets: whoever receives is told to come again, and somebody gets
     back what has rotted."""
@@ -516,7 +520,8 @@ def test_rot_where_a_group_starts_is_mended(monkeypatch: pytest.MonkeyPatch, whe
     def failed(error: BaseException) -> None:
         raise AssertionError("the replica ends") from error
 
-    monkeypatch.setattr(services.deliveries, "_soundness", Soundness(failed, is_mended))
+    for reads in (services.deliveries, services.deliveries._times):
+        monkeypatch.setattr(reads, "_soundness", Soundness(failed, is_mended))
 
     def rotten(*asked: object) -> int:
         raise rot

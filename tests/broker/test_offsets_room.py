@@ -22,7 +22,7 @@ from broker.leader.units import UnitResult
 from broker.services.consumers import MoveWish, To
 from broker.state.groups import Settings
 from broker.state.offsets import OffsetCommit
-from broker.state.topics import TopicRef
+from broker.state.topics import TopicRef, TopicState
 from dledger.wire.commands_pb2 import SETTLING_FINISHED, CloneGroupCommand, Command
 from tests.broker.attended import QUEUES, Room
 from tests.broker.leader import Bench
@@ -150,11 +150,14 @@ def test_acknowledgements_are_heard_though_others_take_the_room(
     monkeypatch.setattr(Desk, "_propose", later)
     done = Settlement(0, handed.handout, 0, 1, SETTLING_FINISHED, 0)
 
+    async def starts(topic: TopicState, first: int) -> list[int]:
+        return [0] * (len(topic.next_offsets) - first)
+
     async def settled() -> object:
         if is_on_its_way:
             take_the_room()
         desk = services.deliveries._desk("p", shop.room.machine.topics["t"], is_fifo=False)
-        desk.starts = lambda topic, first: [0] * (len(topic.next_offsets) - first)
+        desk.starts = starts
         return await services.deliveries.settle("p", T, (done,))
 
     assert shop.room.world.run(node, settled()) == ()

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Generator
+
 import pytest
 
-from broker.leader.groups.starting import starts
+from broker.leader.groups.starting import Beginnings, starts
+from broker.leader.groups.steps import at_once
+from broker.reading.queues import QueueReader
+from broker.services.topics import QueueWish
 from broker.state.groups import Settings, Start
-from broker.state.topics import TopicRef
+from broker.state.topics import TopicRef, TopicState
+from dledger.core.types import NodeId
 from dledger.records.reserved import retry_topic
-from tests.broker.attended import Room
+from tests.broker.attended import QUEUES, Room, share
+from tests.broker.leader import batch
 from tests.broker.test_keeper import PACE, SOON_MS
+from tests.broker.test_looks import one_step_a_turn
 
 
 class Bounded:
@@ -18,7 +27,10 @@ class Bounded:
     def bounds(self, topic: TopicRef, queue_id: int) -> tuple[int, int]:
         return 3, 8
 
-    def offset_by_time(self, topic: TopicRef, queue_id: int, time_ms: int) -> int:
+    def offset_by_time_in_steps(
+        self, topic: TopicRef, queue_id: int, time_ms: int
+    ) -> Generator[None, None, int]:
+        yield
         return 5
 
 
@@ -48,5 +60,115 @@ def test_a_group_that_was_forgotten_and_comes_back_is_given_its_retries(
     assert group is not None
     assert retries is not None
     assert own is not None
-    assert set(starts(reader, group, retries, 0)) == {3}
-    assert set(starts(reader, group, own, 0)) == {expected}
+    assert set(at_once(starts(reader, group, retries, 0))) == {3}
+    assert set(at_once(starts(reader, group, own, 0))) == {expected}
+
+
+# --- by time, on a leader whose turns have one step ---------------------------------------------
+
+MESSAGES = 9
+
+
+class Late:
+    """A group whose member `a` comes to topic t, and starts behind all that is there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int = 1) -> None:
+        self.room = Room(count)
+        sends = self.room.leader.replica.services.sends
+        for queue_id in range(QUEUES):
+            wanted = [batch(0, *[b"x"] * MESSAGES, queue_id=queue_id)]
+            self.room.world.run(self.room.leader, sends.send(b"", wanted))
+        one_step_a_turn(self.room)
+        self.ticks: list[tuple[NodeId, int]] = []  # in which each entry was read
+        stored_at = QueueReader._stored_at
+
+        def noted(reader: QueueReader, topic: TopicState, queue_id: int, offset: int) -> int:
+            leader = self.room.leader
+            self.ticks.append((leader.name, leader.replica.groups.now))
+            return stored_at(reader, topic, queue_id, offset)
+
+        monkeypatch.setattr(QueueReader, "_stored_at", noted)
+        time_ms = self.room.world.now_ms + 1_000_000
+        self.settings = Settings(topics=("t",), start=Start.TIME, start_time_ms=time_ms)
+        self.seat = self.room.seat()
+        self.member = self.seat.join("a", settings=self.settings)
+
+    def begin(self) -> None:
+        """Some entries were read, and nothing is granted."""
+        while len(self.ticks) < 3:
+            self.room.pass_ms(10, self.seat)
+        assert not self.member.held
+
+
+def test_a_time_is_looked_for_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry a tick, and no group is looked at again for it."""
+    late = Late(monkeypatch)
+    late.begin()
+    late.room.pass_ms(2 * SOON_MS, late.seat)
+    assert late.member.frontiers == {("t", queue): MESSAGES for queue in range(QUEUES)}
+    assert len(late.ticks) >= 3 * QUEUES
+    assert max(Counter(late.ticks).values()) == 1
+    assert late.room.leader.replica.groups.statistics().dropped == 0
+
+
+def test_what_was_found_stays_so_whoever_comes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan is made anew, the log isn't read again."""
+    alone = Late(monkeypatch)
+    alone.room.pass_ms(2 * SOON_MS, alone.seat)
+    reads = len(alone.ticks)
+    late = Late(monkeypatch)
+    late.begin()
+    other = late.seat.join("b", settings=late.settings)
+    late.room.pass_ms(4 * SOON_MS, late.seat)
+    assert share([late.member, other]) == [QUEUES // 2, QUEUES // 2]
+    assert len(late.ticks) == reads
+
+
+def test_a_topic_that_goes_or_grows_meanwhile_holds_up_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is as it is by then."""
+    late = Late(monkeypatch)
+    room = late.room
+    late.begin()
+    update = room.leader.replica.services.topics.update(TopicRef("t"), QueueWish(6, 6))
+    room.world.run(room.leader, update)
+    room.pass_ms(2 * SOON_MS, late.seat)
+    assert late.member.frontiers["t", 0] == MESSAGES
+    assert len(late.member.held) == 6
+    late = Late(monkeypatch)
+    late.begin()
+    late.room.delete("t")
+    late.room.topic("t")
+    late.room.pass_ms(PACE.retry_ms + 2 * SOON_MS, late.seat)
+    assert late.member.frontiers == {("t", queue): 0 for queue in range(QUEUES)}
+
+
+def test_who_ends_or_leads_no_more_leaves_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next member, and the next leader, are given queues as ever."""
+    late = Late(monkeypatch)
+    late.begin()
+    late.seat.leave(0)
+    again = late.seat.join("c", settings=late.settings)
+    late.room.pass_ms(3 * SOON_MS, late.seat)
+    assert len(again.held) == QUEUES
+    late = Late(monkeypatch, 3)
+    late.begin()
+    room, before = late.room, late.room.leader
+    room.lead(next(name for name in room.world.members if name != before.name))
+    back = room.seat()
+    member = back.join("a", session=late.member.session)
+    room.pass_ms(2 * SOON_MS, back)
+    assert len(member.held) == QUEUES
+    assert not before.replica.groups.looks_under_way
+
+
+def test_what_went_from_a_queue_since_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log may let go of messages while others are looked for."""
+    late = Late(monkeypatch)
+    group, topic = late.room.machine.groups.get("g"), late.room.machine.topics["t"]
+    assert group is not None
+    found, reader = Beginnings(), Bounded()
+    at_once(found.look(reader, group, [(topic, 0)]))
+    monkeypatch.setattr(Bounded, "bounds", lambda *_: (6, 8))
+    assert found.take(reader, group, topic, 0) == [6] * QUEUES

@@ -14,7 +14,7 @@ from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.batches import PART_WEIGHT, STEP_RECORDS, Batch, BatchAnswer, Placed
 from broker.reading.held import RECHECK_S
 from broker.reading.queues import Found
-from broker.services.messages import PullRequest
+from broker.services.messages import BEHIND_WEIGHT, PullRequest
 from broker.services.queue_pulls import LOOKED_AT_ONCE, QueuesRequest, QueueWish
 from broker.services.services import Services
 from broker.services.topics import MAX_QUEUES, PAGE_GROUPS, PAGE_OFFSETS, PAGE_TOPICS
@@ -228,6 +228,24 @@ def test_a_long_send_is_not_overtaken_by_a_later_one() -> None:
         assert turns.pauses >= 2
         places = [each.base_queue_offset for each in answers if isinstance(each, Placed)]
         assert places == [at * count for at in range(6)]
+
+    play(asked, test)
+
+
+def test_batches_that_are_stored_already_are_weighed_for_what_is_read() -> None:
+    """Each may be a record of an entry of megabytes; one that is new weighs less."""
+    turns = Interrupted()
+    asked = Asked(turns=turns)
+    count = 4 * PART_WEIGHT // BEHIND_WEIGHT
+
+    async def test() -> None:
+        await asked.services.topics.create("t", 1, if_not_exists=False)
+        new = [batch(number, b"x") for number in range(count)]
+        await asked.services.sends.send(PRODUCER, new)
+        assert turns.pauses == 0
+        answers = await asked.services.sends.send(PRODUCER, [new[-1]] * count)
+        assert all(isinstance(each, Placed) and each.is_duplicate for each in answers)
+        assert turns.pauses >= 4
 
     play(asked, test)
 

@@ -18,6 +18,7 @@ from dledger.records.record import (
     find_property,
     message_id,
     parse_message_id,
+    record_end,
     record_starts,
     set_queue_id,
     tags_code,
@@ -176,6 +177,21 @@ def test_random_bytes_raise_nothing_but_invalid_record(noise: bytes) -> None:
             decode_records(buf)
         with pytest.raises(InvalidRecord):
             record_starts(buf, 0, 5)
+
+
+def test_one_record_is_found_by_where_it_begins_and_none_behind_it_is_looked_at() -> None:
+    """A batch may have tens of thousands; a wrong size behind the one that is meant says so."""
+    buf = bytearray(8) + batch(b"first", b"second", b"third")
+    starts = record_starts(buf, 8, 3)
+    ends = dict(zip(starts, [*starts[1:], len(buf)], strict=True))
+    for at in range(len(buf) + 1):
+        assert record_end(buf, 8, 3, at) == ends.get(at)
+    assert record_end(buf, 8, 2, starts[2]) is None
+    buf[starts[2] : starts[2] + 4] = bytes(4)
+    for at in range(starts[2]):
+        assert record_end(buf, 8, 3, at) == ends.get(at)
+    with pytest.raises(InvalidRecord):
+        record_end(buf, 8, 3, starts[2])
 
 
 @pytest.mark.parametrize("cut", range(1, 100))

@@ -7,7 +7,7 @@ refused for it, and it isn't silent about that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import structlog
@@ -15,12 +15,14 @@ import structlog
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.choosing import Choice
 from broker.leader.offsets_room import starts_begun
+from broker.state.handouts import Record
 from broker.state.offsets import Offsets
 from broker.state.topics import TopicState
 from dledger.sparing import Sparing
-from dledger.wire.commands_pb2 import DeliverCommand
 
-Starts = Callable[[TopicState, int], Sequence[int]]  # where the group starts, from that queue on
+# Where the group starts, from that queue on; it may take turns to find that out.
+Starts = Callable[[TopicState, int], Awaitable[Sequence[int]]]
+Records = dict[int, Record]  # by queue
 
 log = structlog.get_logger(__name__)
 
@@ -35,35 +37,47 @@ class State(Protocol):
 class Beginning:
     """One desk's."""
 
-    def __init__(self, state: State, check: Callable[[int], None], sparing: Sparing) -> None:
+    def __init__(
+        self, group: str, state: State, check: Callable[[int], None], sparing: Sparing
+    ) -> None:
         """Args:
         check: raises BrokerError, LIMIT_REACHED, unless so many offsets more may begin.
         sparing: all desks': one lives as long as somebody waits at it.
         """
+        self._group = group
         self._state = state
         self._check = check
         self._sparing = sparing
         self._is_left_out = False  # of the next command
 
-    def add_to(
-        self, command: DeliverCommand, topic: TopicState, started: int, starts: Starts
-    ) -> None:
-        """The command says where the group starts in the queues from `started` on, if there are
-        any, and there is room. Who begins nowhere yet is told by whoever takes the command."""
+    async def found(
+        self, now: Callable[[], tuple[TopicState, Records]], starts: Starts | None
+    ) -> tuple[TopicState, Records, Sequence[int]]:
+        """The topic and what is known of its queues, now; and where the group starts in others. To
+        find that out may take turns: queues that are new by then begin by the next command."""
+        topic, records = now()
+        if starts is None or not self._is_due(topic, len(records)):
+            return topic, records, ()
+        offsets = await starts(topic, len(records))
+        topic, records = now()
+        return topic, records, offsets
+
+    def _is_due(self, topic: TopicState, started: int) -> bool:
+        """Whether the next command says where the group starts in the queues from `started` on:
+        there are any, and there is room. Who begins nowhere yet is told by whoever takes it."""
         is_left_out, self._is_left_out = self._is_left_out, False
         lacking = len(topic.next_offsets) - started
         if not lacking or is_left_out:
-            return
+            return False
         if started:
             try:
-                self._check(starts_begun(self._state, command.group, topic.name, started, lacking))
+                self._check(starts_begun(self._state, self._group, topic.name, started, lacking))
             except BrokerError as error:
                 if error.code is not ErrorCode.LIMIT_REACHED:
                     raise
-                self._tell(command, lacking, error)
-                return
-        command.first_start = started
-        command.starts.extend(starts(topic, started))
+                self._tell(topic.name, lacking, error)
+                return False
+        return True
 
     def leave_out(self, choice: Choice | None, error: BrokerError) -> bool:
         """Whether the command, which failed so, is to be made again without its starts: others took
@@ -74,16 +88,16 @@ class Beginning:
         if not command.first_start:
             return False
         self._is_left_out = True
-        self._tell(command, len(command.starts), error)
+        self._tell(command.topic, len(command.starts), error)
         return True
 
-    def _tell(self, command: DeliverCommand, queues: int, error: BrokerError) -> None:
-        key = "not_begun", command.group, command.topic
+    def _tell(self, topic: str, queues: int, error: BrokerError) -> None:
+        key = "not_begun", self._group, topic
         if (unreported := self._sparing.due(key)) is not None:
             log.warning(
                 "group_not_begun",
-                group=command.group,
-                topic=command.topic,
+                group=self._group,
+                topic=topic,
                 queues=queues,
                 reason=error.message,
                 unreported=unreported,

@@ -24,7 +24,7 @@ import structlog
 
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Place, Receiver, Settlement, Settler, Superseded, Wanted
-from broker.leader.deliveries.beginning import Beginning, Starts
+from broker.leader.deliveries.beginning import Beginning, Records, Starts
 from broker.leader.deliveries.choosing import Choice, Read, at_provisional
 from broker.leader.deliveries.over import Burials, Bury
 from broker.leader.units import ProposedUnit, UnitResult
@@ -36,6 +36,7 @@ from broker.state.handouts import Record
 from broker.state.listening import QueueKey
 from broker.state.machine import StateMachine
 from broker.state.refusals import GroupDiffers, GroupStyled, Refusal
+from broker.state.topics import TopicState
 from dledger.ports import Turns
 from dledger.sparing import Sparing
 from dledger.wire.commands_pb2 import Command, DeliverCommand
@@ -138,7 +139,7 @@ class Desk:
         self._settlers: list[Settler] = []
         self._taken: list[Settler] = []  # whose settlements are on their way
         self._burials = Burials(place, around.bury, around.buried_bytes, read)
-        self._beginning = Beginning(around.state, around.check_begun, around.sparing)
+        self._beginning = Beginning(place.group, around.state, around.check_begun, around.sparing)
         self._turn = 0  # of the queues: which comes first
         self._held: list[Callable[[], None]] = []  # what was read for the command under way
         self._bell: QueueKey = (-next(self._numbers), 0)  # no topic has that incarnation
@@ -315,7 +316,7 @@ class Desk:
 
     async def _chosen(self, settlers: Sequence[Settler]) -> Choice:
         """The next command; it may be empty."""
-        choice = self._begun()
+        choice = await self._begun()
         for settler in settlers:
             settler.superseded.clear()
             await choice.settle(settler)
@@ -368,28 +369,19 @@ class Desk:
         await give(receiver, [*range(first, queues), *range(first)])
         receiver.is_under_way = receiver in choice.parts
 
-    def _begun(self) -> Choice:
-        """A command in which nothing is settled or given yet.
+    async def _begun(self) -> Choice:
+        """A command in which nothing is settled or given yet; it is of the state now.
 
         Raises:
-            BrokerError: the topic is gone, the group isn't of this style, or where it starts can't
-                be told now.
+            BrokerError: as `_place_now`, and where it starts can't be told now.
         """
         state, place = self._around.state, self.place
-        topic = state.topics.get(place.topic)
-        if topic is None or topic.incarnation != place.incarnation:
-            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {place.topic!r} is gone")
-        if state.groups.joined(place.group) is not None:
-            raise self._around.refused(GroupStyled(place.group, is_delivered=False))
-        is_fifo = state.deliveries.is_fifo(place.group, topic.incarnation)
-        if is_fifo not in (None, self.is_fifo):
-            raise self._around.refused(GroupDiffers(place.group, ("is_fifo",), 0))
-        records = dict(state.deliveries.in_topic(place.group, topic.incarnation))
+        topic, records, starts = await self._beginning.found(self._place_now, self.starts)
         command = DeliverCommand(
             group=place.group, topic=topic.name, incarnation=topic.incarnation, fifo=self.is_fifo
         )
-        if self.starts is not None:
-            self._beginning.add_to(command, topic, len(records), self.starts)
+        command.first_start = len(records) if starts else 0
+        command.starts.extend(starts)
         started = begun(state, topic, command, len(records))
         if not isinstance(started, dict):
             raise self._around.refused(started)
@@ -407,6 +399,23 @@ class Desk:
         turns = self._around.turns
         reads = self._read_to_give, end_of, turns, self._read_to_tell_again
         return Choice(planning, topic, command, now_ms, *reads, attempts)
+
+    def _place_now(self) -> tuple[TopicState, Records]:
+        """The topic, and what is known of its queues.
+
+        Raises:
+            BrokerError: the topic is gone, or the group isn't of this style.
+        """
+        state, place = self._around.state, self.place
+        topic = state.topics.get(place.topic)
+        if topic is None or topic.incarnation != place.incarnation:
+            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {place.topic!r} is gone")
+        if state.groups.joined(place.group) is not None:
+            raise self._around.refused(GroupStyled(place.group, is_delivered=False))
+        is_fifo = state.deliveries.is_fifo(place.group, topic.incarnation)
+        if is_fifo not in (None, self.is_fifo):
+            raise self._around.refused(GroupDiffers(place.group, ("is_fifo",), 0))
+        return topic, dict(state.deliveries.in_topic(place.group, topic.incarnation))
 
     async def _read_to_give(self, queue_id: int, offset: int, count: int, size: int) -> Found:
         """What is chosen can be answered: once it is in the log that it was handed out it is too

@@ -3,6 +3,9 @@
     a group is   on                                             becomes
     idle         it is to be looked at                          looked at, some steps a tick
     looked at    the plan is made, of what is so now            its grants are proposed, in parts
+    looked at    the same, and it starts at a time              begins: that is looked for, in steps
+    begins       it is found, the plan is of what is so now     its grants are proposed, in parts
+    begins       it is found, the plan is of what was before    idle, and to be looked at again
     looked at    the plan is made, of who was there, or which   idle, and to be looked at again;
                  queues, before                                 after `DROPPED` of these as above
     proposed     applied, and there are more                    the next ones are proposed
@@ -45,7 +48,7 @@ from broker.leader.groups.planning import (
     plan,
     still_holds,
 )
-from broker.leader.groups.starting import Queues, starts
+from broker.leader.groups.starting import Beginnings, Queues
 from broker.leader.groups.steps import Steps
 from broker.leader.groups.strategies import StrategyUnknown, strategy_of
 from broker.leader.offsets_room import starts_begun
@@ -104,7 +107,8 @@ class _Look:
 @dataclass(slots=True)
 class _Part:
     """A group's. `grants`: what is still to be proposed of its plan, which rests on `facts`; and by
-    the incarnation of a topic that was looked at, the queue from which on the group can't begin."""
+    the incarnation of a topic that was looked at, the queue from which on the group can't begin.
+    `begins`: where it starts by time is looked for; `begun`: and was found."""
 
     hand_over: HandOver = field(default_factory=HandOver)
     look: _Look | None = None
@@ -112,6 +116,8 @@ class _Part:
     grants: deque[Grant] = field(default_factory=deque)
     facts: Facts | None = None
     short: dict[int, float] = field(default_factory=dict)
+    begins: Steps[None] | None = None
+    begun: Beginnings = field(default_factory=Beginnings)
     granting: bool = False
     look_again_at: int = 0  # not before that tick
     refusals: int = 0  # one after the other
@@ -164,7 +170,10 @@ class Assigning:
         """Whether the group may be looked at now."""
         part = self._parts.get(name)
         return part is None or not (
-            part.granting or part.look is not None or self._owner.now < part.look_again_at
+            part.granting
+            or part.look is not None
+            or part.begins is not None
+            or self._owner.now < part.look_again_at
         )
 
     @property
@@ -189,7 +198,10 @@ class Assigning:
         is_enough = self._turns.share()
         for name, part in list(self._under_way.items()):
             del self._under_way[name]  # who isn't done comes after the others
-            self._step(name, part, is_enough)
+            if part.begins is None:
+                self._step(name, part, is_enough)
+            else:
+                self._step_beginning(name, part, part.begins, is_enough)
             if is_enough():
                 return
 
@@ -271,6 +283,8 @@ class Assigning:
                     if has_room and still_holds(grant, self._state, group.name):
                         some.append(grant)
                 self._propose(group, part, some)
+                if part.begins is not None:
+                    return
             except BrokerError as error:
                 self._again(group.name, part, error)
             except Exception as error:
@@ -319,15 +333,19 @@ class Assigning:
         for grant in grants:
             by_topic.setdefault((grant.topic, grant.incarnation), []).append(grant)
         told: list[TopicGrant] = []
-        asked = begun = 0  # where the group starts: that reads the log; offsets that are new
+        asked = begun = 0  # where the group starts; offsets that are new
+        unknown: list[tuple[TopicState, int]] = []
         for some in by_topic.values():
-            if asked >= STARTS_AT_ONCE:
+            if asked >= STARTS_AT_ONCE or self._is_unknown(group, part, some[0], unknown):
                 part.grants.extendleft(reversed(some))  # when these are there
                 continue
             found, new = self._topic_grant(group, part, some, begun)
             told += found
             asked, begun = asked + sum(len(each.starts) for each in found), begun + new
         if not told:
+            if unknown:
+                part.begins = part.begun.look(self._reader, group, unknown)
+                self._under_way[group.name] = part
             return
         answer = self._commands.grant_leases(group.name, told)
         part.granting = True
@@ -350,7 +368,7 @@ class Assigning:
         try:
             if new:
                 self._commands.check_begun(begun + new)
-            offsets = starts(self._reader, group, topic, started)
+            offsets = part.begun.take(self._reader, group, topic, started)
         except BrokerError as error:
             self._no_room(group, error)
             part.short[topic.incarnation], new = started, 0
@@ -359,6 +377,44 @@ class Assigning:
             return [], 0
         queues = tuple((each.queue_id, each.session, each.former) for each in grants)
         return [TopicGrant(topic.name, topic.incarnation, started, tuple(offsets), queues)], new
+
+    # --- where a group starts by time ----------------------------------------------------------
+
+    def _is_unknown(
+        self, group: Group, part: _Part, grant: Grant, unknown: list[tuple[TopicState, int]]
+    ) -> bool:
+        """Whether it is to be looked for where the group starts in the topic, which is added."""
+        topic = self._state.topics[grant.topic]
+        started = self._lacking(group, topic)[0]
+        has_room = part.short.get(topic.incarnation, inf) == inf
+        if not (has_room and part.begun.is_unknown(group, topic, started)):
+            return False
+        unknown.append((topic, started))
+        return True
+
+    def _step_beginning(
+        self, name: str, part: _Part, steps: Steps[None], is_enough: Callable[[], bool]
+    ) -> None:
+        try:
+            while True:
+                next(steps)
+                if is_enough():
+                    self._under_way[name] = part
+                    return
+        except StopIteration:
+            part.begins = None
+        except Exception as error:
+            part.begins = None
+            if not isinstance(error, BrokerError) and not self._is_mended(error):
+                raise
+            self._again(name, part, error)
+            return
+        group = self._state.groups.joined(name)
+        if group is not None and self._is_of_now(part, name):
+            self._grant(group, part)
+        else:
+            part.grants.clear()
+            self._owner.look_again(name)
 
     def _concerned(self, group: str, told: list[TopicGrant]) -> dict[int, list[Place]]:
         """Who is to get something by it, or to lose it, and what."""

@@ -95,7 +95,7 @@ BOUNDS = (
     Mutant(
         "starts-left-out-in-silence",
         "broker/leader/deliveries/beginning.py",
-        "                self._tell(command, lacking, error)\n",
+        "                self._tell(topic.name, lacking, error)\n",
         "",
         masked="a word to operators decides nothing",
         tests=_OFFSETS,

@@ -357,8 +357,8 @@ GROUPS = (
     Mutant(
         "young-topics-started-at-their-end",
         "broker/leader/groups/starting.py",
-        "    wish = Start.FIRST if is_all else settings.start\n",
-        "    wish = settings.start\n",
+        "    return Start.FIRST if is_all else group.settings.start\n",
+        "    return group.settings.start\n",
         masked=_ONE_TOPIC,
         tests=_KEEPER,
     ),

@@ -96,6 +96,14 @@ READING = (
         tests=("tests/broker/test_reads.py",),
     ),
     Mutant(
+        "whole-batch-walked-for-one-of-its-records",
+        "dledger/records/record.py",
+        "    while here < at and left:\n",
+        "    while here != at and left:\n",
+        masked="a slower look says the same",
+        tests=("tests/store/test_record.py",),
+    ),
+    Mutant(
         "rot-in-the-log-refused-and-forgotten",
         "broker/services/soundness.py",
         "            self._fail(error)\n",
