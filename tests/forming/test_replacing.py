@@ -119,7 +119,7 @@ def test_an_observers_disk_is_what_the_lost_one_was() -> None:
     calls = Calls("observer")
     done = replaced(calls, 0.05)
     assert (done.votes, done.observes, done.is_done) == (False, True, True)
-    assert calls.joined == [DISK]
+    assert (calls.joined, calls.asked) == ([DISK], []), "nothing more is waited for"
 
 
 def test_the_door_says_what_a_member_is() -> None:

@@ -271,8 +271,8 @@ LAST_RESORT = (
     Mutant(
         "who-shows-no-certificate-is-lost",
         "broker/last_resort.py",
-        "    there |= {NodeId(each) for each in (*doubts.listening, *doubts.unformed)}\n",
-        "    there |= {NodeId(each) for each in doubts.unformed}\n",
+        "for each in (*doubts.listening, *doubts.unformed, *unasked)}\n",
+        "for each in (*doubts.unformed, *unasked)}\n",
         masked=_OWN,
         tests=_ASKED,
     ),

@@ -571,8 +571,8 @@ MEMBERS = (
     Mutant(
         "an-observers-disk-is-to-vote",
         "broker/forming/replacing.py",
-        "    while not (told.votes or told.observes) and loop.time() < deadline:\n",
-        "    while not told.votes and loop.time() < deadline:\n",
+        "    while not named.is_done and loop.time() < deadline:\n",
+        "    while not named.votes and loop.time() < deadline:\n",
         masked=_NO_COMMANDS,
         tests=("tests/forming/test_replacing.py",),
     ),
