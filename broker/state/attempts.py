@@ -66,6 +66,10 @@ class Attempts:
         """All that is known."""
         return MappingProxyType(self._failed)
 
+    def in_topic(self, incarnation: int) -> list[Place]:
+        """The topic's queues of which anything is known, in order."""
+        return sorted(self._topics.get(incarnation, ()))
+
     def refusal_of(self, place: Place, failed: Failed) -> CountedAlready | None:
         """Why a failure isn't counted; None if it is."""
         known = self.of(place, failed.offset)

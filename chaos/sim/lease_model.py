@@ -5,7 +5,7 @@ are. Used at a run's end, beside a state machine that applies the log again an e
                                 end, by a move of its group, with its topic, with its group
     its progress grows          by its epoch's commits and what it sends back, and by nobody
                                 else's, and never shrinks but by a commit without a lease, in a
-                                group without sessions
+                                group without sessions; it is complete when the queue goes
     its start                   is there before its first lease, and never changes
     failures are counted        one by one, of the message at the frontier: by its epoch, and when
                                 its holder is over without a goodbye; and go with the frontier
@@ -262,8 +262,8 @@ class LeaseModel:
                 seat.due = Due(each.offset, index)
 
     def _let_go(self, command: pb.UpdateTopicCommand) -> None:
-        """Nobody holds the queues that it takes away. One that was granted while they went is given
-        back by whoever has it, when it is asked."""
+        """Nobody holds the queues that it takes away, and their ends are where groups go on. One
+        that was granted while they went is given back by whoever has it, when it is asked."""
         topic = self._machine.topics.get(command.name)
         if topic is None:
             return
@@ -273,6 +273,7 @@ class LeaseModel:
         for (_, incarnation, queue_id), seat in self._seats.items():
             if incarnation == topic.incarnation and queue_id in going:
                 seat.session = seat.epoch = 0
+                seat.finished |= set(range(topic.next_offsets[queue_id]))
 
     def _drop_what_is_gone(self) -> None:
         there = {topic.incarnation for topic in self._machine.topics.values()}
