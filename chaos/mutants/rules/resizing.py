@@ -221,8 +221,8 @@ RESIZING = (
     Mutant(
         "leases-of-queues-that-went",
         "broker/state/resizing.py",
-        "            if owners.leases.of(place).session:\n",
-        "            if False:\n",
+        "        for queue in [queue for queue in going if queue in held]:\n",
+        "        for queue in [queue for queue in going if queue in held and not held[queue].session]:\n",
         seed=30,
         tests=_HELD,
     ),
