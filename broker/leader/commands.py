@@ -121,13 +121,15 @@ class TopicGrant(NamedTuple):
 
 
 class QueueDone(NamedTuple):
-    """How far a queue is done; `finished` as in `broker.state.leases.ranges_of`."""
+    """How far a queue is done; `finished` as in `broker.state.leases.ranges_of`. `is_begun`: the
+    message at the frontier is all that its holder is at work on."""
 
     queue_id: int
     epoch: int
     frontier: int
     finished: tuple[int, ...]
     is_released: bool
+    is_begun: bool = False
 
 
 class GroupMove(NamedTuple):
@@ -347,6 +349,7 @@ class Commands:
                             frontier=done.frontier,
                             finished=done.finished,
                             release=done.is_released,
+                            begun=done.is_begun,
                         )
                         for done in each.queues
                     ],

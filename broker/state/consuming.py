@@ -8,7 +8,8 @@ why, is one value.
     join            groups; what a session that ended for it held is free, as without a goodbye
     end sessions    groups, then leases; attempts, of those without a goodbye (ADR 63)
     grant leases    offsets, where the group has no start yet, then leases
-    commit leases   offsets (the frontier), then leases (what is finished above it)
+    commit leases   offsets (the frontier), then leases (what is finished above it); attempts,
+                    whether the message in front is begun
     forget groups   groups, then offsets, leases and attempts
     (a recovery)    groups, then leases: all sessions are over
     commit offsets  offsets, if the group has no session; nothing finished above them is left
@@ -21,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from broker.state.attempts import Attempts
+from broker.state.attempts import Attempts, careful_from
 from broker.state.filters import filters_of
 from broker.state.groups import Groups, JoinWish, Session, Settings, Start
 from broker.state.leases import Leases, Place, Ranges, ranges_of, united
@@ -125,18 +126,25 @@ class Consuming:
                 self._changed(ended.group)
 
     def _vanished(self, session: Session, at: At) -> None:
-        """Its member said no goodbye: what it had at the front of its queues may have killed it."""
+        """Its member said no goodbye: what it had at the front of its queues may have killed it, or
+        one of them did that is known to have been all that it was at work on."""
         if at.level < TOPIC_RULES_LEVEL:
             return
         held = self._leases.held_by(session.session)
         topics = self._topics_of(session.group) if held else {}
+        careful = self._careful_from(session.group)
         for place in held:
             topic = topics.get(place.incarnation)
             if topic is None:
                 continue  # it is none of the group's any more
             frontier = self._offsets.of(place.group, topic.name)[place.queue_id]
             if frontier < topic.next_offsets[place.queue_id]:
-                self._attempts.fail(place, frontier)
+                self._attempts.vanish(place, frontier, self._leases.of(place).epoch, careful)
+
+    def _careful_from(self, name: str) -> int:
+        group = self._groups.get(name)
+        assert group is not None
+        return careful_from(is_orderly=group.settings.is_orderly)
 
     def _topics_of(self, name: str) -> dict[int, TopicState]:
         """Those that the group's members may hold queues of, by incarnation."""
@@ -255,6 +263,7 @@ class Consuming:
             return [(queue, topic) for queue in progress.queues]
         refused: list[tuple[QueueProgress, QueueRefusal]] = []
         frontiers: dict[int, int] = {}
+        begun: dict[int, int] = {}  # by which epoch the message in front is
         known = self._offsets.of(command.group, topic.name)
         for queue in progress.queues:
             place = Place(command.group, topic.incarnation, queue.queue_id)
@@ -262,6 +271,7 @@ class Consuming:
             done = self._judged(place, command.session, queue, topic, before)
             if isinstance(done, tuple):
                 frontiers[queue.queue_id], finished = done
+                begun[queue.queue_id] = queue.epoch if queue.begun else 0
                 self._leases.progress(place, finished)
                 if queue.release:
                     self._leases.release(place)
@@ -269,6 +279,8 @@ class Consuming:
                 refused.append((queue, done))
         if frontiers:
             self._put(command.group, topic, tuple(frontiers.items()))
+        for queue_id, epoch in begun.items():
+            self._attempts.begin(Place(command.group, topic.incarnation, queue_id), epoch)
         return refused
 
     def _judged(

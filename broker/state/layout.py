@@ -371,6 +371,9 @@ FAILURES_SECTION: Final = Layout(
         Field(10, "I", "queue_id", "queue id", behind="g"),
         Field(14, "Q", "offset", "the message at the group's frontier", behind="g"),
         Field(22, "H", "failures", "how often it has failed, 1 at least", behind="g"),
+        Field(
+            24, "Q", "begun", "epoch of the lease that has nothing else in hand, or 0", behind="g"
+        ),
     ),
 )
 

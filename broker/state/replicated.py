@@ -231,7 +231,7 @@ class ReplicatedState:
         self.groups.check_invariants(self.applied_index, self.lived_time.lived_ms)
         self.leases.check_invariants(self.applied_index)
         self.deliveries.check_invariants(self.applied_index)
-        self.attempts.check_invariants()
+        self.attempts.check_invariants(self.applied_index)
 
     def _check_retries(self) -> None:
         """What has moved on, and what was sent again, is in topics that are there."""

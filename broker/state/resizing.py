@@ -1,12 +1,14 @@
-"""What an update of a topic does to several owners: topics, queue numbers, retention and leases.
+"""What an update of a topic does to several owners: topics, queue numbers, retention and groups'.
 
 As `broker.state.consuming` for members (ADR 60). A queue is never made anew: one that goes keeps
 its end and what producers stored in it, begins at its end and is told to nobody; one that comes
-back goes on there.
+back goes on there, and so does every group that was in it.
 
     the update            what it does
     more read queues      topics, of queues that never were; they begin with their first message
-    fewer read queues     retention: those that go begin at their ends; leases of them end
+    fewer read queues     retention: those that go begin at their ends; leases of them end; a group
+                          that was behind is through: offsets, what leases say is finished,
+                          attempts, deliveries
     other write queues    queue numbers: a change, with where every queue ends
 """
 
@@ -15,10 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
+from broker.state.attempts import Attempts
+from broker.state.deliveries import Deliveries
 from broker.state.groups import Groups
+from broker.state.handouts import Record
 from broker.state.leases import Leases, Place
 from broker.state.log_start import RetiredThrough
-from broker.state.offsets import Offsets
+from broker.state.offsets import OffsetCommit, Offsets
 from broker.state.queue_numbers import Numbers, QueueNumbers
 from broker.state.refusals import QueueNumbersWrong, QueuesUnread, Refusal
 from broker.state.topic_retention import TopicRetentions
@@ -44,6 +49,10 @@ class Owners(Protocol):
     def groups(self) -> Groups: ...
     @property
     def leases(self) -> Leases: ...
+    @property
+    def attempts(self) -> Attempts: ...
+    @property
+    def deliveries(self) -> Deliveries: ...
     @property
     def log_start(self) -> RetiredThrough: ...
 
@@ -195,14 +204,41 @@ def _grow(owners: Owners, topic: TopicState, wanted: Numbers) -> None:
 
 
 def _let_go(owners: Owners, topic: TopicState, going: range) -> None:
-    """Nothing of these queues may be read any more, and nobody holds them."""
+    """Nothing of these queues may be read any more, nobody holds them, and every group that is in
+    one is through with it: grown again they begin at their ends, and who went on before that would
+    be told that its next message has gone. All groups in one turn: so of each owner only what it
+    has in these queues is looked at."""
     ends = topic.next_offsets
     starts = [(queue, ends[queue]) for queue in going]
     refusal = owners.topic_retention.move(topic.incarnation, starts, ends)
     if refusal is not None:
         raise InvariantViolation(f"a queue can begin at its end: {refusal}")
+    _pass_over(owners, topic, going)
     for group in owners.leases.groups(topic.incarnation):
-        for queue in going:
-            place = Place(group, topic.incarnation, queue)
-            if owners.leases.of(place).session:
-                owners.leases.release(place)
+        held = owners.leases.in_topic(group, topic.incarnation)
+        for queue in [queue for queue in going if queue in held]:
+            owners.leases.move(Place(group, topic.incarnation, queue), ())
+    for place in owners.attempts.in_topic(topic.incarnation):
+        if place.queue_id in going:
+            owners.attempts.on_frontier(place, ends[place.queue_id])
+    for group in owners.deliveries.groups(topic.incarnation):
+        records = owners.deliveries.in_topic(group, topic.incarnation)
+        done = {queue: Record(ends[queue]) for queue in going if queue in records}
+        is_fifo = owners.deliveries.is_fifo(group, topic.incarnation)
+        owners.deliveries.put(group, topic.incarnation, done, is_fifo=bool(is_fifo))
+
+
+def _pass_over(owners: Owners, topic: TopicState, going: range) -> None:
+    """Each group that has committed in one of these queues has committed its end."""
+    ends = topic.next_offsets
+    for group, known in tuple(owners.offsets.groups(topic.name).items()):
+        behind = [
+            (queue, ends[queue])
+            for queue in going
+            if NOT_BEGUN < known.get(queue, NOT_BEGUN) < ends[queue]
+        ]
+        if behind:
+            commit = OffsetCommit(group, topic.name, tuple(behind), is_reset=False)
+            refusal = owners.offsets.commit(commit, ends)
+            if refusal is not None:
+                raise InvariantViolation(f"a group can be at a queue's end: {refusal}")

@@ -33,6 +33,7 @@ from dledger.wire import groups_pb2 as pb
 POISON_SHARE = 5  # one of so many messages fails always
 POISON_SHARE_IN_ORDER = 20  # where the others wait for it
 CHANCE = 0.15  # of any other to fail, once more each time
+BEGUN = 0.5  # of what is committed, where the log counts
 TWICE = 0.3  # of what was sent back, once more
 # What becomes of a lease or a session meanwhile: the message is somebody else's to work on.
 WEATHER = (epb.LEASE_LOST, epb.LIMIT_REACHED, epb.SESSION_ENDED, epb.MEMBER_REPLACED)
@@ -69,6 +70,10 @@ class FailingMember(Member):
     async def _commit_simply(self) -> None:
         """Where nobody is a member it would forget what is finished behind the frontier, and what
         was sent back from there would be again."""
+
+    def _begins(self, queue: Queue) -> bool:
+        """Now and then, true or not: what follows from it is looked at, whoever says it."""
+        return queue in self._counted and self.chance.random() < BEGUN
 
     def _note(self, queue: Queue, record: DecodedRecord) -> None:
         self._given[queue, record.queue_offset] = record

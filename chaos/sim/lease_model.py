@@ -5,10 +5,11 @@ are. Used at a run's end, beside a state machine that applies the log again an e
                                 end, by a move of its group, with its topic, with its group
     its progress grows          by its epoch's commits and what it sends back, and by nobody
                                 else's, and never shrinks but by a commit without a lease, in a
-                                group without sessions
+                                group without sessions; it is complete when the queue goes
     its start                   is there before its first lease, and never changes
     failures are counted        one by one, of the message at the frontier: by its epoch, and when
-                                its holder is over without a goodbye; and go with the frontier
+                                its holder is over without a goodbye, which from care on had to
+                                have said that it is begun; and go with the frontier
 
 What the machine says after each entry must be that.
 """
@@ -28,6 +29,7 @@ from dledger.codec import decode_configuration
 from dledger.core.types import EntryKind
 from dledger.level import DELIVERY_LEVEL, TOPIC_RULES_LEVEL
 from dledger.reading.entry import HEADER_SIZE, EntryHeader
+from dledger.records.reserved import CAREFUL_AFTER, CAREFUL_IN_ORDER
 from dledger.wire import commands_pb2 as pb
 from dledger.wire.raft_pb2 import Configuration
 
@@ -49,6 +51,7 @@ class _Seat:
     due: Due
     finished: set[int] = field(default_factory=set)
     failed: tuple[int, int] = (0, 0)  # the message at that offset, so often
+    begun: int = -1  # the offset that its holder last said it has begun
 
     @property
     def frontier(self) -> int:
@@ -61,6 +64,7 @@ class _Seat:
 
     def fail(self) -> None:
         self.failed = self.frontier, self.failures + 1
+        self.begun = -1
 
 
 class LeaseModel:
@@ -71,7 +75,7 @@ class LeaseModel:
         self._seats: dict[Seat, _Seat] = {}
         self._read_queues: dict[int, int] = {}  # of each topic, as of the last look
         self.copied: dict[tuple[Seat, int], int] = {}  # failures of what was sent back, by then
-        self.counted = self.vanished = 0
+        self.counted = self.vanished = self.spared = 0
         self.commits = self.refused = self.grants = self.taken = self.moves = 0
 
     def due(self, group: str) -> dict[tuple[int, int], Due]:
@@ -139,14 +143,22 @@ class LeaseModel:
         killed by what was in front."""
         is_counted = self._machine.level.current >= TOPIC_RULES_LEVEL
         ends = {topic.incarnation: topic.next_offsets for topic in self._machine.topics.values()}
-        for (_, incarnation, queue_id), seat in self._seats.items():
+        for (group, incarnation, queue_id), seat in self._seats.items():
             if not seat.session or self._machine.groups.session(seat.session) is not None:
                 continue
             is_blamed = vanished is None or seat.session in vanished
+            is_sure = seat.begun == seat.frontier or seat.failures < self._careful_from(group)
+            self.spared += is_blamed and is_counted and not is_sure
+            is_blamed = is_blamed and is_sure
             if is_counted and is_blamed and seat.frontier < ends[incarnation][queue_id]:
                 seat.fail()
                 self.vanished += 1
             seat.session = seat.epoch = 0
+
+    def _careful_from(self, group: str) -> int:
+        found = self._machine.groups.joined(group)
+        is_orderly = found is not None and found.settings.is_orderly
+        return CAREFUL_IN_ORDER if is_orderly else CAREFUL_AFTER
 
     def _grant(self, command: pb.GrantLeasesCommand, index: int) -> None:
         for topic in command.topics:
@@ -171,6 +183,7 @@ class LeaseModel:
                     self.grants += 1
                     self.taken += seat.epoch > 0
                     seat.session, seat.epoch = grant.session, index if grant.session else 0
+                    seat.begun = -1
 
     def _may_hold(self, group: str, session: int) -> bool:
         found = self._machine.groups.session(session)
@@ -193,6 +206,7 @@ class LeaseModel:
                 if state is None or at > state.next_offsets[queue.queue_id]:
                     raise Defect("lease", f"entry {index} finishes what isn't there")
                 seat.finished |= told
+                seat.begun = seat.frontier if queue.begun else -1
                 if queue.release:
                     seat.session = seat.epoch = 0
 
@@ -262,8 +276,8 @@ class LeaseModel:
                 seat.due = Due(each.offset, index)
 
     def _let_go(self, command: pb.UpdateTopicCommand) -> None:
-        """Nobody holds the queues that it takes away. One that was granted while they went is given
-        back by whoever has it, when it is asked."""
+        """Nobody holds the queues that it takes away, and their ends are where groups go on. One
+        that was granted while they went is given back by whoever has it, when it is asked."""
         topic = self._machine.topics.get(command.name)
         if topic is None:
             return
@@ -273,6 +287,7 @@ class LeaseModel:
         for (_, incarnation, queue_id), seat in self._seats.items():
             if incarnation == topic.incarnation and queue_id in going:
                 seat.session = seat.epoch = 0
+                seat.finished |= set(range(topic.next_offsets[queue_id]))
 
     def _drop_what_is_gone(self) -> None:
         there = {topic.incarnation for topic in self._machine.topics.values()}

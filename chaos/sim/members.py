@@ -455,6 +455,10 @@ class Member(Client):
             held.advance()
         held.pass_over(part.next_offset)
 
+    def _begins(self, queue: Queue) -> bool:
+        """Whether it says that it is at work on nothing but the queue's first message."""
+        return False
+
     async def _commit(self, queues: list[Queue], *, release: bool = False) -> None:
         """Commits, whoever holds the queues by now."""
         done = [(queue, self._held[queue]) for queue in queues if queue in self._held]
@@ -468,6 +472,7 @@ class Member(Client):
                 frontier=held.frontier,
                 finished=held.runs(),
                 release=release,
+                begun=not release and self._begins((topic, incarnation, queue_id)),
             )
             topics.setdefault((topic, incarnation), []).append(progress)
         request = pb.CommitLeasesRequest(

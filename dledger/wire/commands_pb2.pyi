@@ -326,18 +326,20 @@ class QueueGrant(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., session: _Optional[int] = ..., former_epoch: _Optional[int] = ...) -> None: ...
 
 class QueueProgress(_message.Message):
-    __slots__ = ("queue_id", "epoch", "frontier", "finished", "release")
+    __slots__ = ("queue_id", "epoch", "frontier", "finished", "release", "begun")
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FRONTIER_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
     queue_id: int
     epoch: int
     frontier: int
     finished: _containers.RepeatedScalarFieldContainer[int]
     release: bool
-    def __init__(self, queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., frontier: _Optional[int] = ..., finished: _Optional[_Iterable[int]] = ..., release: _Optional[bool] = ...) -> None: ...
+    begun: bool
+    def __init__(self, queue_id: _Optional[int] = ..., epoch: _Optional[int] = ..., frontier: _Optional[int] = ..., finished: _Optional[_Iterable[int]] = ..., release: _Optional[bool] = ..., begun: _Optional[bool] = ...) -> None: ...
 
 class TopicProgress(_message.Message):
     __slots__ = ("topic", "incarnation", "queues")

@@ -17,15 +17,18 @@ from broker.state.groups import Group, Settings
 from broker.state.leases import Place
 from broker.state.refusals import CountedAlready, FinishedAlready, LeaseLost, Malformed
 from dledger.level import DELIVERY_LEVEL
-from dledger.records.reserved import GIVEN_UP_AFTER
+from dledger.records.reserved import CAREFUL_AFTER, GIVEN_UP_AFTER
 from dledger.wire.commands_pb2 import (
     Command,
+    CommitLeasesCommand,
     EndSessionsCommand,
     FailMessageCommand,
     GroupSettings,
     JoinGroupCommand,
     MoveGroupCommand,
+    QueueProgress,
     QueueStart,
+    TopicProgress,
 )
 from tests.broker.test_compound import delete
 from tests.broker.test_retrying import Failing, of_queue
@@ -56,14 +59,23 @@ class Counting(Failing):
         self.command(Command(end_sessions=command))
 
     def come_back(self, token: bytes = b"token--2") -> None:
-        wish = GroupSettings(topics=["t"])
+        wish = GroupSettings(topics=["t"], orderly=self.is_orderly)
         join = JoinGroupCommand(group="g", member="m", token=token, settings=wish)
         self.session = self.command(Command(join_group=join))
         self.epoch = self.grant()
 
     @property
-    def known(self) -> Failed | None:
-        return self.machine.attempts.places().get(Place("g", self.t, 0))
+    def known(self) -> tuple[int, int] | None:
+        """Which message, and how often it has failed."""
+        found = self.machine.attempts.places().get(Place("g", self.t, 0))
+        return None if found is None else found[:2]
+
+    def begin(self, frontier: int, *, begun: bool = True) -> None:
+        """The message there is begun, or not any more, and all before it finished."""
+        queue = QueueProgress(queue_id=0, epoch=self.epoch, frontier=frontier, begun=begun)
+        topic = TopicProgress(topic="t", incarnation=self.t, queues=[queue])
+        done = CommitLeasesCommand(group="g", session=self.session, topics=[topic])
+        self.command(Command(commit_leases=done))
 
 
 def test_a_failure_is_counted_once_and_finishes_what_is_before_it() -> None:
@@ -101,6 +113,49 @@ def test_who_vanishes_counts_for_the_message_in_front() -> None:
     log.come_back()
     log.come_back(b"token--3")  # its member began anew, and never said that the last one was over
     assert log.known == (4, 3)
+
+
+def test_from_care_on_only_what_was_begun_is_to_blame() -> None:
+    """A member has many queues, and what killed it was in one of them: the messages in front of
+    the others, which it never had in hand, aren't counted out for that."""
+    log = Counting()
+    for number in range(2 * CAREFUL_AFTER):
+        log.end_session(vanished=True)
+        assert log.known == (0, min(number + 1, CAREFUL_AFTER))
+        log.come_back(b"again%03d" % number)
+    log.begin(0)
+    log.end_session(vanished=False)
+    log.come_back(b"token--2")
+    log.end_session(vanished=True)
+    assert log.known == (0, CAREFUL_AFTER), "another holder had said so"
+    log.come_back(b"token--3")
+    log.begin(0)
+    assert log.restored().attempts == log.machine.attempts
+    log.end_session(vanished=True)
+    assert log.known == (0, CAREFUL_AFTER + 1)
+    log.come_back(b"token--4")
+    log.begin(0)
+    log.begin(0, begun=False)
+    log.end_session(vanished=True)
+    assert log.known == (0, CAREFUL_AFTER + 1), "it was in nobody's hand any more"
+    assert log.restored().attempts == log.machine.attempts
+
+
+def test_in_order_what_was_begun_is_to_blame_from_the_second_time_on() -> None:
+    """There who comes next is careful at once; what failed and stays isn't begun any more."""
+    log = Counting(is_orderly=True)
+    for _ in range(3):
+        log.end_session(vanished=True)
+        log.come_back(b"token-%02d" % log.session)
+    assert log.known == (0, 1)
+    log.begin(0)
+    assert log.units(([], [log.failed(0, 2)])) == [None]
+    log.end_session(vanished=True)
+    assert log.known == (0, 2)
+    log.come_back()
+    log.begin(0)
+    log.end_session(vanished=True)
+    assert log.known == (0, 3)
 
 
 def test_nobody_is_blamed_where_no_message_is() -> None:
@@ -160,7 +215,7 @@ def test_a_topic_that_is_deleted_costs_what_was_counted_in_it() -> None:
         each.on_topic_deleted(9)
         each._failed = dict(each._failed.items())
         assert set(each.places()) == {place for place in places if place.incarnation != 3}
-        each.check_invariants()
+        each.check_invariants(1)
 
 
 def test_what_fails_for_ever_is_counted_to_a_bound() -> None:
@@ -184,6 +239,7 @@ class Anything(RuleBasedStateMachine):
         self.counts: dict[int, int] = {}
         self.done: set[int] = set()
         self.tokens = 2
+        self.is_begun = False  # as this lease last said of the front, if that had failed by then
 
     @property
     def front(self) -> int:
@@ -202,6 +258,7 @@ class Anything(RuleBasedStateMachine):
             front = self.front
             counted = {at: self.counts.get(at, 0) + 1 for at in taken if at == front}
             self.counts = counted or self._kept()
+            self.is_begun = False
 
     @rule(stale=st.integers(0, 3))
     def fail_wrongly(self, stale: int) -> None:
@@ -216,29 +273,36 @@ class Anything(RuleBasedStateMachine):
             self.done.add(offset)
             self.counts = self._kept()
 
-    @rule(frontier=st.integers(0, MESSAGES))
-    def commit(self, frontier: int) -> None:
-        self.log.commit(frontier)
+    @rule(ahead=st.integers(0, MESSAGES), begun=st.booleans())
+    def commit(self, ahead: int, begun: bool) -> None:
+        """Mostly of what is finished already: the one in front is begun, or isn't any more."""
+        frontier = ahead if ahead % 3 == 0 else self.front
+        self.log.begin(frontier, begun=begun)
         self.done |= set(range(frontier))
         self.counts = self._kept()
+        self.is_begun = begun and bool(self.counts)
 
     @rule(vanished=st.booleans(), says=st.booleans())
     def another(self, vanished: bool, says: bool) -> None:
         self.tokens += 1
         if says:
             self.log.end_session(vanished=vanished)
-        if (vanished or not says) and self.front < MESSAGES:
-            self.counts = {self.front: self.counts.get(self.front, 0) + 1}
+        known = self.counts.get(self.front, 0)
+        is_blamed = known < CAREFUL_AFTER or self.is_begun
+        if (vanished or not says) and self.front < MESSAGES and is_blamed:
+            self.counts = {self.front: known + 1}
         self.log.come_back(b"%08d" % self.tokens)
+        self.is_begun = False
 
     def _kept(self) -> dict[int, int]:
+        self.is_begun = self.is_begun and self.front in self.counts
         return {at: count for at, count in self.counts.items() if at == self.front}
 
     @invariant()
     def holds(self) -> None:
         assert self.log.finished() == self.done
         known = self.log.known
-        assert ({} if known is None else {known.offset: known.failures}) == self.counts
+        assert ({} if known is None else {known[0]: known[1]}) == self.counts
         restored = self.log.restored()
         assert restored.attempts == self.log.machine.attempts
         restored.check_invariants()

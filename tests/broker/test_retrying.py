@@ -54,13 +54,16 @@ OWN_UNIT = tuple[Sequence[Placed], Sequence[Command]]
 class Failing(Log):
     """A log in which group g has queue 0 of `t`, with so many messages."""
 
-    def __init__(self, messages: int = 10, level: int = KNOWN_LEVEL) -> None:
+    def __init__(
+        self, messages: int = 10, level: int = KNOWN_LEVEL, *, is_orderly: bool = False
+    ) -> None:
         super().__init__(level)
+        self.is_orderly = is_orderly
         self.t = self.topic()
         self.schedule = self.topic(SCHEDULE_TOPIC, LEVELS)
         self.retry, self.dead = self.topic(RETRY, 1), self.topic(DEAD, 1)
         self.units(([Placed(0, *[b"m"] * messages, incarnation=self.t)], []))
-        wish = GroupSettings(topics=["t"])
+        wish = GroupSettings(topics=["t"], orderly=is_orderly)
         join = JoinGroupCommand(group="g", member="m", token=b"token--1", settings=wish)
         self.session = self.command(Command(join_group=join))
         self.epoch = self.grant(starts=(0, 0))

@@ -6,8 +6,16 @@ import asyncio
 from collections import defaultdict
 from pathlib import Path
 
-from dledger.client import Client, Message, PushOptions, QueuesUnread, TopicInfo
-from tests.integration.test_group_members import some_group, until
+from dledger.client import (
+    Client,
+    Message,
+    PullConsumer,
+    PushConsumer,
+    PushOptions,
+    QueuesUnread,
+    TopicInfo,
+)
+from tests.integration.test_group_members import PUSH, QUEUES, fill, running, some_group, until
 
 KEYS = 8
 ROUNDS = 30
@@ -57,5 +65,59 @@ def test_keys_stay_in_order_while_their_topic_grows_and_shrinks(tmp_path: Path) 
             assert (topic.queue_count, topic.write_queues) == (7, 7)
             service.stop()
             await working
+
+    asyncio.run(scenario())
+
+
+def test_whoever_was_behind_in_a_queue_that_went_goes_on_once_it_is_back(tmp_path: Path) -> None:
+    """Members, loops and receivers of single messages: what went with the queue they are never
+    given, and what comes later they are."""
+
+    async def scenario() -> None:
+        async with some_group(tmp_path) as (_, client, _):
+            await fill(client, 1)
+            handled: list[tuple[int, int]] = []
+
+            def member() -> PushConsumer:
+                service = client.push_consumer("members", PUSH)
+
+                @service.on("t")
+                async def handle(message: Message) -> None:
+                    handled.append((message.queue_id, message.queue_offset))
+
+                return service
+
+            def loop() -> PullConsumer:
+                return client.pull_consumer("t", group="loops", idle_timeout_s=1)
+
+            async def taken(consumer: PullConsumer) -> list[tuple[int, int]]:
+                async with consumer:
+                    found = [(each.queue_id, each.queue_offset) async for each in consumer]
+                    await consumer.commit()
+                    return found
+
+            every = [(queue_id, 0) for queue_id in range(QUEUES)]
+            async with running(member()):
+                await until(lambda: len(handled) == QUEUES)
+            assert sorted(await taken(loop())) == every
+            shop = client.simple_consumer("t", "shop", invisible_s=600)
+            assert len(await shop.receive(QUEUES, wait_s=10)) == QUEUES
+            await fill(client, 1)
+            await client.update_topic("t", read_queues=1, write_queues=1, drop=True)
+            await client.update_topic("t", read_queues=QUEUES, write_queues=QUEUES)
+            await fill(client, 1)
+
+            handled.clear()
+            later = [(0, 1), *((queue_id, 2) for queue_id in range(QUEUES))]
+            async with running(member()):
+                await until(lambda: len(handled) == len(later))
+            assert sorted(handled) == sorted(await taken(loop())) == sorted(later)
+            async with asyncio.timeout(30):
+                given: list[tuple[int, int]] = []
+                while len(given) < len(later):
+                    for each in await shop.receive(QUEUES, wait_s=5):
+                        given.append((each.message.queue_id, each.message.queue_offset))
+            assert sorted(given) == sorted(later)
+            await shop.close()
 
     asyncio.run(scenario())

@@ -328,7 +328,10 @@ def _topic_done(wire: cpb.TopicProgress) -> TopicDone:
         wire.topic,
         wire.incarnation,
         tuple(
-            QueueDone(each.queue_id, each.epoch, each.frontier, tuple(each.finished), each.release)
+            QueueDone(
+                *(each.queue_id, each.epoch, each.frontier, tuple(each.finished)),
+                *(each.release, each.begun),
+            )
             for each in wire.queues
         ),
     )

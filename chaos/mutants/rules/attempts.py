@@ -13,6 +13,7 @@ _ASKED_FIRST = "a leader that is right proposes no such unit"
 _KEEPER = ("tests/broker/test_keeper.py",)
 _OWN_MEMBERS = "the simulator's members are its own"
 _TOLD = "the log says who vanished: whether that is true no run knows"
+_RARE = "few who vanish in a run had begun what was in doubt"
 
 ATTEMPTS = (
     Mutant(
@@ -126,6 +127,94 @@ ATTEMPTS = (
         "        count = failures_before(wish.group, record) + 1\n",
         seed=6,
         tests=_NODES,
+    ),
+    Mutant(
+        "all-fronts-blamed-for-ever",
+        "broker/state/attempts.py",
+        "        if found is None or found.failures < careful or found.begun == epoch:\n",
+        "        if True:\n",
+        seed=28,
+        tests=_STATE,
+    ),
+    Mutant(
+        "nobody-blamed-from-care-on",
+        "broker/state/attempts.py",
+        "        if found is None or found.failures < careful or found.begun == epoch:\n",
+        "        if found is None or found.failures < careful:\n",
+        seed=34,
+        tests=_STATE,
+    ),
+    Mutant(
+        "begun-by-whoever-had-it-before",
+        "broker/state/attempts.py",
+        "found.begun == epoch:\n            self.fail",
+        "found.begun:\n            self.fail",
+        masked=_RARE,
+        tests=_STATE,
+    ),
+    Mutant(
+        "begun-until-it-is-finished",
+        "broker/state/consuming.py",
+        "        for queue_id, epoch in begun.items():\n",
+        "        for queue_id, epoch in ((at, of) for at, of in begun.items() if of):\n",
+        masked=_RARE,
+        tests=_STATE,
+    ),
+    Mutant(
+        "begun-is-lost-with-a-snapshot",
+        "broker/state/attempts.py",
+        "                self._put(place, Failed(offset, failures, begun))\n",
+        "                self._put(place, Failed(offset, failures))\n",
+        masked=_RARE,
+        tests=_STATE,
+    ),
+    Mutant(
+        "care-in-order-as-elsewhere",
+        "broker/state/attempts.py",
+        "    return CAREFUL_IN_ORDER if is_orderly else CAREFUL_AFTER\n",
+        "    return CAREFUL_AFTER\n",
+        masked=_RARE,
+        tests=_STATE,
+    ),
+    Mutant(
+        "doubted-beside-others-in-hand",
+        "dledger/client/members/member.py",
+        "any(other.at_work for other in self.queues.values() if other is not queue)\n",
+        "False\n",
+        masked=_OWN_MEMBERS,
+        tests=_CLIENT,
+    ),
+    Mutant(
+        "others-begun-beside-what-is-doubted",
+        "dledger/client/members/member.py",
+        "        while queues and self._alone.queue is None:\n",
+        "        while queues:\n",
+        masked=_OWN_MEMBERS,
+        tests=_CLIENT,
+    ),
+    Mutant(
+        "doubted-and-nobody-told",
+        "dledger/client/members/alone.py",
+        "        return queue is not None and queue.is_begun and self.begins(queue)\n",
+        "        return queue is not None and self.begins(queue)\n",
+        masked=_OWN_MEMBERS,
+        tests=_CLIENT,
+    ),
+    Mutant(
+        "others-begun-before-it-is-told-that-it-is-over",
+        "dledger/client/members/alone.py",
+        "        return queue.is_begun or (queue.state is Held.HELD and queue.is_doubted)\n",
+        "        return queue.state is Held.HELD and queue.is_doubted\n",
+        masked=_OWN_MEMBERS,
+        tests=_CLIENT,
+    ),
+    Mutant(
+        "handlers-of-former-leases-not-waited-for",
+        "dledger/client/members/member.py",
+        "        if self._stragglers.are_there:\n",
+        "        if False:\n",
+        masked=_OWN_MEMBERS,
+        tests=_CLIENT,
     ),
     Mutant(
         "begun-before-the-last-one-is-committed",

@@ -331,8 +331,8 @@ CONSUMERS = (
     _mutant(
         "released-without-what-is-finished",
         _MEMBER,
-        "                yield Progress(queue, frontier, runs, release)\n",
-        "                yield Progress(queue, 0 if release else frontier, [], release)\n",
+        "                yield Progress(queue, frontier, runs, release, begun)\n",
+        "                yield Progress(queue, 0 if release else frontier, [], release, begun)\n",
         _MACHINE,
     ),
     _mutant(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _STATE = ("tests/broker/test_queue_numbers.py",)
+_RETURN = ("tests/broker/test_queues_that_return.py",)
 _HELD = ("tests/broker/test_held_back.py",)
 _CLIENT = ("tests/client/test_rerouting.py",)
 _NO_CLIENT = "the simulator's senders are its own"
@@ -170,6 +171,46 @@ RESIZING = (
         tests=_STATE,
     ),
     Mutant(
+        "groups-stay-behind-a-queue-that-goes",
+        "broker/state/resizing.py",
+        "    _pass_over(owners, topic, going)\n",
+        "",
+        masked="a simulated crew has read the queues that go",
+        tests=_RETURN,
+    ),
+    Mutant(
+        "finished-ranges-outlive-their-queue",
+        "broker/state/resizing.py",
+        "            owners.leases.move(Place(group, topic.incarnation, queue), ())\n",
+        "            owners.leases.release(Place(group, topic.incarnation, queue))\n",
+        masked="a simulated crew has read the queues that go",
+        tests=_RETURN,
+    ),
+    Mutant(
+        "failures-outlive-their-queue",
+        "broker/state/resizing.py",
+        "            owners.attempts.on_frontier(place, ends[place.queue_id])\n",
+        "            pass\n",
+        masked="a simulated crew has read the queues that go",
+        tests=_RETURN,
+    ),
+    Mutant(
+        "single-messages-stay-in-hand-in-a-queue-that-goes",
+        "broker/state/resizing.py",
+        "for queue in going if queue in records}\n",
+        "for queue in going if queue in ()}\n",
+        masked="simulated receivers' topics keep their queues",
+        tests=_RETURN,
+    ),
+    Mutant(
+        "groups-that-are-through-are-written-anew",
+        "broker/state/resizing.py",
+        "        if behind:\n",
+        "        if True:\n",
+        masked="it costs time and no truth",
+        tests=_RETURN,
+    ),
+    Mutant(
         "queues-go-half-read",
         "broker/state/resizing.py",
         "            if known.get(queue, NOT_BEGUN) < ends[queue]:\n",
@@ -188,8 +229,8 @@ RESIZING = (
     Mutant(
         "leases-of-queues-that-went",
         "broker/state/resizing.py",
-        "            if owners.leases.of(place).session:\n",
-        "            if False:\n",
+        "        for queue in [queue for queue in going if queue in held]:\n",
+        "        for queue in [queue for queue in going if queue in held][:0]:\n",
         seed=30,
         tests=_HELD,
     ),

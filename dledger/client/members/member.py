@@ -31,6 +31,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from dledger.client.errors import ClientError
+from dledger.client.members.alone import Alone
 from dledger.client.members.counted import Counted, counted_concurrently, counted_in_order
 from dledger.client.members.finished import Finished, Run
 from dledger.client.members.process_queue import Bounds, Held, Order, Place, ProcessQueue, Work
@@ -93,12 +94,14 @@ class Rules:
 
 
 class Progress(NamedTuple):
-    """What is to be committed of a queue."""
+    """What is to be committed of a queue. `begun`: its next message is all that the member is at
+    work on."""
 
     queue: ProcessQueue
     frontier: int
     runs: list[Run]
     release: bool
+    begun: bool = False
 
 
 def in_calls(progress: Iterable[Progress]) -> Iterator[list[Progress]]:
@@ -176,6 +179,7 @@ class Member:
         self._failed: list[tuple[float, int, Work]] = []
         self._numbers = count()
         self._stragglers = Stragglers()
+        self._alone = Alone(self._others_run)
         self.lost = 0  # queues that were not given up by a commit of its own
 
     # --- the stream ---------------------------------------------------------------------------
@@ -337,15 +341,43 @@ class Member:
         if self._failed and self._failed[0][0] <= now:
             self.wake(now)
         queues = line.queues
-        while queues:
+        while queues and self._alone.queue is None:
             queue = queues.popleft()
             queue.is_queued = False
+            if queue.is_doubted and queue.may_have_work(now):
+                line.add(queue)
+                self._alone.begin(queue)
+                break
             work = queue.take(now)
             if work is not None:
                 if queue.may_have_work(now):
                     line.add(queue)
                 return work
-        return None
+        return self._take_alone(line, now)
+
+    def _take_alone(self, line: Line, now: float) -> Work | None:
+        """The message that is tried while nothing else is in hand, if it is this line's."""
+        queue = self._alone.queue
+        if queue is None or self._line_of[queue.place.topic] is not line:
+            return None
+        return queue.take(now) if self._alone.may_begin else None
+
+    def _others_run(self, queue: ProcessQueue) -> bool:
+        """Whether a handler is at work on a message of any other queue, or of a lease that is
+        over."""
+        if self._stragglers.are_there:
+            return True
+        return any(other.at_work for other in self.queues.values() if other is not queue)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it has, or is to have, one message in hand and nothing else."""
+        return self._alone.queue is not None
+
+    @property
+    def wants_commit(self) -> bool:
+        """Whether the log is to be told what is tried alone, or that it isn't any more."""
+        return self._alone.wants_commit
 
     def put_back(self, work: Work) -> None:
         """Nobody has begun with it."""
@@ -518,14 +550,16 @@ class Member:
                 continue
             release = queue.state is Held.RELEASING
             frontier, runs = queue.finished.name()
-            if release or queue.committed != (frontier, runs):
-                yield Progress(queue, frontier, runs, release)
+            begun = self._alone.begins(queue)
+            if release or queue.committed != (frontier, runs) or queue.is_begun != begun:
+                yield Progress(queue, frontier, runs, release, begun)
 
     def on_committed(self, progress: Progress) -> None:
         """The brokers have taken it."""
         queue = progress.queue
         queue.committed = (progress.frontier, progress.runs)
         queue.is_in_doubt = False
+        queue.is_begun = progress.begun
         queue.finished.on_taken(progress.runs)
         if queue.careful_until:
             self._enqueue(queue)  # it waited for that

@@ -359,7 +359,14 @@ class Membership:
         while work is not None and work.queue.is_given_up(work):
             self._sending_back.give_up(work)
             work = self.member.take(line, now)
+        if work is None and self.member.wants_commit:
+            self._commit_soon()
         return work
+
+    def _commit_soon(self) -> None:
+        """What comes next waits for that."""
+        self._commit_at = 0.0
+        self._wants_commit.set()
 
     def may_start_until(self) -> float:
         """Until when work that was taken may be begun, unless it is withdrawn."""
@@ -428,8 +435,7 @@ class Membership:
             if not (queue.running or queue.returning):
                 self._wants_commit.set()
         elif queue.careful_until:
-            self._commit_at = 0.0  # the next one waits for that
-            self._wants_commit.set()
+            self._commit_soon()
         elif not queue.is_pulled and 2 * queue.waiting_messages <= queue.bounds.messages:
             self.pulling.want()
 
@@ -527,7 +533,7 @@ class Membership:
     async def _commit_call(
         self, progress: Sequence[Progress], deadline_s: float | None
     ) -> ClientError | None:
-        session = self.member.session
+        session, was_alone = self.member.session, self.member.is_alone
         for each in progress:
             each.queue.finished.on_sent(each.runs)
         try:
@@ -546,7 +552,7 @@ class Membership:
                 self.member.on_committed(each)
             else:
                 self._on_refused(each, why)
-        if any(each.queue.careful_until for each in progress):
+        if was_alone or any(each.queue.careful_until for each in progress):
             self._owner.on_work()
         return next(iter(refused.values()), None)
 
@@ -568,6 +574,7 @@ class Membership:
                 frontier=each.frontier,
                 finished=encode_runs(each.frontier, each.runs),
                 release=each.release,
+                begun=each.begun,
             )
         answer = await self._broker_group.call(
             *(COMMIT_LEASES, request, Effect.IDEMPOTENT),

@@ -24,7 +24,9 @@ stays in front of its queue, which is suspended.
 Bounds: so many messages and bytes are in memory, and so far may fetching be beyond the frontier.
 
 A queue whose holders have vanished is worked on *carefully* (ADR 63): a message is handed out when
-all before it is finished and committed, so that the log knows which one kills its process.
+all before it is finished and committed, so that the log knows which one kills its process. The one
+in front of them is *doubted*: `dledger.client.members.alone` has it be the only one in hand, of all
+the member's queues, and the log told so before.
 """
 
 from __future__ import annotations
@@ -106,8 +108,9 @@ class ProcessQueue:
     __slots__ = (
         *("_behind", "_fetched", "_in_order", "_late", "_order", "_parked", "_ready", "_tags"),
         *("asked_until", "at_work", "bounds"),
-        *("careful_until", "committed", "counted", "epoch", "finished", "is_in_doubt", "is_pulled"),
-        *("is_queued", "is_told", "max_offset", "may_be_released", "next_offset", "paused"),
+        *("careful_until", "committed", "counted", "epoch", "finished", "is_begun", "is_in_doubt"),
+        *("is_pulled", "is_queued", "is_told", "is_tried", "max_offset", "may_be_released"),
+        *("next_offset", "paused"),
         *("place", "rests_until", "returning"),
         *("state", "suspended_until", "waiting_bytes", "waiting_messages"),
     )
@@ -139,6 +142,8 @@ class ProcessQueue:
         self.careful_until = 0  # the frontier to which each message is by itself
         if counted is not None and counted.is_careful:
             self.careful_until = counted.offset + bounds.span
+        self.is_begun = False  # as the log was told of the message at the frontier
+        self.is_tried = False  # the message of `counted`, by this lease
         # A commit may have happened whose answer was lost; and one that gave the queue up.
         self.is_in_doubt = self.may_be_released = False
         self.is_pulled = False  # a pull of it is under way
@@ -241,6 +246,26 @@ class ProcessQueue:
         is_idle = not (self.at_work or self.returning)
         return is_idle and self.committed == self.finished.name()
 
+    @property
+    def is_doubted(self) -> bool:
+        """Whether its next message is the one that it is worked on carefully for: it may kill who
+        tries it, and hasn't been tried by this lease."""
+        known = self.counted
+        if known is None or not known.is_careful or known.is_given_up or self.is_tried:
+            return False
+        is_there = bool(self._ready or self._fetched)
+        if self.paused or not is_there or known.offset < self.finished.frontier:
+            return False
+        following = self._ready[0].message if self._ready else self._fetched[0]
+        return following.queue_offset == known.offset
+
+    def _leaves(self, work: Work) -> None:
+        """The message is in nobody's hand any more, and whoever had it lives."""
+        offset = work.message.queue_offset
+        self.at_work.discard(offset)
+        if self.counted is not None and self.counted.offset == offset:
+            self.is_tried = True
+
     def take(self, now: float) -> Work | None:
         """The next message that may be handed out; it runs from now on."""
         if not self.may_have_work(now):
@@ -324,7 +349,7 @@ class ProcessQueue:
 
     def succeed(self, work: Work) -> None:
         """Its handler has returned."""
-        self.at_work.discard(work.message.queue_offset)
+        self._leaves(work)
         if self.state is Held.GONE:
             return
         self.finished.finish(work.message.queue_offset)
@@ -336,7 +361,7 @@ class ProcessQueue:
     def fail(self, work: Work, resume_at: float) -> bool:
         """Its handler has raised. In order it stays in front, and the queue is suspended until
         then; otherwise true: `try_again` is to be called then."""
-        self.at_work.discard(work.message.queue_offset)
+        self._leaves(work)
         work.failures += 1
         if work.key is not None and self.state is not Held.GONE:
             self._end_key(work.key)
@@ -357,7 +382,7 @@ class ProcessQueue:
     def send_back(self, work: Work) -> None:
         """Its handler has raised, and the brokers are to take it. In order the queue waits until
         they have."""
-        self.at_work.discard(work.message.queue_offset)
+        self._leaves(work)
         work.failures += 1
         self.returning += 1
         if self._in_order:

@@ -29,6 +29,11 @@ class Stragglers:
         """Offsets that are at work."""
         return self._offsets.get(place, ())
 
+    @property
+    def are_there(self) -> bool:
+        """Whether any handler is still at work."""
+        return bool(self._offsets)
+
     def end(self, work: Work) -> None:
         """Its handler has ended, or nobody had begun with it."""
         offsets = self._offsets.get(work.queue.place)

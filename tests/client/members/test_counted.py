@@ -1,7 +1,8 @@
 """A message that kills the process that has it: found by its group, and nothing else is blamed.
 
 Lives of members, one after the other, against the least of a broker: it knows what is finished, and
-of the message at the frontier how many who had the queue vanished (ADR 63).
+of the message at each frontier how many who had the queue vanished; from care on, only who had said
+to have begun it (ADR 63).
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from dledger.client.members.finished import Run
 from dledger.client.members.member import Line, Member, Rules, Times
 from dledger.client.members.process_queue import Bounds, Order, Place, ProcessQueue, Work
 from dledger.client.results import Message
-from dledger.records.reserved import CAREFUL_AFTER, GIVEN_UP_AFTER, GIVEN_UP_IN_ORDER
+from dledger.records.reserved import (
+    CAREFUL_AFTER,
+    CAREFUL_IN_ORDER,
+    GIVEN_UP_AFTER,
+    GIVEN_UP_IN_ORDER,
+)
 from dledger.testing import make_message
 
 PLACE: Final = Place("t", 1, 0)
@@ -29,33 +35,62 @@ MOST_STEPS: Final = 2_000
 
 
 class Group:
-    """A queue, as the log has it, and its members' lives."""
+    """Queues, as the log has them, and their members' lives, each with all of them.
 
-    def __init__(self, order: Order, poison: int, chance: Random, max_attempts: int = 3) -> None:
+    Args:
+        queues: how many; each has as many messages.
+        poison: (queue id, offset) of what kills its process.
+        unread: a queue of which nothing can be read, whoever has it; -1: none.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        poison: tuple[int, int],
+        chance: Random,
+        *,
+        queues: int = 1,
+        unread: int = -1,
+        max_attempts: int = 3,
+    ) -> None:
         self.order, self.poison, self.chance = order, poison, chance
         self.max_attempts = max_attempts
-        self.finished: set[int] = set()
-        self.failures = (0, 0)  # of which message, how often
-        self.given_up: list[tuple[int, int]] = []
-        self.begun: list[int] = []
-        self.deaths: list[int] = []  # where the frontier was
+        self.unread = unread
+        self.finished: dict[int, set[int]] = {queue_id: set() for queue_id in range(queues)}
+        self.failures = dict.fromkeys(range(queues), (0, 0))  # of which message, how often
+        self.begun: set[int] = set()  # queues whose front is, as the log was told in this life
+        self.given_up: list[tuple[int, int, int]] = []
+        self.deaths: list[int] = []  # where the poison's queue had its frontier
         self.messages = [make_message("t", b"x", queue_offset=offset) for offset in range(MESSAGES)]
 
-    @property
-    def frontier(self) -> int:
-        return next(at for at in count() if at not in self.finished)
+    def frontier(self, queue_id: int) -> int:
+        return next(at for at in count() if at not in self.finished[queue_id])
+
+    def known(self, queue_id: int) -> int:
+        offset, failures = self.failures[queue_id]
+        return failures if offset == self.frontier(queue_id) else 0
 
     @property
-    def known(self) -> int:
-        offset, failures = self.failures
-        return failures if offset == self.frontier else 0
+    def is_done(self) -> bool:
+        return all(self.frontier(each) == MESSAGES for each in self.finished if each != self.unread)
 
     def work_off(self) -> None:
-        while self.frontier < MESSAGES and len(self.deaths) < 100:
+        while not self.is_done and len(self.deaths) < 100:
+            self.begun.clear()
             if self.live():
-                front = self.frontier
-                self.failures = front, self.known + 1
-                self.deaths.append(front)
+                self.deaths.append(self.frontier(self.poison[0]))
+                for queue_id in self.finished:
+                    self.count(queue_id)
+
+    def count(self, queue_id: int) -> None:
+        """As the log does where a session ends without a goodbye."""
+        front, known = self.frontier(queue_id), self.known(queue_id)
+        if front < MESSAGES and (known < self.careful_from or queue_id in self.begun):
+            self.failures[queue_id] = front, known + 1
+
+    @property
+    def careful_from(self) -> int:
+        return CAREFUL_IN_ORDER if self.order is Order.QUEUE else CAREFUL_AFTER
 
     def live(self) -> bool:
         """One process; whether the poison has killed it."""
@@ -64,26 +99,25 @@ class Group:
         member = Member(rules, lambda: b"token--1", {"t": line})
         member.on_stream()
         member.on_joined(1, Times(), 0.0)
-        runs: list[Run] = [(at, at + 1) for at in sorted(self.finished) if at > self.frontier]
-        queue = member.on_gained(PLACE, 1, self.frontier, runs, self.known).queue
-        assert queue is not None
+        queues = [self.gain(member, queue_id) for queue_id in self.finished]
         running: list[Work] = []
         for _ in range(MOST_STEPS):
-            if self.frontier == MESSAGES:
+            if self.is_done:
                 return False
-            self.fetch(member, queue)
+            for queue in queues:
+                self.fetch(member, queue)
             what = self.chance.random()
             if what < 0.5:
                 work = member.take(line, 0.0)
                 if work is None:
                     continue
-                if queue.is_given_up(work):
+                if work.queue.is_given_up(work):
                     self.give_up(member, work)
                     continue
-                self.begun.append(work.message.queue_offset)
-                if work.message.queue_offset == self.poison:
-                    return True
                 running.append(work)
+                self.check_alone(running)
+                if self.place_of(work) == self.poison:
+                    return True
             elif what < 0.75 and running:
                 member.succeed(running.pop(self.chance.randrange(len(running))))
             elif what < self.commits_below:
@@ -92,7 +126,31 @@ class Group:
 
     commits_below = 1.0
 
+    def gain(self, member: Member, queue_id: int) -> ProcessQueue:
+        front = self.frontier(queue_id)
+        runs: list[Run] = [(at, at + 1) for at in sorted(self.finished[queue_id]) if at > front]
+        place = PLACE._replace(queue_id=queue_id)
+        queue = member.on_gained(place, 1, front, runs, self.known(queue_id)).queue
+        assert queue is not None
+        return queue
+
+    def place_of(self, work: Work) -> tuple[int, int]:
+        return work.queue.place.queue_id, work.message.queue_offset
+
+    def check_alone(self, running: list[Work]) -> None:
+        """What the log takes for begun is all that anybody has in hand; and it takes whatever is in
+        doubt for begun that anybody has."""
+        for work in running:
+            queue_id, offset = self.place_of(work)
+            is_doubted = (
+                offset == self.frontier(queue_id) and self.known(queue_id) >= self.careful_from
+            )
+            assert not is_doubted or (self.begun == {queue_id} and len(running) == 1)
+        assert len(running) == 1 or not self.begun
+
     def fetch(self, member: Member, queue: ProcessQueue) -> None:
+        if queue.place.queue_id == self.unread:
+            return
         first = queue.next_offset
         part: list[Message] = self.messages[first : first + queue.room]
         queue.on_fetched(part, first + len(part), MESSAGES)
@@ -100,14 +158,19 @@ class Group:
 
     def give_up(self, member: Member, work: Work) -> None:
         returned = member.give_up(work)
-        self.given_up.append((work.message.queue_offset, returned.failed))
-        self.finished.add(work.message.queue_offset)
+        queue_id, offset = self.place_of(work)
+        self.given_up.append((queue_id, offset, returned.failed))
+        self.finished[queue_id].add(offset)
         member.on_sent_back(work)
 
     def commit(self, member: Member) -> None:
         for each in member.to_commit():
-            self.finished |= set(range(each.frontier))
-            self.finished |= {at for run in each.runs for at in range(*run)}
+            finished = self.finished[each.queue.place.queue_id]
+            finished |= set(range(each.frontier))
+            finished |= {at for run in each.runs for at in range(*run)}
+            self.begun.discard(each.queue.place.queue_id)
+            if each.begun:
+                self.begun.add(each.queue.place.queue_id)
             member.on_committed(each)
 
 
@@ -116,13 +179,134 @@ class Group:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_only_what_kills_is_given_up(order: Order, poison: int, seed: int) -> None:
     """However far each life comes: after a bounded number of lives at each place."""
-    group = Group(order, poison, Random(seed))
+    group = Group(order, (0, poison), Random(seed))
     group.work_off()
-    assert [offset for offset, _ in group.given_up] == [poison]
-    assert group.frontier == MESSAGES
+    assert [offset for _, offset, _ in group.given_up] == [poison]
+    assert group.frontier(0) == MESSAGES
     for front in set(group.deaths) - {poison}:
         assert group.deaths.count(front) <= CAREFUL_AFTER
     assert group.deaths.count(poison) <= GIVEN_UP_AFTER
+
+
+@given(
+    order=st.sampled_from([Order.KEYS, Order.QUEUE]),
+    poison=st.tuples(st.integers(0, 1), st.integers(0, MESSAGES - 1)),
+    queues=st.integers(2, 4),
+    max_attempts=st.integers(1, 4),
+    unread=st.sampled_from([-1, 2, 3]),
+    seed=st.integers(0, 100),
+)
+@settings(max_examples=80, deadline=None)
+def test_nothing_in_other_queues_is_given_up_for_what_kills(
+    order: Order, poison: tuple[int, int], queues: int, max_attempts: int, unread: int, seed: int
+) -> None:
+    """Whatever their messages' handlers take, and if nothing of a queue can be read while its
+    holders die: nobody has tried what is in front of it."""
+    group = Group(
+        order,
+        poison,
+        Random(seed),
+        queues=queues,
+        unread=unread if unread < queues else -1,
+        max_attempts=max_attempts,
+    )
+    group.work_off()
+    assert [each[:2] for each in group.given_up] == [poison]
+    assert group.is_done
+    # Each death where care begins later: at the poison, or in front of it.
+    assert group.deaths.count(poison[1]) <= max(GIVEN_UP_AFTER, max_attempts + 1)
+
+
+def member_of(line: Line, *queues: int) -> Member:
+    """A member that has these queues, whose first messages have vanished with three before it."""
+    member = Member(Rules(bounds=Bounds(span=SPAN)), lambda: b"token--1", {"t": line})
+    member.on_stream()
+    member.on_joined(1, Times(), 0.0)
+    for queue_id in queues:
+        gain(member, queue_id, CAREFUL_AFTER)
+    return member
+
+
+def gain(member: Member, queue_id: int, failures: int, messages: int = 2) -> ProcessQueue:
+    place = PLACE._replace(queue_id=queue_id)
+    queue = member.on_gained(place, 1, 0, [], failures).queue
+    assert queue is not None
+    part = [make_message("t", b"x", queue_offset=offset) for offset in range(messages)]
+    queue.on_fetched(part, messages, messages)
+    member.on_pulled(queue)
+    return queue
+
+
+def commit(member: Member) -> list[tuple[int, int, bool]]:
+    """Queue, frontier, and whether its next message is begun."""
+    progress = member.to_commit()
+    for each in progress:
+        member.on_committed(each)
+    return [(each.queue.place.queue_id, each.frontier, each.begun) for each in progress]
+
+
+def test_what_is_in_doubt_is_tried_while_nothing_else_is_in_hand() -> None:
+    """The log is told before, and after; only then comes the next one."""
+    line = Line()
+    member = member_of(line, 0, 1)
+    assert member.take(line, 0.0) is None
+    assert member.wants_commit
+    assert commit(member) == [(0, 0, True)]
+    work = member.take(line, 0.0)
+    assert work is not None
+    assert member.take(line, 0.0) is None
+    assert commit(member) == []
+    member.succeed(work)
+    assert member.take(line, 0.0) is None
+    assert commit(member) == [(0, 1, False)]
+    assert member.take(line, 0.0) is None
+    assert commit(member) == [(1, 0, True)]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_whatever_runs_is_waited_for(*, is_lost: bool) -> None:
+    """Of another queue, or of a lease that is over: it may be what kills the process."""
+    line = Line()
+    member = member_of(line)
+    gain(member, 1, 0, messages=1)
+    late = member.take(line, 0.0)
+    assert late is not None
+    if is_lost:
+        member.on_lost(PLACE._replace(queue_id=1))
+    gain(member, 0, CAREFUL_AFTER)
+    assert member.take(line, 0.0) is None
+    assert commit(member) == []
+    member.succeed(late)
+    assert member.take(line, 0.0) is None
+    assert (0, 0, True) in commit(member)
+
+
+@pytest.mark.parametrize("way", ["failed", "lost", "asked", "paused"])
+def test_what_is_no_longer_in_hand_holds_up_nobody(way: str) -> None:
+    """It failed and waits for its next attempt, or isn't this member's any more; the log is told,
+    where there is anything to tell."""
+    line = Line()
+    member = member_of(line, 0)
+    other = gain(member, 1, 0)
+    assert member.take(line, 0.0) is None
+    assert commit(member) == [(0, 0, True)]
+    queue = member.queues[PLACE]
+    if way == "failed":
+        work = member.take(line, 0.0)
+        assert work is not None
+        member.fail(work, 0.0)
+        assert commit(member) == [(0, 0, False)]
+    elif way == "lost":
+        member.on_lost(PLACE)
+    elif way == "paused":
+        queue.paused = True
+        assert commit(member) == [(0, 0, False)]
+    else:
+        member.on_asked(PLACE, 0.0)
+        assert member.take(line, 0.0) is None
+        assert commit(member) == [(0, 0, False)]
+    taken = [member.take(line, 0.0), member.take(line, 0.0)]
+    assert other in [work.queue for work in taken if work is not None]
 
 
 class Instant(Group):
@@ -131,12 +315,9 @@ class Instant(Group):
     commits_below = 0.76
 
     def live(self) -> bool:
-        self.commits_below = 1.0 if self.known >= self.careful_from else 0.0
+        is_careful = any(self.known(each) >= self.careful_from for each in self.finished)
+        self.commits_below = 1.0 if is_careful else 0.0
         return super().live()
-
-    @property
-    def careful_from(self) -> int:
-        return 1 if self.order is Order.QUEUE else CAREFUL_AFTER
 
 
 @given(poison=st.integers(0, SPAN - 1), seed=st.integers(0, 5))
@@ -144,13 +325,13 @@ class Instant(Group):
 def test_a_poison_that_kills_at_once_kills_a_few_times(poison: int, seed: int) -> None:
     """In order: once before anybody is careful, and then each is an attempt; else as often as
     makes the next one careful, twice, and once more."""
-    in_order = Instant(Order.QUEUE, poison, Random(seed))
+    in_order = Instant(Order.QUEUE, (0, poison), Random(seed))
     in_order.work_off()
-    assert in_order.given_up == [(poison, 3)]
+    assert in_order.given_up == [(0, poison, 3)]
     assert len(in_order.deaths) <= 1 + 3
-    other = Instant(Order.KEYS, poison, Random(seed))
+    other = Instant(Order.KEYS, (0, poison), Random(seed))
     other.work_off()
-    assert other.given_up == [(poison, GIVEN_UP_AFTER)]
+    assert other.given_up == [(0, poison, GIVEN_UP_AFTER)]
     assert len(other.deaths) <= CAREFUL_AFTER + GIVEN_UP_AFTER
 
 
