@@ -39,7 +39,6 @@ from broker.doors.grpc.callers import RevokedCallers
 from broker.doors.grpc.door import Entrance, GrpcDoor
 from broker.doors.grpc.offered import For
 from broker.ending import disk_failure_in, ending_of
-from broker.garbage import lasting_put_away
 from broker.holed import HoledNode
 from broker.last_words import ROT_ADVICE
 from broker.metrics import NodeCollector, NodeFacts, NodeMetrics
@@ -465,13 +464,16 @@ async def _run(
                     return int(ExitCode.DONE)
                 node = another()
                 continue
-            with lasting_put_away():
-                await node.replica.wait()
-                code = await node.stop()
+            # What was made up to here lives as long as the node: the collector need not look again.
+            gc.collect()
+            gc.freeze()
+            await node.replica.wait()
+            code = await node.stop()
             if isinstance(node.replica.failure, OutOfService):
                 raise node.replica.failure
             if not node.is_to_be_reopened:
                 return code
+            gc.unfreeze()
             node = another()
     except OutOfService as out:
         await aside.until_stopped(out)

@@ -11,22 +11,6 @@ _MENDED = "what rots beside the log is written again in a moment, or the next st
 
 UPKEEP = (
     Mutant(
-        "what-has-lasted-is-walked-for-ever",
-        "broker/garbage.py",
-        "        elif time.thread_time() - self._began_s > self._long_s:\n",
-        "        elif False:\n",
-        masked="the collector's time is none of the simulator's",
-        tests=("tests/broker/test_garbage.py",),
-    ),
-    Mutant(
-        "whatever-is-young-is-put-away",
-        "broker/garbage.py",
-        '        if info["generation"] != _FULL:\n            return\n',
-        "",
-        masked="the collector's time is none of the simulator's",
-        tests=("tests/broker/test_garbage.py",),
-    ),
-    Mutant(
         "another-disks-base-written-over-ones-own",
         "store/snapshot_files.py",
         "lambda head: head == own",
