@@ -104,7 +104,7 @@ class Archiver:
             before = self._times_forgotten
             if not await self._is_given(path):
                 return f"the archive command failed for {path.name}: {self._why}"
-            if self._times_forgotten != before:
+            if not self._why and self._times_forgotten != before:
                 return f"rot was found while {path.name} was archived: it is archived once more"
             self._given.add(path)
         return ""

@@ -19,6 +19,8 @@ from typing import Final
 from broker.config import NodeConfig
 from broker.doors.grpc.bounds import ConnectionBounds
 from dledger.records.layout import FILE_NAME
+from store.log_start import INTENT
+from store.out_of_service import FILE_NAME as OUT_OF_SERVICE
 
 WANTED: Final = 65_536  # descriptors; past it a larger table only costs, unless the log is as long
 LEAST: Final = 128  # below it a node couldn't hold its own files and a peer or two
@@ -63,10 +65,14 @@ class Descriptors:
 
 
 def segments_of(config: NodeConfig) -> int:
-    """How many files the log of that node has. Of a directory that can't be read none: the start,
-    which is to read it next, says why."""
+    """How many files of its log that node will have open. Of a directory that can't be read none:
+    the start, which is to read it next, says why. None as well where the log is about to go, for
+    the state that is installed in its place, or is only kept, as of a member out of service."""
+    folder = config.data_directory
+    if (folder / INTENT).exists() or (folder / OUT_OF_SERVICE).exists():
+        return 0
     with contextlib.suppress(OSError):
-        return sum(map(_is_segment, os.listdir(config.data_directory / "commitlog")))
+        return sum(map(_is_segment, os.listdir(folder / "commitlog")))
     return 0
 
 

@@ -262,18 +262,20 @@ class Replica:
         """The same, with what this log is."""
         core, ends = self.driver.core, committed_log(self.parts)
         settled, known = self._proven_index(), core.configuration
-        addresses, offset, digest = dict(known.addresses), 0, 0
-        # Where the entry has rotted, that this log isn't the group's is all the more to be said.
+        addresses, proven, offset, digest = dict(known.addresses), 0, 0, 0
+        # Where the entry has rotted, that this log isn't the group's is all the more to be said;
+        # and no digest that it hasn't, as others would be found to differ from that.
         with contextlib.suppress(StoreError):
-            offset = ends.end_of_entry(settled)
+            end = ends.end_of_entry(settled)
             digest = self.log.digest_at(settled) if settled else 0
+            proven, offset = settled, end
         return replace(
             divergence,
             found_ms=max(0, self._ports.now_ms()),
             term=core.term,
             first_index=self.log.first_index,
             last_index=self.log.last_index,
-            committed_index=settled,
+            committed_index=proven,
             committed_offset=offset,
             committed_digest=digest,
             members=tuple((name, addresses.get(name, "")) for name in sorted(known.members())),

@@ -179,6 +179,21 @@ def test_what_is_given_away_while_rot_is_found_is_given_once_more() -> None:
     assert archive.ran == [["put", str(path)] for path in (PATHS[0], PATHS[1], *PATHS)]
 
 
+def test_what_is_lost_to_the_archive_goes_though_rot_is_found_meanwhile() -> None:
+    """It was told as lost, and has been held for as long as it may."""
+    archive = Archive(hold_s=0)
+    archive.failing = "no room"
+    really_run = archive._run
+
+    async def finds_rot(arguments: Sequence[str], timeout_s: float, /) -> str:
+        archive.archiver.forget()
+        return await really_run(arguments, timeout_s)
+
+    archive.archiver._run = finds_rot
+    assert archive.release() == ""
+    assert archive.counts() == (0, 3, 3)
+
+
 def test_what_has_gone_is_forgotten() -> None:
     archive = Archive()
     assert archive.release(PATHS[0]) == ""

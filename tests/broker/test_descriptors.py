@@ -95,3 +95,8 @@ def test_segments_are_counted_and_nothing_else(tmp_path: Path) -> None:
     for name in (file_name(0), file_name(1 << 30), f"{file_name(2 << 30)}.tmp", "lost+found"):
         (tmp_path / "commitlog" / name).touch()
     assert segments_of(config) == 2
+    for name in ("install", "out-of-service.json"):  # the log goes, or isn't opened
+        note = config.data_directory / name
+        note.touch()
+        assert segments_of(config) == 0
+        note.unlink()

@@ -30,8 +30,9 @@ def test_who_was_given_up_leaves_though_the_entry_that_it_tells_of_has_rotted(
     with node.running():
         node.replica.on_given_up(NodeId("n2"), (bytes(16),))
     assert isinstance(node.failure, OutOfService)
-    assert node.failure.divergence.committed_index
-    assert node.failure.divergence.committed_digest == 0
+    told = node.failure.divergence
+    assert (told.committed_index, told.committed_offset, told.committed_digest) == (0, 0, 0)
+    assert told.last_index == node.log.last_index
 
 
 def test_rot_beyond_repair_that_a_peers_question_meets_ends_the_replica(

@@ -21,6 +21,14 @@ _WATCHES = ("tests/broker/test_watches.py",)
 
 DOORS = (
     Mutant(
+        "descriptors-wanted-for-a-log-that-goes",
+        "broker/descriptors.py",
+        "    if (folder / INTENT).exists() or (folder / OUT_OF_SERVICE).exists():\n",
+        "    if (folder / OUT_OF_SERVICE).exists():\n",
+        masked=NO_PROCESS,
+        tests=("tests/broker/test_descriptors.py",),
+    ),
+    Mutant(
         "looked-up-messages-are-counted-by-nobody",
         "broker/assembly.py",
         "committed, soundness, pulls.account)",
@@ -63,8 +71,8 @@ DOORS = (
     Mutant(
         "rot-keeps-who-was-given-up-as-a-mute-process",
         "broker/replica.py",
-        "        with contextlib.suppress(StoreError):\n            offset = ends",
-        "        with contextlib.nullcontext():\n            offset = ends",
+        "        with contextlib.suppress(StoreError):\n            end = ends",
+        "        with contextlib.nullcontext():\n            end = ends",
         masked="no simulated member is given up whose settled entry has rotted",
         tests=_ASKED,
     ),

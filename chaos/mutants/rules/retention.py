@@ -331,9 +331,17 @@ RETENTION = (
         tests=_ARCHIVE,
     ),
     Mutant(
+        "what-is-lost-to-the-archive-is-held-for-rot",
+        "broker/archiving.py",
+        "            if not self._why and self._times_forgotten != before:\n",
+        "            if self._times_forgotten != before:\n",
+        masked=_ARCHIVED,
+        tests=_ARCHIVE,
+    ),
+    Mutant(
         "archive-keeps-rot-that-was-found-meanwhile",
         "broker/archiving.py",
-        "            if self._times_forgotten != before:\n",
+        "            if not self._why and self._times_forgotten != before:\n",
         "            if False:\n",
         masked=_ARCHIVED,
         tests=_ARCHIVE,
