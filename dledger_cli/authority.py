@@ -34,6 +34,7 @@ class Pair:
     certificate: Path
     key: Path
     until: datetime.datetime
+    is_key_kept: bool = False  # it was there before, without a certificate
 
 
 def make_authority(folder: Path, days: int) -> Pair:
@@ -43,7 +44,7 @@ def make_authority(folder: Path, days: int) -> Pair:
         CredentialUnusable: there is one, or nothing can be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    key = _key_of_a_new(folder, AUTHORITY)
+    key, is_kept = _key_of_a_new(folder, AUTHORITY)
     # A name of its own: who believes two authorities at once, as while one replaces the other,
     # looks them up by name.
     called = f"dledger authority {secrets.token_hex(4)}"
@@ -63,7 +64,7 @@ def make_authority(folder: Path, days: int) -> Pair:
         decipher_only=False,
     )
     signed = builder.add_extension(usage, critical=True).sign(key, hashes.SHA256())
-    return _write(folder, AUTHORITY, signed)
+    return _write(folder, AUTHORITY, signed, is_key_kept=is_kept)
 
 
 def sign_node(
@@ -96,7 +97,7 @@ def _sign(folder: Path, name: str, names: list[x509.GeneralName], days: int) -> 
         raise CredentialUnusable(folder / f"{name}.pem", "is the authority's")
     _, issuer = certificate_in(folder / f"{AUTHORITY}.pem")
     authority_key = _key(folder / f"{AUTHORITY}.key")
-    key = _key_of_a_new(folder, name)
+    key, is_kept = _key_of_a_new(folder, name)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     signed = (
@@ -107,7 +108,7 @@ def _sign(folder: Path, name: str, names: list[x509.GeneralName], days: int) -> 
         .add_extension(_issued_by(issuer), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    return _write(folder, name, signed)
+    return _write(folder, name, signed, is_key_kept=is_kept)
 
 
 def _issued_by(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
@@ -138,15 +139,15 @@ def _host(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _key_of_a_new(folder: Path, name: str) -> ec.EllipticCurvePrivateKey:
-    """The key of a certificate that isn't there yet, in its file. It comes first: a certificate
-    without a key is what a run that was cut short must not leave. A key that such a run has left
-    is the certificate's after all."""
+def _key_of_a_new(folder: Path, name: str) -> tuple[ec.EllipticCurvePrivateKey, bool]:
+    """The key of a certificate that isn't there yet, in its file, and whether it was there. It
+    comes first: a certificate without a key is what a run that was cut short must not leave. A key
+    that such a run has left is the certificate's after all."""
     certificate_file, key_file = folder / f"{name}.pem", folder / f"{name}.key"
     if os.path.lexists(certificate_file):
         raise CredentialUnusable(certificate_file, "exists; nothing is overwritten")
     if os.path.lexists(key_file):
-        return _key(key_file)
+        return _key(key_file), True
     key = ec.generate_private_key(ec.SECP256R1())
     secret_bytes = key.private_bytes(
         serialization.Encoding.PEM,
@@ -154,13 +155,13 @@ def _key_of_a_new(folder: Path, name: str) -> ec.EllipticCurvePrivateKey:
         serialization.NoEncryption(),
     )
     write_private(key_file, secret_bytes)
-    return key
+    return key, False
 
 
-def _write(folder: Path, name: str, signed: x509.Certificate) -> Pair:
+def _write(folder: Path, name: str, signed: x509.Certificate, *, is_key_kept: bool) -> Pair:
     certificate_file, key_file = folder / f"{name}.pem", folder / f"{name}.key"
     write_public(certificate_file, signed.public_bytes(serialization.Encoding.PEM))
-    return Pair(certificate_file, key_file, signed.not_valid_after_utc)
+    return Pair(certificate_file, key_file, signed.not_valid_after_utc, is_key_kept)
 
 
 def certificate_in(path: Path) -> tuple[str, x509.Certificate]:

@@ -183,3 +183,5 @@ def fingerprint_of(
 
 def _tell(made: Pair) -> None:
     typer.echo(f"{made.certificate}, {made.key}: until {made.until:%Y-%m-%d}")
+    if made.is_key_kept:
+        typer.echo(f"{made.key} was there: no new key was made", err=True)

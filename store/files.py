@@ -30,6 +30,10 @@ C = TypeVar("C", bound=Callable[..., object])
 
 IOV_MAX: Final = 1024  # POSIX guarantees 16; Linux has had 1,024 since 2.4.
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Of a folder that is another's to sync, or whose file system syncs none, as an autofs map's.
+UNSYNCED_ERRNOS: Final = frozenset(
+    {errno.EINVAL, errno.ENOTSUP, errno.EROFS, errno.EACCES, errno.EPERM}
+)
 # Nothing is wrong with the disk, and nothing happened: the same call may succeed later.
 PASSING_ERRNOS: Final = FULL_ERRNOS | SCARCE_ERRNOS
 # What there was of a file is gone, and nothing else is said by it.

@@ -18,7 +18,6 @@ answer are told, and so is that nobody leads.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -51,7 +50,7 @@ from store.atomic_file import replace_file
 from store.backup import COMMITLOG, read_backup, write_backup
 from store.directory import lock_directory
 from store.errors import CorruptionFound
-from store.files import FileSystem, OsFiles, make_directory, write_all
+from store.files import UNSYNCED_ERRNOS, FileSystem, OsFiles, make_directory, write_all
 from store.log_start import StartNote, decode_start
 from store.repair_journal import NAME as JOURNAL
 from store.repair_journal import RepairJournal
@@ -127,10 +126,13 @@ def take_backup(
         raise Unreachable(", ".join(addresses), "no member's log can be read")
     make_directory(files, folder)
     if not files.exists(folder / FILE):
-        # One that died as it made the folder may have left its name in the page cache only. Who
-        # can't look into the folder around it hasn't made it there.
-        with contextlib.suppress(PermissionError):
+        # One that died as it made the folder may have left its name in the page cache only. Where
+        # the folder around it can't be synced, it wasn't made there, or needs no sync.
+        try:
             files.fsync_directory(folder.parent)
+        except OSError as error:
+            if error.errno not in UNSYNCED_ERRNOS:
+                raise
     lock = lock_directory(files, folder, "dledger group backup")
     try:
         before = read_backup(files, folder)

@@ -16,6 +16,7 @@ One position stands for all topics, so an export is of the topics that it was be
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -56,6 +57,10 @@ from dledger.reading.places import (
 from dledger.reading.ranges import log_ranges
 from dledger.reading.survey import Survey
 
+# Of a folder that is another's to sync, or whose file system syncs none, as an autofs map's.
+_UNSYNCED_ERRNOS: Final = frozenset(
+    {errno.EINVAL, errno.ENOTSUP, errno.EROFS, errno.EACCES, errno.EPERM}
+)
 STATE_FILE: Final = "_export.json"
 LOCK_FILE: Final = "_export.lock"
 _UNFINISHED: Final = ".new"  # behind the name of a file that is on its way
@@ -294,15 +299,20 @@ def _make_folder(target: Path) -> None:
     Raises:
         OSError: it can't be.
     """
+    if target.exists() and not target.is_dir():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     missing = [each for each in (target, *target.parents) if not each.exists()]
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
         _sync_names(folder.parent)
     if not (target / STATE_FILE).exists():
-        # A run that died as it made the folder may have left its name in the page cache only. Who
-        # can't look into the folder around it hasn't made it there.
-        with contextlib.suppress(PermissionError):
+        # A run that died as it made the folder may have left its name in the page cache only. Where
+        # the folder around it can't be synced, it wasn't made there, or needs no sync.
+        try:
             _sync_names(target.parent)
+        except OSError as error:
+            if error.errno not in _UNSYNCED_ERRNOS:
+                raise
 
 
 def export_range(task: ExportTask) -> Written:

@@ -7,6 +7,7 @@ ones are there as a whole or not at all, and none is ever overwritten.
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import secrets
@@ -19,6 +20,7 @@ from dledger.credentials.errors import CredentialUnusable
 
 MAX_FILE_BYTES: Final = 1 << 20
 _UNFINISHED: Final = ".new"
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 
 
 def read_credential(path: Path, *, is_private: bool = False) -> bytes:
@@ -67,16 +69,18 @@ def unfinished(path: Path) -> Iterator[Path]:
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
     """The file is there as a whole, or not at all: half of a secret would be in everybody's way for
-    ever. A name is linked to once, unlike one that a rename replaces."""
-    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}{_UNFINISHED}")
+    ever. A name is linked to once, unlike one that a rename replaces; a file system without links
+    has to do without the first."""
     try:
+        fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}{_UNFINISHED}")
         try:
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(descriptor)
-            os.link(fresh, path)
+            _write_through(fresh, content, mode)
+            try:
+                os.link(fresh, path)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                _write_through(path, content, mode)
         finally:
             fresh.unlink(missing_ok=True)
         _sync_names(path.parent)
@@ -84,9 +88,24 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
         raise CredentialUnusable(path, getattr(error, "strerror", "") or str(error)) from error
 
 
+def _write_through(path: Path, content: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
 def _sync_names(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not every file system syncs folders
+            raise
     finally:
         os.close(descriptor)

@@ -56,13 +56,10 @@ class Lifetimes:
     def made_anew(self) -> frozenset[tuple[str, int]]:
         """Of those that ended, the ones whose names others were given later: name, and the index of
         the entry that created it; 0: whichever had the name where the log begins."""
-        lives = [(name, created) for name, created, _ in self._ended if created]
-        lives += self._living.items()
-        return frozenset(
-            (name, created)
-            for name, created, at in self._ended
-            if any(other == name and later > at for other, later in lives)
-        )
+        latest = dict(self._living)
+        for name, created, _ in self._ended:
+            latest[name] = max(created, latest.get(name, 0))
+        return frozenset((name, created) for name, created, at in self._ended if latest[name] > at)
 
     def ended_since(self, index: int) -> frozenset[str]:
         """The topics that may have been deleted behind that entry: those that were, and those of

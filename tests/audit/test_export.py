@@ -571,3 +571,28 @@ def test_commands_tell_what_they_did(three: ReplicaSet, tmp_path: Path) -> None:
     (topic,) = json.loads(result.output)["topics"]
     assert topic["topic"] == "orders"
     assert topic["messages"] == sum(queue["messages"] for queue in topic["queues"])
+
+
+def test_a_target_that_is_a_file_is_a_mistake(three: ReplicaSet, tmp_path: Path) -> None:
+    """Which no repetition mends."""
+    (tmp_path / "out").touch()
+    command = ["export", str(tmp_path / "out"), "--replica", f"n1={three.paths['n1']}"]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 2
+    assert "can't be made a folder" in refused.stderr
+
+
+def test_a_folder_around_that_syncs_no_names_is_no_hindrance(
+    three: ReplicaSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a target that is mounted below an automounter's map."""
+    sync, target = os.fsync, tmp_path / "around" / "out"
+    target.mkdir(parents=True)
+
+    def fsync(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(target.parent):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert export_messages(three.replicas[0], target, LocalEngine()).messages

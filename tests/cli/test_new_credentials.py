@@ -70,6 +70,24 @@ def test_a_file_is_synced_before_it_has_its_name_and_the_name_after(
     assert names(tmp_path) == ["key"]
 
 
+def test_a_file_system_without_links_takes_new_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is overwritten there either, and half a file is taken away again."""
+
+    def no_links(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", no_links)
+    write_private(tmp_path / "key", b"secret")
+    with pytest.raises(CredentialUnusable, match="File exists"):
+        write_private(tmp_path / "key", b"another")
+    assert (tmp_path / "key").read_bytes() == b"secret"
+    assert names(tmp_path) == ["key"]
+    with pytest.raises(CredentialUnusable):
+        write_private(Path(), b"no name")
+
+
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not an empty secret, which would be in the way of the next one."""
 
@@ -126,6 +144,7 @@ def test_an_authority_that_was_cut_short_is_made_by_the_next_call(
         assert "nothing is overwritten" in again.output
     else:
         assert again.exit_code == 0, again.output
+        assert ("no new key was made" in again.stderr) == (was is not None)
     assert was in (None, key.read_bytes())
     assert (was is None) == (sync == 1)
     certificate_in(folder / "ca.pem")
