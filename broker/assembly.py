@@ -90,7 +90,8 @@ class Surrounds:
     Attributes:
         links: the connections to the peers, as of now.
         fail: stops the replica for good.
-        turns: how long work shares the event loop.
+        turns: how long calls share the event loop.
+        send_turns: and how long Sends do, of which one is proposed at a time.
         timings: who is told how long Sends take.
         disk: the one that the replica is on.
         premises: what there is to say of where it lives.
@@ -101,6 +102,7 @@ class Surrounds:
     links: Callable[[], Mapping[NodeId, PeerLink]]
     fail: Callable[[BaseException], None]
     turns: Turns
+    send_turns: Turns
     timings: SendTimings = UNTIMED
     disk: Callable[[], DiskId] = lambda: NO_DISK
     premises: Callable[[], Premises] = nothing_known
@@ -115,7 +117,9 @@ def services_of(config: NodeConfig, parts: Parts, surrounds: Surrounds) -> Servi
     committed = committed_log(parts)
     limits, reader = config.broker, parts.reader
     hold = HoldTimes(default_ms=limits.long_poll_default_ms, max_ms=limits.long_poll_max_ms)
-    sends = Sends(gate, parts.appender, surrounds.turns, surrounds.timings, surrounds.part_weight)
+    sends = Sends(
+        gate, parts.appender, surrounds.send_turns, surrounds.timings, surrounds.part_weight
+    )
     soundness = Soundness(surrounds.fail, parts.repairs.takes)
     answers = surrounds.answer_bytes
     pulls = Pulls(gate, reader, parts.held, hold, surrounds.turns, soundness, answers)

@@ -315,6 +315,7 @@ class Wiring:
             self._member.transport.links,
             self._life.fail,
             ports.call_turns or ports.turns,
+            ports.turns,
             timings,
             lambda: own_disk(self._recovered),
             ports.premises,

@@ -85,13 +85,19 @@ def numbers_of(producers: Producers, flight: InFlight, lane: Lane) -> Numbers:
 
 
 def is_behind(machine: StateMachine, flight: InFlight, producer: bytes, batch: Batch) -> bool:
-    """Whether the batch is older than the producer's next one: what is told of it may be read from
-    the log."""
+    """Whether the batch is one of the producer's that are stored, and known: what is told of it is
+    read from the log."""
     topic = machine.topics.get(batch.topic)
     if topic is None or not isinstance(machine.producers.find(producer), Producer):
         return False
     lane = Lane(producer, topic.incarnation, batch.queue_id)
-    return batch.base_sequence < numbers_of(machine.producers, flight, lane).next_sequence
+    numbers = numbers_of(machine.producers, flight, lane)
+    if batch.base_sequence >= numbers.next_sequence:
+        return False
+    try:
+        return isinstance(numbers.find(batch), StoredBatch)
+    except BrokerError:
+        return False  # it is refused, and nothing is read
 
 
 def not_registered(refusal: ProducerUnknown | ProducerFenced) -> BrokerError:

@@ -40,7 +40,7 @@ class HeldPulls:
     ) -> None:
         """Args:
         limit: pulls held at once, and `QUEUES_EACH` times as many queues that they wait for; past
-            either a pull is refused as BUSY.
+            the one a pull is refused as BUSY, past the other one of more queues than that.
         later: runs a call in a later turn (`dledger.ports.Turns`); None: the running loop's next.
         """
         self._limit = limit
@@ -114,7 +114,7 @@ class HeldPulls:
         if self._held >= self._limit:
             self._refused += 1
             raise BrokerError(ErrorCode.BUSY, f"{self._held} pulls are held, the limit")
-        if self._queues >= QUEUES_EACH * self._limit:
+        if len(keys) > QUEUES_EACH and self._queues >= QUEUES_EACH * self._limit:
             self._refused += 1
             text = f"the pulls that are held wait for {self._queues} queues, the limit"
             raise BrokerError(ErrorCode.BUSY, text)

@@ -316,9 +316,9 @@ class Pulls:
         Raises:
             BrokerError: see `pull`.
         """
+        piece = await self._begun(piece)
         await self._gate.surely(lambda: self._check(request))
         max_bytes = min(request.max_bytes or DEFAULT_BYTES, max(1, self.budget.left_bytes))
-        piece = piece or Piece(self._turns)
         return await self._read(request, max_bytes, piece, self.budget.take)
 
     async def read_handed_out(self, request: PullRequest) -> Found:
@@ -328,9 +328,19 @@ class Pulls:
         Raises:
             BrokerError: see `pull`.
         """
+        piece = await self._begun(None)
         await self._gate.surely(lambda: self._check(request))
         max_bytes = request.max_bytes or DEFAULT_BYTES
-        return await self._read(request, max_bytes, Piece(self._turns), self.budget.add)
+        return await self._read(request, max_bytes, piece, self.budget.add)
+
+    async def _begun(self, piece: Piece | None) -> Piece:
+        """A piece that isn't over yet. Who comes into a turn that others have used up waits here,
+        where nothing is read or taken: behind a first step it would hold as much of the budget as
+        it may be given at most."""
+        piece = piece or Piece(self._turns)
+        if piece.is_over():
+            await piece.pause()
+        return piece
 
     async def _read(
         self, request: PullRequest, max_bytes: int, piece: Piece, take: Callable[[int], None]

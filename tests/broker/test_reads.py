@@ -372,20 +372,23 @@ def test_many_held_pulls_are_woken_in_turns(how: str) -> None:
 
 
 def test_queues_that_held_pulls_wait_for_are_bounded() -> None:
-    """One may wait for as many as it names; who comes behind those is refused until it is over."""
+    """One may wait for as many as it names; who comes behind those with as many is refused until it
+    is over, and who waits for a few isn't."""
 
     async def scenario() -> None:
         held = HeldPulls(2)
         many = [(1, number) for number in range(2 * QUEUES_EACH)]
         waiting = asyncio.create_task(held.wait(many, 60, held.moment))
         await asyncio.sleep(0)
+        await held.wait([(2, number) for number in range(QUEUES_EACH)], 0.001, held.moment)
+        more = [(2, number) for number in range(QUEUES_EACH + 1)]
         with pytest.raises(BrokerError, match=f"wait for {len(many)} queues") as refused:
-            await held.wait([(2, 0)], 60, held.moment)
+            await held.wait(more, 60, held.moment)
         assert refused.value.code is ErrorCode.BUSY
         assert held.statistics().refused == 1
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await held.wait([(2, 0)], 0.001, held.moment)
+        await held.wait(more, 0.001, held.moment)
 
     asyncio.run(scenario())
 

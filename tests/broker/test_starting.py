@@ -7,6 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
+from broker.leader.groups import keeper
 from broker.leader.groups.starting import Beginnings, starts
 from broker.leader.groups.steps import at_once
 from broker.reading.queues import QueueReader
@@ -142,6 +143,22 @@ def test_a_topic_that_goes_or_grows_meanwhile_holds_up_nothing(
     late.room.topic("t")
     late.room.pass_ms(PACE.retry_ms + 2 * SOON_MS, late.seat)
     assert late.member.frontiers == {("t", queue): 0 for queue in range(QUEUES)}
+
+
+def test_who_looks_for_where_it_begins_holds_up_no_other_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not though no more than one group is looked at in a tick: it may read a log for minutes."""
+    monkeypatch.setattr(keeper, "GROUPS_A_TICK", 1)
+    late = Late(monkeypatch)
+    late.begin()
+    other = late.seat.join("z", group="h", settings=Settings(topics=("t",)))
+    while not other.held:
+        late.room.pass_ms(10, late.seat)
+        assert not late.member.held
+    assert late.room.leader.replica.groups.looks_under_way
+    late.room.pass_ms(2 * SOON_MS, late.seat)
+    assert late.member.held
 
 
 def test_who_ends_or_leads_no_more_leaves_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,11 @@ def test_streams_of_reflection_are_bounded(
             assert await asyncio.wait_for(call.read(), WAIT_S)
         refused = await asyncio.wait_for(reflect(iter([question])).code(), WAIT_S)
         assert refused is grpc.StatusCode.RESOURCE_EXHAUSTED
+        monkeypatch.setattr(health, "REFLECTION_IDLE_S", 0.1)
+        await calls[0].write(question)
+        assert await asyncio.wait_for(calls[0].read(), WAIT_S)
+        ended = await asyncio.wait_for(calls[0].read(), WAIT_S)
+        assert ended is grpc.aio.EOF, "it has asked nothing for a while"  # type: ignore[attr-defined]
         for call in calls:
             call.cancel()
         deadline = time.monotonic() + WAIT_S

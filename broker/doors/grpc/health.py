@@ -21,6 +21,7 @@ from broker.errors import BrokerError, ErrorCode
 
 MAX_WATCHES: Final = 256  # of health; a load balancer has one a service
 MAX_REFLECTIONS: Final = 64  # who asks has one stream, for a moment
+REFLECTION_IDLE_S: Final = 30.0
 MAX_NAME_BYTES: Final = 256
 
 SERVICE_UNKNOWN: Final = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
@@ -104,7 +105,14 @@ class ReflectionDoor:
 
 
 async def _parsed(requests: AsyncIterator[object]) -> AsyncIterator[object]:
-    async for request in requests:
+    """The stream's questions, until it ends, or asks nothing for so long that others want its
+    place."""
+    while True:
+        try:
+            async with asyncio.timeout(REFLECTION_IDLE_S):
+                request = await anext(requests)
+        except (StopAsyncIteration, TimeoutError):
+            return
         if isinstance(request, Malformed):
             raise malformed_request(request.why)
         yield request

@@ -158,6 +158,7 @@ class Assigning:
         self._counts = counts
         self._parts: dict[str, _Part] = {}
         self._under_way: dict[str, _Part] = {}
+        self._beginning: dict[str, _Part] = {}
         self._is_over = False
         self._sparing = Sparing()
 
@@ -178,29 +179,40 @@ class Assigning:
 
     @property
     def under_way(self) -> int:
-        """Looks that have begun and aren't over."""
+        """Looks that have begun and aren't over; of those who look for where they begin none."""
         return len(self._under_way)
+
+    @property
+    def beginning(self) -> int:
+        """Groups that look for where they begin, which may read a log for minutes."""
+        return len(self._beginning)
 
     def drop(self, name: str) -> None:
         """Nobody is in the group."""
         self._parts.pop(name, None)
         self._under_way.pop(name, None)
+        self._beginning.pop(name, None)
 
     def close(self) -> None:
         """The leadership is over: nothing comes of what is under way."""
         self._is_over = True
-        self._parts, self._under_way = {}, {}
+        self._parts, self._under_way, self._beginning = {}, {}, {}
 
     # --- looks --------------------------------------------------------------------------------
 
     def go_on(self) -> None:
-        """A share of a turn for the looks that are under way."""
+        """A share of a turn for the looks that are under way, and one for those who look for where
+        they begin: others' queues don't wait for that."""
         is_enough = self._turns.share()
         for name, part in list(self._under_way.items()):
             del self._under_way[name]  # who isn't done comes after the others
-            if part.begins is None:
-                self._step(name, part, is_enough)
-            else:
+            self._step(name, part, is_enough)
+            if is_enough():
+                break
+        is_enough = self._turns.share()
+        for name, part in list(self._beginning.items()):
+            del self._beginning[name]
+            if part.begins is not None:
                 self._step_beginning(name, part, part.begins, is_enough)
             if is_enough():
                 return
@@ -345,7 +357,7 @@ class Assigning:
         if not told:
             if unknown:
                 part.begins = part.begun.look(self._reader, group, unknown)
-                self._under_way[group.name] = part
+                self._beginning[group.name] = part
             return
         answer = self._commands.grant_leases(group.name, told)
         part.granting = True
@@ -399,7 +411,7 @@ class Assigning:
             while True:
                 next(steps)
                 if is_enough():
-                    self._under_way[name] = part
+                    self._beginning[name] = part
                     return
         except StopIteration:
             part.begins = None

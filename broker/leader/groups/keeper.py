@@ -326,7 +326,7 @@ class GroupKeeper:
     @property
     def looks_under_way(self) -> int:
         """That have begun and aren't over."""
-        return self._assigning.under_way
+        return self._assigning.under_way + self._assigning.beginning
 
     def is_asked(self, place: Place, epoch: int) -> bool:
         """Whether the holder by that epoch is to give the queue back."""
@@ -393,7 +393,7 @@ class GroupKeeper:
             for name in [name for name, tick in self._wakes.items() if tick <= self.now]:
                 del self._wakes[name]
                 self._mark(name)
-        if self._dirty or self._assigning.under_way:
+        if self._dirty or self.looks_under_way:
             self._look()
 
     def make_room(self) -> None:
