@@ -332,7 +332,7 @@ class SimulatedDisk:
         if moved is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(old))
         parent.change({old.name: None, new.name: moved})
-        for handle, (path, file) in self._open.items():
+        for handle, (path, file) in list(self._open.items()):  # a collector may close some
             if path == old:
                 self._open[handle] = (new, file)
 
@@ -341,7 +341,7 @@ class SimulatedDisk:
         first, second = self._file(one), self._file(other)
         self._directory(one.parent).change({one.name: second, other.name: first})
         names = {one: other, other: one}
-        for handle, (path, file) in self._open.items():
+        for handle, (path, file) in list(self._open.items()):  # a collector may close some
             self._open[handle] = (names.get(path, path), file)
         return True
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import glob
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,7 +71,7 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
     ever. A name is linked to once, unlike one that a rename replaces; a file system without links
     has to do without the first."""
     try:
-        fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}{_UNFINISHED}")
+        fresh = path.with_name(f"{path.name}.{os.urandom(8).hex()}{_UNFINISHED}")
         try:
             _write_through(fresh, content, mode)
             try:

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from broker.leader.lived_marks import LivedMarks
+from broker.leader.lived_marks import Lived, LivedMarks
 from broker.leader.retention import Measured, SegmentEnd
 from broker.leader.topic_retention import TopicRetention
 from broker.lived_reader import LivedReader
@@ -167,12 +167,14 @@ def test_what_a_topic_lets_go_of_is_as_old_as_it_wishes() -> None:
 
 def test_what_a_topic_lets_go_of_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that takes each wish for one of 300 ms."""
-    honest = TopicRetention._wishing
+    honest = TopicRetention._start
 
-    def hasty(of: TopicRetention) -> list[tuple[TopicState, int]]:
-        return [(topic, 300) for topic, _ in honest(of)]
+    def hasty(
+        of: TopicRetention, topic: TopicState, queue_id: int, now: Lived, wish_ms: int
+    ) -> int | None:
+        return honest(of, topic, queue_id, now, 300)
 
-    monkeypatch.setattr(TopicRetention, "_wishing", hasty)
+    monkeypatch.setattr(TopicRetention, "_start", hasty)
     failure = run_plan(wished(WISHED)).failure
     assert failure is not None
     assert failure.check == "let go too early"

@@ -342,6 +342,7 @@ PLACES: Final = {
     "broker/ticker.py: start": ENDS,
     "broker/ticker.py: _on_due": ENDS,
     "broker/turns.py: later": GUARDED,
+    "broker/turns.py: _begin": NOTHING_ELSE,
     "dledger/applying.py: schedule": GUARDED,
     "dledger/driver.py: _schedule": GUARDED,
     "dledger/driver.py: _run": GUARDED,

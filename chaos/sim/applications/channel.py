@@ -104,7 +104,7 @@ class Channel:
         return call
 
     def stream_stream(self, path: str, **coders: Any) -> Callable[..., Attending]:
-        def call() -> Attending:
+        def call(metadata: Any = None) -> Attending:
             self._check()
             return Attending(self)
 
