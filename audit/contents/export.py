@@ -280,9 +280,8 @@ def _state_of(target: Path, log: Survey, topics: frozenset[str] | None) -> Expor
         _make_folder(target)
     except OSError as error:
         raise UsageMistake(f"{target} can't be made a folder: {error.strerror}") from error
-    state = read_state(target)
-    if state is None:
-        first = first_place(log)
+    state, first = read_state(target), first_place(log)
+    if state is None or _is_nothing(state, first.offset):
         new = ExportState(broker_group, first.offset, first.offset, topics)
         return new.between(first, first)
     if state.broker_group != broker_group:
@@ -291,6 +290,12 @@ def _state_of(target: Path, log: Survey, topics: frozenset[str] | None) -> Expor
     if state.topics != topics:
         raise UsageMistake(f"{target} was begun with {_said(state.topics)}; name a folder a choice")
     return state
+
+
+def _is_nothing(state: ExportState, begin: int) -> bool:
+    """Whether it was begun with a log of which nobody knew whose it is, and nothing was exported,
+    as by a release that read a backup so."""
+    return not state.broker_group and state.done == state.pending == begin
 
 
 def _make_folder(target: Path) -> None:

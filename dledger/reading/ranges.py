@@ -47,6 +47,12 @@ def readable_log(found: Survey) -> Survey:
             f"{log.commitlog}: no readable checkpoint beside it, and no node was asked: nothing "
             "tells what of this log is committed"
         )
+    is_copy = not (log.answered or log.is_backup or log.broker_group)
+    if is_copy and not log.derived_index and log.settled <= log.retained_from < log.end:
+        raise LogDamaged(
+            f"{log.commitlog}: its checkpoint says of no entry that it is committed, and no node "
+            "was asked; if it is a backup, it was never finished"
+        )
     if log.astray is not None:
         size = log.segment_size or 0
         file = os.path.join(log.commitlog, file_name(log.astray - log.astray % size))

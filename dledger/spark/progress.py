@@ -363,6 +363,20 @@ def _told(intent: TopicIntent | None) -> str:
     return f"{sum(count for _, count in intent.queues.values())} with digest {intent.digest[:8]}"
 
 
+def check_all_seen(looked: Looked, batch: int, stored: Collection[int]) -> None:
+    """Whoever stored rows of the batch had said before that it would, and that is there.
+
+    Raises:
+        WriteRefused: it isn't: the topic was deleted and made anew meanwhile.
+    """
+    lost = sorted({*stored} - {each.partition for each in looked.intents if each.batch == batch})
+    if looked.is_whole and lost:
+        raise WriteRefused(
+            f"the intents of partitions {lost} of batch {batch} are gone, with a topic that was "
+            "deleted since: nothing tells whether others had begun to write it"
+        )
+
+
 def check_all_told(looked: Looked, batch: int, told: Collection[int]) -> None:
     """Whoever began to write in the batch has ended, and it is the last one.
 

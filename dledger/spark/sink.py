@@ -200,6 +200,7 @@ def commit_batch(messages: Sequence[WriterCommitMessage | None]) -> None:
             return  # No task had a row so far.
         looked = progress.look_back(brokers, topic.name, writing.batch, ())
         progress.check_all_told(looked, writing.batch, partitions)
+        progress.check_all_seen(looked, writing.batch, {t.partition for t in told if t.rows})
         end = looked.bounds[1]
         if looked.intents:
             over = progress.Over(writing.batch, end).encode()

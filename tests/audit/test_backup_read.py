@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from audit.commands.app import app
-from audit.contents.export import export_messages, read_state
+from audit.contents.export import ExportState, export_messages, read_state, write_state
 from audit.contents.stats import stats_as_json, sum_log
 from audit.engines.engine import Engine, LocalEngine
 from audit.errors import UsageMistake
@@ -22,6 +22,7 @@ from audit.reading.survey import committed_log
 from dledger.reading.backup import FILE, Backup
 from dledger.reading.checkpoint import CheckpointState, encode_checkpoint
 from dledger.reading.entry import EntryHeader
+from dledger.reading.errors import LogDamaged
 from dledger.reading.survey import survey_folder
 from store.backup import write_backup
 from store.files import OsFiles
@@ -162,6 +163,28 @@ def test_a_backup_that_begins_later_is_read_from_there(three: ReplicaSet, tmp_pa
         target = tmp_path / f"out{has_checkpoint}"
         export_messages(backup, target, LocalEngine())
         assert exported(target) == wanted
+
+
+def test_a_backup_that_was_never_finished_is_no_empty_log(
+    three: ReplicaSet, backup: Replica, tmp_path: Path
+) -> None:
+    """Its checkpoint is there before what is in it was judged. What an older release has made of
+    such a one is in nobody's way."""
+    said = (tmp_path / "backup" / FILE).read_bytes()
+    (tmp_path / "backup" / FILE).unlink()
+    target = tmp_path / "out"
+    with pytest.raises(LogDamaged, match="if it is a backup, it was never finished"):
+        export_messages(backup, target, LocalEngine())
+    with pytest.raises(LogDamaged):
+        sum_log(backup, LocalEngine())
+    (tmp_path / "backup" / FILE).write_bytes(said)
+    target.mkdir(exist_ok=True)
+    write_state(target, ExportState("", 0, 0))
+    assert export_messages(backup, target, LocalEngine()).messages
+    assert exported(target) == offsets(three, three.headers[-1].index)
+    state = read_state(target)
+    assert state is not None
+    assert state.broker_group == "g"
 
 
 def test_a_backup_of_which_nobody_can_tell_how_much_is_there_is_refused(

@@ -153,6 +153,19 @@ def test_commit_of_rows_whose_intents_are_gone_is_refused(
         commit_batch(both)
 
 
+def test_commit_of_rows_whose_intents_are_gone_is_refused_though_others_have_theirs(
+    group: BlockingFakeGroup, writing: Writing
+) -> None:
+    """A task that began behind the deletion made the topic anew."""
+    commit_batch([write(writing, []), write(writing, [], partition=1)])
+    first = write(writing, BODIES)
+    with BlockingClient.connect(group.addresses) as client:
+        client.delete_topic(writing.progress_topic)
+    second = write(writing, BODIES, partition=1)
+    with pytest.raises(WriteRefused, match=r"intents of partitions \[0\] of batch 0 are gone"):
+        commit_batch([first, second])
+
+
 @pytest.mark.parametrize("earlier", [0, 1])
 def test_batch_whose_intent_is_kept_no_longer_isnt_written_again(
     group: BlockingFakeGroup, writing: Writing, earlier: int, monkeypatch: pytest.MonkeyPatch
