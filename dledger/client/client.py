@@ -308,7 +308,8 @@ class Client:
             read_queues: None: as many as now. Fewer: only when every group has read the queues that
                 go to their ends, and, if they hold messages, there is one.
             write_queues: None: as many as now; at most `read_queues`.
-            drop: queues go also if groups haven't read them.
+            drop: queues go also if groups haven't read them. It is never asked for twice: where the
+                answer got lost the error says that it may have happened.
             incarnation: of the topic that is meant (`TopicInfo`); 0: whichever has the name.
 
         Raises:

@@ -132,9 +132,9 @@ async def update(
         write_queues=_queue_number("write_queues", numbers.write),
         drop=flag("drop", numbers.drop),
     )
-    answer = await broker_group.call(
-        rpc.UPDATE_TOPIC, request, Effect.IDEMPOTENT, deadline_s=deadline_s
-    )
+    # Behind another's change, to more queues again, a second drop takes what came in since.
+    effect = Effect.ONCE if numbers.drop else Effect.IDEMPOTENT
+    answer = await broker_group.call(rpc.UPDATE_TOPIC, request, effect, deadline_s=deadline_s)
     return topic_info(answer.topic)
 
 

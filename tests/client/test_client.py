@@ -279,6 +279,20 @@ async def test_idempotent_calls_in_doubt_are_repeated() -> None:
 
 
 @async_test
+async def test_a_drop_of_queues_in_doubt_is_told_not_repeated() -> None:
+    """Others may have grown the topic again, and sent to what the second one would drop."""
+    async with connected() as (group, client):
+        await client.create_topic("t", queues=4)
+        group.after.append(LosingAnswers("UpdateTopic"))
+        with pytest.raises(LeadershipLost) as caught:
+            await client.update_topic("t", read_queues=2, write_queues=2, drop=True)
+        assert caught.value.outcome is Outcome.MAY_HAVE_HAPPENED
+        assert group.nodes[0].calls["UpdateTopic"] == 1
+        group.after.append(LosingAnswers("UpdateTopic"))
+        assert (await client.update_topic("t", write_queues=1)).write_queues == 1
+
+
+@async_test
 async def test_deletion_and_transfer_in_doubt_are_told() -> None:
     """The second time they would mean something else."""
     async with connected() as (group, client):

@@ -37,6 +37,14 @@ _BLOCKING_MEMBERS = ("tests/client/members/test_blocking_members.py",)
 
 CLIENT = (
     Mutant(
+        "a-drop-of-queues-in-doubt-is-repeated",
+        "dledger/client/topics.py",
+        "    effect = Effect.ONCE if numbers.drop else Effect.IDEMPOTENT\n",
+        "    effect = Effect.IDEMPOTENT\n",
+        masked="simulated operators drop no queues",
+        tests=("tests/client/test_client.py",),
+    ),
+    Mutant(
         "members-streams-tell-no-epoch",
         "dledger/client/connection.py",
         "        call = attend(metadata=self._epoch().metadata or None)\n",
