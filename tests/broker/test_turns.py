@@ -10,10 +10,13 @@ from zlib import crc32
 
 import pytest
 
+from broker.config import NodeConfig
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.batches import PART_WEIGHT, STEP_RECORDS, Batch, BatchAnswer, Placed
+from broker.ports import ReplicaPorts
 from broker.reading.held import RECHECK_S
 from broker.reading.queues import Found
+from broker.replica import Replica
 from broker.services.messages import BEHIND_WEIGHT, PullRequest
 from broker.services.queue_pulls import LOOKED_AT_ONCE, QueuesRequest, QueueWish
 from broker.services.services import Services
@@ -25,6 +28,7 @@ from dledger.records.layout import RECORD
 from dledger.records.record import decode_records
 from tests.broker.asked import Asked, EndlessCall, play
 from tests.broker.leader import PRODUCER, batch
+from tests.node.world import World
 
 
 class Interrupted:
@@ -406,3 +410,21 @@ def test_pages_of_a_description_hold_every_group_once(queues: int, groups: int) 
         assert pages > 1
 
     play(asked, test)
+
+
+def test_calls_share_a_turn_and_sends_wait_for_none_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One Send is proposed at a time: behind all paused calls, at each of its parts, it would keep
+    every producer waiting for as long."""
+    calls, opened = Interrupted(), Replica.open
+
+    def opening(config: NodeConfig, ports: ReplicaPorts) -> Replica:
+        return opened(config, replace(ports, call_turns=calls))
+
+    monkeypatch.setattr(Replica, "open", opening)
+    node = World(1).serving()
+    services = node.replica.services
+    assert services.sends._turns is node.turns
+    for service in (services.pulls, services.queue_pulls, services.consumers):
+        assert service._turns is calls

@@ -12,6 +12,22 @@ _CALLS = ("tests/broker/test_call_turns.py",)
 
 TURNS = (
     Mutant(
+        "sends-wait-behind-paused-calls",
+        "broker/wiring.py",
+        " or ports.turns,\n            ports.turns,\n",
+        " or ports.turns,\n            ports.call_turns or ports.turns,\n",
+        masked="simulated calls have turns of their own",
+        tests=("tests/broker/test_turns.py",),
+    ),
+    Mutant(
+        "calls-share-no-turn",
+        "broker/wiring.py",
+        "            ports.call_turns or ports.turns,\n",
+        "            ports.turns,\n",
+        masked="simulated calls have turns of their own",
+        tests=("tests/broker/test_turns.py",),
+    ),
+    Mutant(
         "each-call-has-a-share-of-a-turn-of-its-own",
         "broker/turns.py",
         "        clock, end = self._clock, self._end\n",
