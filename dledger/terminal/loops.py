@@ -28,12 +28,12 @@ def run(work: Coroutine[object, object, T]) -> T:
     Raises:
         KeyboardInterrupt: Ctrl-C, or SIGTERM within `sigterm_interrupts`.
     """
-    with _default_ctrl_c(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with default_ctrl_c(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
 
 
 @contextlib.contextmanager
-def _default_ctrl_c() -> Iterator[None]:
+def default_ctrl_c() -> Iterator[None]:
     """Within it no handler that a library left behind keeps Ctrl-C from ending what runs: asyncio
     cancels its work only where Python's own handler stands, and Spark's puts another there."""
     before = signal.getsignal(signal.SIGINT)

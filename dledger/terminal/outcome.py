@@ -11,7 +11,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Coroutine, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn, TypeVar
 
@@ -20,6 +20,7 @@ import uvloop
 
 from dledger.outcome import ExitCode
 from dledger.terminal.interrupts import heard
+from dledger.terminal.loops import default_ctrl_c
 
 __all__ = [
     "ExitCode",
@@ -115,9 +116,11 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
     raise Terminated(BY_SIGTERM)
 
 
-def new_runner() -> AbstractContextManager[asyncio.Runner]:
+@contextmanager
+def new_runner() -> Iterator[asyncio.Runner]:
     """The event loop of a command; there is one per process (grpc.aio's poller is global)."""
-    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    with default_ctrl_c(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        yield runner
 
 
 def run(work: Coroutine[object, object, T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from broker.leader.retention import Measured, Retention, Rules, SegmentEnd, firs
 from dledger.core.types import NodeId
 
 SIZE = 1000
+LOOKS = 8
 NOBODY: frozenset[NodeId] = frozenset()
 N2 = frozenset({NodeId("n2")})
 RULES = st.builds(
@@ -252,8 +254,8 @@ def looks(
     needed: int | None = None,
     behind_ms: Sequence[float] = (),
 ) -> tuple[list[int], list[object]]:
-    """What is proposed in a few looks, and what ended it. `behind_ms`: the log's time, in the first
-    of them."""
+    """What is proposed in `LOOKS` looks or more, and what ended it. `behind_ms`: the log's time, in
+    the first of them."""
     behind = iter(behind_ms)
     proposed: list[int] = []
     ends: list[object] = []
@@ -275,8 +277,11 @@ def looks(
             0.001,
             lambda: next(behind, 0.0),
         )
+        looked, deadline = front.notes + LOOKS, time.monotonic() + 60
         retention.start()
         await asyncio.sleep(0.05)
+        while front.notes <= looked and not ends and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)
         await retention.stop()
 
     asyncio.run(run())

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 import pytest
 import uvloop
 
+from dledger.terminal.loops import default_ctrl_c
+
 
 @pytest.fixture(scope="session")
 def shared_runner() -> Iterator[asyncio.Runner]:
@@ -25,7 +27,10 @@ def shared_runner() -> Iterator[asyncio.Runner]:
 def _commands_share_the_loop(
     shared_runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "dledger.terminal.outcome.new_runner", lambda: contextlib.nullcontext(shared_runner)
-    )
+    @contextlib.contextmanager
+    def shared() -> Iterator[asyncio.Runner]:
+        with default_ctrl_c():  # tests on Spark may have run in this process
+            yield shared_runner
+
+    monkeypatch.setattr("dledger.terminal.outcome.new_runner", shared)
     monkeypatch.delenv("DLEDGER_BOOTSTRAP", raising=False)

@@ -330,6 +330,20 @@ def test_sigterm_is_heard_after_a_loop() -> None:
     assert ended.value.exit_code == 130
 
 
+def _as_spark_does(_number: int, _frame: object) -> None:
+    """Spark leaves such a handler in a process that has had a session."""
+    raise KeyboardInterrupt
+
+
+@pytest.fixture(params=[_as_spark_does, signal.default_int_handler], ids=["Spark's", "Python's"])
+def _before(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, request.param)
+    yield
+    assert signal.getsignal(signal.SIGINT) is request.param
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_before")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_interrupts_are_heard_after_they_were_caught(number: signal.Signals) -> None:
     """A command that goes on in its loop is ended as before: what it works on is cancelled."""

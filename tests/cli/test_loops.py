@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from dledger.terminal.loops import run, sigterm_interrupts, uninterrupted
+from dledger.terminal.outcome import new_runner
 
 
 def deaf(_number: int, _frame: object) -> None:
@@ -37,7 +38,9 @@ def test_ctrl_c_cancels_what_runs(handler: object) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run(work())
-    assert tidied
+    with pytest.raises(KeyboardInterrupt), new_runner() as runner:
+        runner.run(work())
+    assert tidied == [True, True]
     assert signal.getsignal(signal.SIGINT) is handler
 
 
