@@ -45,8 +45,8 @@ demo: setup      ## the standard library through a group whose leader is killed 
 test: setup extras  ## every test but the long ones (EXTRAS= leaves out what needs Spark)
 	$(BIN)/pytest -q -n 4 --dist loadgroup --no-loadscope-reorder
 
-test-long: setup extras  ## those that make test leaves out: more of the same kinds
-	$(BIN)/pytest -q -n 3 --dist loadgroup --no-loadscope-reorder -m long
+test-long: setup extras  ## all tests, those that make test leaves out too, with all of the cases that they draw
+	DLEDGER_TEST_ALL=1 $(BIN)/pytest -q -n 3 --dist loadgroup --no-loadscope-reorder -m "long or not long"
 
 sim: setup       ## the deterministic simulator, for a minute (SEED=0 SEEDS=100000 LIMIT=60)
 	$(BIN)/dledger chaos sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),100000) --time-limit $(or $(LIMIT),60)
@@ -135,7 +135,7 @@ ifneq ($(strip $(EXTRAS)),)
 endif
 
 wheel-check: setup  ## the wheel, installed outside of the tree, is what the README says
-	$(BIN)/pytest -q tests/packaging
+	$(BIN)/pytest -q -m "long or not long" tests/packaging
 
 audit-package: setup  ## what Spark executors import, as build/audit.zip
 	@mkdir -p build

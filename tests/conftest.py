@@ -30,6 +30,7 @@ from hypothesis import settings
 
 from broker.local_group.process import use_spawner
 from tests.grpc_noise import is_grpcs_own
+from tests.scale import examples
 from tests.warm import spawn
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ use_spawner(spawn)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A machine that does other things too makes any example slow now and then; that is no defect.
-settings.register_profile("any-machine", deadline=None)
+settings.register_profile("any-machine", deadline=None, max_examples=examples(100))
 settings.load_profile("any-machine")
 
 # A traceback in colours, with every variable, takes longer than most tests that make one.

@@ -47,6 +47,7 @@ UNIT_TESTS_S = 900.0
 UNIT_TEST_S = 5.0  # more for each that is run for a second time
 UNIT_TEST = "unit test"  # what `Kill.by` says of one
 NAMED = ("-m", "")  # pytest runs those that are named, long ones too
+ALL_CASES = {"DLEDGER_TEST_ALL": "1"}  # and with all that they draw (`tests.scale`)
 PYTEST_RAN = (0, 1)  # its exit codes when all passed, and when some failed
 
 _HUNTER = """
@@ -289,7 +290,12 @@ class _Done:
 
 def _python(tree: Path, *arguments: str, timeout_s: float) -> _Done:
     """What Python did in `tree`, in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        **os.environ,
+        **ALL_CASES,
+        "PYTHONPATH": str(tree),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     command = [sys.executable, *arguments]
     with subprocess.Popen(
         command,

@@ -62,6 +62,7 @@ def test_memory_is_that_of_the_whole_tree() -> None:
     assert resident_bytes(process.pid) == 0
 
 
+@pytest.mark.long
 def test_command_measures_and_leaves_nothing(tmp_path: Path) -> None:
     """Every figure with its rounds as JSON; the replicas are gone."""
     pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")

@@ -184,6 +184,7 @@ def report_of(three: ReplicaSet, environment: dict[str, str], *engine: str) -> d
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.long
 def test_cluster_reports_what_the_local_engine_does(
     three: ReplicaSet, cluster: tuple[str, Cluster]
 ) -> None:

@@ -23,6 +23,7 @@ from dledger.records.compression import USUAL_LEVELS, Codec, compress
 from dledger.records.errors import CodecMissing
 from dledger.records.record import BATCH_PREAMBLE, RecordTemplate
 from tests.codecs import HERE
+from tests.scale import examples
 
 HOST = ("10.0.0.1", 5000)
 BASE = 1 << 20
@@ -70,7 +71,7 @@ def shown(part: LogRange, columns: tuple[str, ...] = COLUMNS) -> list[dict[str, 
     return rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(ROWS, st.sampled_from([COLUMNS, ("body",), ("index", "body", "queue_id")]))
 def test_rows_show_what_was_sent(
     rows: list[tuple[bytes, int, bytes | None]], columns: tuple[str, ...]

@@ -24,6 +24,7 @@ from dledger.records.compression import decompress
 from dledger.records.errors import BodyUnreadable
 from dledger.records.properties import decode_properties, find_property
 from dledger.records.record import BATCH_PREAMBLE, RecordTemplate
+from tests.scale import examples
 
 Row = dict[str, Any]
 BASE = 1 << 20
@@ -157,7 +158,7 @@ def cuts_of(rows: list[bytes]) -> Cuts:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(ENTRIES, st.integers(1, 600))
 def test_chunks_decode_to_what_one_record_after_the_other_does(
     entries: Entries, chunk_bytes: int
@@ -167,7 +168,7 @@ def test_chunks_decode_to_what_one_record_after_the_other_does(
     assert decoded_rows(content, chunk_bytes) == list(plain_rows(content))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(ENTRIES, ENTRIES, st.integers(1, 600))
 def test_entries_of_version_1_are_read_beside_newer_ones(
     older: Entries, newer: Entries, chunk_bytes: int
@@ -197,7 +198,7 @@ def test_an_entry_of_a_later_release_ends_the_reading_by_name(kind: int, version
         decoded_rows(content, 600)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(ENTRIES, st.data())
 def test_records_that_lie_behind_a_good_crc_are_refused(
     entries: Entries, data: st.DataObject
@@ -264,7 +265,7 @@ def test_body_that_claims_to_end_behind_its_record_is_refused(claimed: int) -> N
         decoded_rows(head + bytes(body), 600)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(ENTRIES, st.integers(1, 600), st.data())
 def test_a_flipped_bit_ends_the_reading_at_its_entry(
     entries: Entries, chunk_bytes: int, data: st.DataObject
@@ -320,7 +321,7 @@ def test_intact_entry_of_another_place_is_no_part_of_the_log() -> None:
             list(read_chunks(descriptor, part))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(PROPERTIES, max_size=6))
 def test_properties_of_many_messages_are_split_as_one_by_one(rows: list[bytes]) -> None:
     """Names twice, names missing, bytes that are no text: each row as the record codec has it."""
@@ -331,7 +332,7 @@ def test_properties_of_many_messages_are_split_as_one_by_one(rows: list[bytes]) 
         assert found == [find_property(row, name) for row in rows]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(ENTRIES)
 def test_arrow_has_the_same_values(entries: Entries) -> None:
     """Every column but times, as a Python value; a map's last equal name wins."""

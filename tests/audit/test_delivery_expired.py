@@ -17,6 +17,7 @@ from dledger.history import Outcome
 from tests.audit.replicas import dropping, start_of
 from tests.audit.test_delivery import log_of, told, written
 from tests.chaos.histories import Story
+from tests.scale import examples
 
 KEY, PRODUCER = ("t", 0), (0, "p")
 
@@ -74,7 +75,7 @@ def test_a_place_that_nobody_remembers_is_none(
     assert found.result is None
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(200), deadline=None, derandomize=True, database=None)
 @given(st.integers(0, 19), st.integers(0, 19), st.sets(st.integers(0, 19), max_size=2))
 def test_a_message_is_sound_at_its_place_or_before_what_is_left(
     first: int, acknowledged: int, drawn: set[int]

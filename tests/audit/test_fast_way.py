@@ -27,6 +27,7 @@ from store.dispatch import UNIT_SIZE
 from store.tagging import code_of_record
 from tests.audit.both_ways import read_singly, runs_of
 from tests.audit.replicas import BORN_HOST, COMMAND, SEGMENT, Entry, LogBuilder, build, flip_bit
+from tests.scale import examples
 
 PRODUCER = (1).to_bytes(8, "big") + b"producer"
 LOG = [
@@ -366,7 +367,7 @@ properties = st.one_of(
 )
 
 
-@settings(max_examples=150, derandomize=True, deadline=None, database=None)
+@settings(max_examples=examples(150), derandomize=True, deadline=None, database=None)
 @example([b"KEYS\x01abcdef\x02TAGS\x01red\x02", b"TAGS\x01bluish\x02TAGS\x01red\x02"] * 9, b"")
 @example([b"TAGS\x01" + b"x" * size + b"\x02" for size in range(40)], b"")
 @example([b"TAGS\x01" + b"y" * size for size in range(40)], b"")

@@ -22,6 +22,7 @@ from dledger.wire.cluster_pb2 import (
     NodeStatus,
     PeerStatus,
 )
+from tests.scale import examples
 
 Places = Mapping[str, tuple[str, str]]  # a member's disk and address, by its id
 
@@ -240,7 +241,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Node], Places, list[str]]:
 
 
 @settings(
-    max_examples=300,
+    max_examples=examples(300),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -38,6 +38,7 @@ from tests.audit.replicas import (
     start_of,
     usual_entries,
 )
+from tests.scale import examples
 
 ENTRIES = 120
 
@@ -154,7 +155,7 @@ harms = st.lists(
 
 @settings(
     deadline=None,
-    max_examples=40,
+    max_examples=examples(40),
     derandomize=True,
     database=None,
     suppress_health_check=list(HealthCheck),

@@ -107,6 +107,7 @@ def test_cluster_without_workers_is_unreachable(three: ReplicaSet, lonely_master
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.long
 def test_yarn_without_a_resource_manager_is_unreachable(three: ReplicaSet, tmp_path: Path) -> None:
     """Its client would wait for one for ever, while the session is being made."""
     (tmp_path / "hadoop").mkdir()

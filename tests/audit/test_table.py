@@ -190,6 +190,7 @@ def test_filters_are_pushed_down_and_change_nothing(three: ReplicaSet, spark: Sp
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_stream_is_restarted_without_loss_or_repetition(
     three: ReplicaSet, spark: SparkSession, tmp_path: Path
 ) -> None:

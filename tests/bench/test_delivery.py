@@ -29,6 +29,7 @@ def figures_of(folder: Path, *arguments: str) -> dict[str, float]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_idle_members_are_counted_and_come_back(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

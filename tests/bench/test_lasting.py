@@ -88,6 +88,7 @@ def test_a_wiped_member_is_timed_and_votes_again(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_each_kind_of_change_is_made_and_what_sends_waited_is_told(
     group: LocalGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def test_groups_that_go_on_are_not_put_under_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_both_groups_are_loaded_and_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One node each, one round; nothing is left, no process and no key."""
     monkeypatch.setattr(under_tls, "WARM_UP_SECONDS", 0.1)

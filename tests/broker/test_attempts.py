@@ -32,6 +32,7 @@ from dledger.wire.commands_pb2 import (
 )
 from tests.broker.test_compound import delete
 from tests.broker.test_retrying import Failing, of_queue
+from tests.scale import examples
 
 MESSAGES = 10
 
@@ -309,7 +310,9 @@ class Anything(RuleBasedStateMachine):
 
 
 TestAnything = Anything.TestCase
-Anything.TestCase.settings = running(max_examples=40, stateful_step_count=20, deadline=None)
+Anything.TestCase.settings = running(
+    max_examples=examples(40), stateful_step_count=20, deadline=None
+)
 
 
 # --- what becomes of a failed message ------------------------------------------------------------

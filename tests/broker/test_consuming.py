@@ -41,6 +41,7 @@ from dledger.wire.commands_pb2 import (
     QueueChoice,
 )
 from tests.broker.consuming import END, QUEUES, Owners, wanted
+from tests.scale import examples
 
 STARTS = (3, 4, 5)
 
@@ -585,7 +586,9 @@ class Anything(RuleBasedStateMachine):
         self.owners.check()
 
 
-Anything.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Anything.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=30, deadline=None
+)
 TestAnything = Anything.TestCase
 
 

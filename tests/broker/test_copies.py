@@ -19,6 +19,7 @@ from dledger.records.layout import HOST, RECORD
 from dledger.records.properties import MAX_PROPERTIES_BYTES, MAX_SENT_PROPERTIES_BYTES
 from dledger.records.record import BATCH_PREAMBLE, RecordTemplate, decode_records
 from dledger.records.reserved import DEAD_REASON, EXHAUSTED, ORIGIN_TOPIC, REAL_TOPIC
+from tests.scale import examples
 
 LONG_TOPIC, LONG_GROUP = "t" * 127, "g" * 119
 RULES = BatchRules(4 << 20, 8 << 20)
@@ -33,7 +34,7 @@ def of_size(size: int) -> bytes:
     return b"KEYS\x01k\x02a\x01" + b"v" * (size - 10) + b"\x02"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(size=st.integers(11, MAX_SENT_PROPERTIES_BYTES), dead=st.booleans())
 def test_what_producers_may_send_is_copied_whole(size: int, dead: bool) -> None:
     """Even with the longest names that there are."""

@@ -45,6 +45,7 @@ from dledger.wire.commands_pb2 import (
     Settling,
 )
 from tests.broker.consuming import wanted
+from tests.scale import examples
 
 QUEUES = 2
 END = 300  # of each queue
@@ -414,7 +415,7 @@ def test_pages_stay_as_small_and_as_few_as_they_may() -> None:
 HANDS = st.lists(st.integers(1, SPAN), min_size=2, max_size=8)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(HANDS, st.randoms(use_true_random=False), st.data())
 def test_whoever_finishes_much_at_once_finishes_nothing_else(
     sizes: list[int], chance: Random, data: st.DataObject
@@ -644,4 +645,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -28,6 +28,7 @@ from broker.doctor.finding import Finding, Gravity, Kind, exit_code_of
 from broker.doctor.judging import judge
 from dledger.outcome import ExitCode
 from dledger.wire import cluster_pb2 as cpb
+from tests.scale import examples
 
 NOW_MS = 1_800_000_000_000
 MIB = 1 << 20
@@ -624,7 +625,7 @@ GROUPS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(GROUPS)
 def test_whatever_is_said_is_judged(facts: GroupFacts) -> None:
     """No combination is an error, and the findings are in order."""
@@ -651,7 +652,7 @@ def test_order_of_members_never_changes_the_verdict(kind: Kind) -> None:
             assert judge(replace(facts, members=members, silent=silence)) == verdict, other
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(FAULTS)), st.sampled_from(names(5)[1:])), max_size=6)
 )

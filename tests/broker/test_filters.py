@@ -27,6 +27,7 @@ from tests.broker.asked import EndlessCall
 from tests.broker.attended import Member, Room
 from tests.broker.consuming import Owners, wanted
 from tests.broker.leader import Bench, batch
+from tests.scale import examples
 
 SOON_MS = 300
 TAGS = ("a", "b", "Aa", "BB", "ü", "\0", "")  # `Aa` and `BB` have one hash; that of `\0` is 0
@@ -59,7 +60,7 @@ def by_tags(bench: Bench, offset: int, messages: int, size: int, *tags: str) -> 
             return answer
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.sampled_from(TAGS), min_size=1, max_size=90),
     st.sets(st.integers(0, 90)),

@@ -17,6 +17,7 @@ from dledger.credentials.tls import TlsMaterial
 from dledger.outcome import ExitCode
 from dledger.wire.cluster_pb2 import MemberHealth, NodeHealth, NodeStatus, PeerStatus
 from dledger_cli.group import _tell_status
+from tests.scale import examples
 
 AT = {f"n{number}": f"10.0.0.{number}:7001" for number in range(1, 4)}
 
@@ -96,7 +97,9 @@ def test_old_process_of_a_member_hides_it_from_nobody(monkeypatch: pytest.Monkey
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(200),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     where=st.dictionaries(

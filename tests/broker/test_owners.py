@@ -46,6 +46,7 @@ from broker.state.sequences import (
 )
 from broker.state.snapshot import MAX_PAYLOAD_BYTES, Section
 from broker.state.topics import Topics
+from tests.scale import examples
 
 NAMES = st.sampled_from(["a", "b", "c", "topic-%-ä"])
 Owner = Topics | Offsets | Producers
@@ -489,7 +490,7 @@ def test_owners_refuse_what_they_did_not_write() -> None:
             empty().restore(2, owner.snapshot().payloads)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=200), st.sampled_from([Topics, Offsets, Producers]))
 def test_any_bytes_are_a_state_or_refused(
     payload: bytes, empty: type[Topics] | type[Offsets] | type[Producers]

@@ -51,6 +51,7 @@ from dledger.wire.commands_pb2 import (
 from tests.broker.leader import Bench, NoQueues, batch
 from tests.broker.test_append import placed
 from tests.broker.test_topic_retention import move, raised, retain
+from tests.scale import examples
 
 
 def update(
@@ -332,7 +333,7 @@ def test_a_member_that_does_not_know_it_is_told_nothing_of_it() -> None:
 UPDATES = st.tuples(st.integers(0, 6), st.integers(0, 6), st.booleans())
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(st.tuples(UPDATES, st.integers(0, 5), st.integers(0, 7)), max_size=12))
 def test_whatever_is_updated_the_state_is_one_that_can_be(
     steps: list[tuple[tuple[int, int, bool], int, int]],
@@ -360,7 +361,7 @@ def test_whatever_is_updated_the_state_is_one_that_can_be(
     same_everywhere(bench)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 200), st.integers(1, 255), st.booleans())
 def test_no_state_that_no_log_gives_is_restored(at: int, flip: int, is_twice: bool) -> None:
     """Whatever is in the sections, with right sums: a state that can be, or a refusal."""
@@ -548,7 +549,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(WRITES, st.lists(STEPS, max_size=40), st.randoms(use_true_random=False))
 def test_keys_come_in_order_however_often_they_move_and_nothing_waits_for_ever(
     first: int, steps: list[tuple[str, int]], random: object

@@ -24,6 +24,7 @@ from dledger.wire.commands_pb2 import (
 )
 from tests.broker.test_compound import Log, Placed, commit
 from tests.broker.test_retrying import Failing
+from tests.scale import examples
 
 MESSAGES = 10
 
@@ -141,7 +142,7 @@ def test_single_messages_of_a_queue_that_goes_are_in_nobodys_hand() -> None:
     log.check()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.tuples(st.sampled_from("sfvhc"), st.integers(0, MESSAGES)), max_size=10))
 def test_whatever_a_group_did_it_is_never_behind_a_queues_first_message(
     steps: list[tuple[str, int]],

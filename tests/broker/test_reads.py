@@ -24,6 +24,7 @@ from store.errors import CorruptionFound
 from store.voiding import void_unit
 from tests.broker.leader import Bench, batch
 from tests.node.world import World
+from tests.scale import examples
 
 
 def filled() -> Bench:
@@ -168,7 +169,7 @@ def places(units: bytes) -> list[tuple[int, int]]:
 
 
 @given(data=st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_pulls_of_rotten_units_give_the_truth_or_nothing(
     long_queue: Bench, data: st.DataObject
 ) -> None:
@@ -215,7 +216,7 @@ def test_a_record_whose_place_has_rotted_is_not_given(byte: int) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_units_are_proven_alike_by_loop_and_by_vector(
     long_queue: Bench, data: st.DataObject
 ) -> None:

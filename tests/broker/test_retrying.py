@@ -46,6 +46,7 @@ from dledger.wire.commands_pb2 import (
     TopicProgress,
 )
 from tests.broker.test_compound import Log, Placed, delete
+from tests.scale import examples
 
 RETRY, DEAD = "%RETRY%g", "%DLQ%g"
 OWN_UNIT = tuple[Sequence[Placed], Sequence[Command]]
@@ -426,4 +427,6 @@ class Anything(RuleBasedStateMachine):
 
 
 TestAnything = Anything.TestCase
-Anything.TestCase.settings = running(max_examples=60, stateful_step_count=25, deadline=None)
+Anything.TestCase.settings = running(
+    max_examples=examples(60), stateful_step_count=25, deadline=None
+)

@@ -25,6 +25,7 @@ from dledger.wire.commands_pb2 import (
 )
 from tests.broker.leader import Bench, batch
 from tests.broker.test_compound import commit, delete
+from tests.scale import examples
 
 ATTEMPT = b"attempt1"
 MESSAGES = 12
@@ -166,7 +167,7 @@ ONE_UNIT = st.tuples(
     entries=st.lists(st.lists(ONE_UNIT, min_size=1, max_size=5), min_size=1, max_size=8),
     bounds=st.tuples(st.integers(1, 9), st.integers(1, 5), st.integers(1, 4)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_was_judged_takes_effect(
     entries: list[list[tuple[Any, ...]]], bounds: tuple[int, int, int]
 ) -> None:

@@ -45,6 +45,7 @@ from tests.broker.asked import EndlessCall
 from tests.broker.leader import Bench, NoQueues, batch
 from tests.broker.test_topic_retention import raised
 from tests.broker.test_units import unnumbered
+from tests.scale import examples
 
 READ, WRITE = Permission.READ, Permission.WRITE
 
@@ -171,7 +172,7 @@ def test_snapshots_are_those_of_the_releases_before_where_all_is_as_usual() -> N
     assert SECTION not in [each.section for each in unseal(bench.machine.snapshot())]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.sampled_from([0, 2, 4, 5, 6])), max_size=4),
     st.integers(1, 2),
@@ -274,7 +275,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(STEPS)
 def test_nothing_is_acknowledged_behind_the_entry_that_forbids_it(
     steps: list[tuple[str, int]],

@@ -47,6 +47,7 @@ from tests.broker.asked import EndlessCall
 from tests.broker.leader import Bench, NoQueues, batch
 from tests.broker.test_append import placed
 from tests.broker.test_services import ADDRESS
+from tests.scale import examples
 
 HOUR_MS = 3_600_000
 
@@ -211,7 +212,7 @@ KEEPING = st.builds(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.dictionaries(st.integers(1, 40), KEEPING, max_size=4), st.data())
 def test_no_state_that_no_log_gives_is_restored(
     topics: dict[int, Keeping], data: st.DataObject

@@ -83,6 +83,7 @@ def unseen(*_: object) -> None:
     """Nobody was there."""
 
 
+@pytest.mark.long
 def test_what_is_old_goes_however_far_the_logs_time_stepped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -213,6 +213,7 @@ def test_what_was_never_noticed_is_no_find(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_was_never_flipped_shows_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

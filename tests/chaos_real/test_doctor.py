@@ -134,6 +134,7 @@ def test_directory_that_was_wiped(tmp_path: Path) -> None:
     within_group(tmp_path, act)
 
 
+@pytest.mark.long
 def test_disk_without_room_and_clock_that_is_off(tmp_path: Path) -> None:
     """Both pass by themselves with what caused them."""
 

@@ -95,6 +95,7 @@ def options_of(folder: Path, text: str, *, seconds: float, **others: Any) -> Run
     return RunOptions(scenario, tuple(steps), 3, seconds, 1, load, directory, **others)
 
 
+@pytest.mark.long
 def test_killed_leader_costs_nothing_and_the_report_says_so(
     tmp_path: Path, nothing_left: None
 ) -> None:

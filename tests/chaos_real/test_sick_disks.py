@@ -136,6 +136,7 @@ def test_node_whose_disk_fails_ends_with_4_and_the_group_goes_on(
     within_group(tmp_path, act)
 
 
+@pytest.mark.long
 def test_start_on_a_disk_that_cannot_be_read_ends_with_4(tmp_path: Path) -> None:
     """EIO on what a start reads is the disk's failure, not the program's."""
 

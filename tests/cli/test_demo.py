@@ -101,6 +101,7 @@ def test_demo_loses_nothing_and_leaves_what_is_kept(
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )
+@pytest.mark.long
 def test_interrupted_demo_leaves_nothing(
     long_demo: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -54,6 +54,7 @@ def settled(growing: Growing) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.long
 def test_two_administrators_are_served_one_after_the_other(growing: Growing, seed: int) -> None:
     assert growing.member("add", *growing.install("n2", "n3"), "--observe").returncode == 0
     chance = random.Random(seed)

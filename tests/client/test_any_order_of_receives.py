@@ -15,6 +15,7 @@ from dledger.client.options import StartFrom
 from dledger.client.simple_consumer import SimpleConsumer
 from dledger.outcome import Outcome
 from tests.client.members.test_push import stocked
+from tests.scale import examples
 
 STEPS = st.tuples(
     st.sampled_from(["receive", "ride", "cancel", "ack", "retry", "turn", "wait"]),
@@ -74,7 +75,7 @@ class Worker:
 
 
 @given(st.lists(STEPS, max_size=14))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_yes_is_a_yes_in_any_order(steps: list[tuple[str, int]]) -> None:
     """Whoever closes in its midst."""
     asyncio.run(worked_off(steps))

@@ -20,6 +20,7 @@ from dledger.testing import BlockingFakeGroup
 from dledger.testing.fake_nodes import FakeGroup
 from tests.client.loops import async_test
 from tests.client.test_consumer import QUICK
+from tests.scale import examples
 
 PATIENCE_S = 60
 STEP_S = 0.002
@@ -70,7 +71,7 @@ Closers = list[tuple[int, int | None]]  # when each begins, and how long after t
     ),
     stored_after=st.integers(0, 8),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_nobody_who_closes_says_yes_before_anybody_was_told(
     closers: Closers, stored_after: int
 ) -> None:

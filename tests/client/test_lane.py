@@ -25,6 +25,7 @@ from dledger.client.errors import (
 from dledger.client.lane import Batch, BatchState, Failure, Lane
 from dledger.client.options import MAX_SENT_BATCHES
 from dledger.outcome import Outcome
+from tests.scale import examples
 
 ROOM = 1 << 20
 NOT_STORED = Outcome.DID_NOT_HAPPEN
@@ -711,7 +712,7 @@ class History:
                 assert body not in kept, "said to be not stored, and is"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     seed=st.integers(0, 1 << 32), refusals=st.integers(0, 12), name=st.sampled_from(["", "name"])
 )

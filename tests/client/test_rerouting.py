@@ -34,6 +34,7 @@ from dledger.wire import errors_pb2 as epb
 from tests.client.loops import async_test
 from tests.client.test_lane import Bench, loop
 from tests.client.test_producer import Gate, batches, error_of, producing, refusing
+from tests.scale import examples
 
 __all__ = ["loop"]  # a fixture
 
@@ -561,7 +562,7 @@ ACTS = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 4), st.lists(ACTS, min_size=5, max_size=30), st.integers(0, 1 << 16))
 def test_whatever_changes_while_it_sends_each_key_is_in_order(
     queues: int, acts: list[tuple[str, int]], seed: int

@@ -43,6 +43,7 @@ from dledger.wire import errors_pb2 as epb
 from tests.client.loops import async_test
 from tests.client.test_producer import Gate, error_of, producing, refusing_queue
 from tests.codecs import EACH, HERE
+from tests.scale import examples
 
 READING = ConsumerOptions(hold_ms=50)
 LINE = b"a line as logs have it, again and again\n"
@@ -333,7 +334,7 @@ compressible = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     bodies=st.lists(st.one_of(st.binary(max_size=300), compressible), min_size=1, max_size=8),
     codec=st.sampled_from([None, *HERE]),

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dledger.client import ClientError, SendsFailed
 from dledger.client.failed_sends import MIN_SWEEP, FailedSends, Sender
 from tests.client.loops import async_test
+from tests.scale import examples
 
 SENDERS = 3
 
@@ -182,7 +183,7 @@ class WhoIsToldOfTasks(WhoIsTold):
     knows_senders = False
 
 
-STEPS = settings(max_examples=200, stateful_step_count=30, deadline=None)
+STEPS = settings(max_examples=examples(200), stateful_step_count=30, deadline=None)
 TestThreads = WhoIsTold.TestCase
 TestThreads.settings = STEPS
 TestTasks = WhoIsToldOfTasks.TestCase

@@ -43,6 +43,7 @@ from dledger.core import (
 from dledger.core.admission import TERMS_PER_TICK
 from tests.core.harness import A, B, C, Cluster, Node, describe, entries_of
 from tests.core.test_chaos import Storm
+from tests.scale import examples
 
 THREE = Configuration(frozenset({A, B, C}))
 NOBODY = Configuration(frozenset())
@@ -410,7 +411,7 @@ RELAXED = settings(
 
 
 @pytest.mark.parametrize("role", Role, ids=lambda role: role.value)
-@settings(RELAXED, max_examples=200)
+@settings(RELAXED, max_examples=examples(200))
 @given(heard=st.lists(messages(), min_size=1, max_size=4))
 @example(heard=[VoteRequest(B, A, Term(TOP - 1), Index(0), Term(0))])
 def test_core_survives_whatever_it_hears(role: Role, heard: list[IncomingMessage]) -> None:
@@ -465,7 +466,7 @@ class LyingStorm(Storm):
         self.refused += 1
 
 
-@settings(RELAXED, max_examples=60)
+@settings(RELAXED, max_examples=examples(60))
 @given(seed=st.integers(0, 2**32), liar=st.sampled_from([A, B, C]))
 def test_a_lying_member_harms_nobody(seed: int, liar: NodeId) -> None:
     """Every lie is refused, every invariant holds, and the group recovers."""

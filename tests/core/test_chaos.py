@@ -31,6 +31,7 @@ from dledger.core import (
     VoteResponse,
 )
 from tests.core.harness import A, B, C, Cluster, D, E, Node, describe
+from tests.scale import examples
 
 OPTIONS = RaftOptions(
     election_timeout_min_ticks=8,
@@ -236,21 +237,21 @@ RELAXED = settings(
 )
 
 
-@settings(RELAXED, max_examples=80)
+@settings(RELAXED, max_examples=examples(80))
 @given(seed=st.integers(0, 2**32))
 def test_three_cores_stay_safe_and_recover(seed: int) -> None:
     """Figure 3's properties hold for three nodes under every fault, and the group recovers."""
     run_storm((A, B, C), seed, 2000)
 
 
-@settings(RELAXED, max_examples=55)
+@settings(RELAXED, max_examples=examples(55))
 @given(seed=st.integers(0, 2**32))
 def test_five_cores_stay_safe_and_recover(seed: int) -> None:
     """The same for five nodes, where elections and commits have more ways to interleave."""
     run_storm((A, B, C, D, E), seed, 2000)
 
 
-@settings(RELAXED, max_examples=150)
+@settings(RELAXED, max_examples=examples(150))
 @given(actions=st.lists(st.integers(0, 99), max_size=150), rng=st.randoms(use_true_random=False))
 def test_short_schedules_stay_safe(actions: list[int], rng: random.Random) -> None:
     """Short schedules that Hypothesis can shrink to a readable counterexample."""

@@ -44,6 +44,7 @@ from dledger.core.types import (
 from tests.core.harness import A, B, C, Cluster, D, E, Node
 from tests.core.test_chaos import OPTIONS, RELAXED, Storm
 from tests.core.test_replication import connected
+from tests.scale import examples
 
 Sick = Callable[..., None]
 ALL = (A, B, C, D, E)
@@ -589,7 +590,7 @@ def churn(founders: int, seed: int, steps: int) -> ChurnStorm:
     return storm
 
 
-@settings(RELAXED, max_examples=50)
+@settings(RELAXED, max_examples=examples(50))
 @given(founders=st.integers(1, 5), seed=st.integers(0, 2**32))
 def test_members_change_under_fire(founders: int, seed: int) -> None:
     """Figure 3's properties hold whatever the members do, with the majorities in force."""

@@ -28,6 +28,7 @@ from tests.core.test_chaos import RELAXED
 from tests.core.test_joint import SOME, cluster, learns, settle
 from tests.core.test_replication import THREE, connected
 from tests.core.test_snapshots import base_at
+from tests.scale import examples
 
 READS_A_TICK = 20
 
@@ -158,7 +159,7 @@ def test_what_peers_say_of_their_disks_counts_after_a_while() -> None:
 NOBODY = frozenset[NodeId]()
 
 
-@settings(RELAXED, max_examples=120)
+@settings(RELAXED, max_examples=examples(120))
 @given(founders=SOME, learning=SOME, voting=SOME, gone=SOME, heard=SOME, reads=st.integers(1, 3))
 @example(frozenset({B}), NOBODY, NOBODY, frozenset({B}), NOBODY, 1)
 @example(frozenset({B, C}), NOBODY, NOBODY, frozenset({B, C}), NOBODY, 2)

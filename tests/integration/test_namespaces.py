@@ -211,6 +211,7 @@ def seconds_until_served() -> float:
     [(3.0, 7.0, 12.0), pytest.param((3.0, 7.0, 12.0, 9.0, 20.0), marks=pytest.mark.long)],
     ids=len,
 )
+@pytest.mark.long
 def test_service_is_back_soon_after_a_silent_network(
     group: None, silences_s: tuple[float, ...]
 ) -> None:

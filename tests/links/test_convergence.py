@@ -21,6 +21,7 @@ from dledger.greeting import Identity
 from dledger.links import LinkTimes
 from dledger.peers import Ears, LinkPace
 from dledger.wire.raft_pb2 import HeartbeatRequest, HeartbeatResponse, PeerMessage
+from tests.scale import examples
 
 NAMES = (NodeId("n1"), NodeId("n2"))
 TIMES = LinkTimes.of(0.3)
@@ -169,7 +170,7 @@ class LinksUnderFaults(RuleBasedStateMachine):
 
 # Without shrinking, which takes minutes here: put Phase.shrink back when there is one to look at.
 LinksUnderFaults.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=25,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

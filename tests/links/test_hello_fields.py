@@ -22,6 +22,7 @@ from store.files import OsFiles
 from store.second_copy import SIZE as COPY_BYTES
 from tests.links.test_disks import LATER, NEW, OLD, hello
 from tests.links.test_peers import N1, N2, Node
+from tests.scale import examples
 
 LONGEST = "n" * 64
 
@@ -105,7 +106,7 @@ WORDS = st.one_of(st.text(max_size=300), st.sampled_from([LONGEST, "n2", "x" * 6
 NUMBERS = st.integers(0, (1 << 64) - 1)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(200), deadline=None, derandomize=True, database=None)
 @given(
     name=WORDS,
     vote=st.one_of(st.sampled_from(["", "n3", LONGEST]), st.text(max_size=255)),

@@ -17,6 +17,7 @@ from dledger.disk_figures import DiskFigure
 from dledger.greeting import Identity
 from dledger.promises import Start
 from dledger.wire import raft_pb2 as pb
+from tests.scale import examples
 
 NUMBERS = {FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_FIXED64}
 
@@ -183,7 +184,7 @@ def test_a_tag_that_flips_hides_no_fact_with_its_checksum() -> None:
     numbers=st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 300), min_size=5, max_size=5),
     is_short=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_flipped_bit_of_a_heartbeat_s_answer_is_taken_for_less(
     numbers: list[int], is_short: bool
 ) -> None:
@@ -226,7 +227,7 @@ def test_message_without_a_body_has_no_valid_checksum() -> None:
     assert not is_intact(seal(pb.PeerMessage(term=5)))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     message=st.sampled_from([seal(message) for message in every_message()]),
     at=st.integers(0, 1 << 12),

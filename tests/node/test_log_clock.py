@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dledger.core.types import MAX_TIME_MS, ClockOff, Configuration, Event, LogTimeStepped, NodeId
 from dledger.log_clock import NAMED_EVERY_US, NEW_US, SILENT_US, LogClock
+from tests.scale import examples
 
 TRUE_MS = 1_700_000_000_000  # at monotonic time 0
 SECOND_US = 1_000_000
@@ -252,7 +253,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(STEPS, st.tuples(*[st.integers(-50, 50)] * 3), st.permutations(range(5)))
 def test_two_wrong_clocks_of_five_decide_nothing(
     steps: list[tuple[int, set[int], int, tuple[int, int], bool]],

@@ -30,6 +30,7 @@ from dledger.wire.raft_pb2 import SnapshotOffer as WireOffer
 from store.atomic_file import MAX_ATOMIC_BYTES
 from store.starting.opening import start_of
 from tests.node.world import World, WorldNode
+from tests.scale import examples
 
 DISKS: Final = {f"n{number}": bytes([number]) * 16 for number in range(1, 4)}
 ID: Final = b"r" * 16
@@ -133,7 +134,7 @@ CONFIGURATIONS = st.builds(
 
 
 @settings(
-    max_examples=300,
+    max_examples=examples(300),
     deadline=None,
     derandomize=True,
     database=None,

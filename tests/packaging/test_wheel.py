@@ -126,6 +126,7 @@ def guide_tried(python: Path, *arguments: str, folder: Path) -> None:
     assert done.stdout.count("has run") == guide.count("```python") >= 8
 
 
+@pytest.mark.long
 def test_base_install_is_the_client(tmp_path: Path, wheel: Path) -> None:
     """Small, typed for its users, all that the guide needs, and `dledger` says what it lacks."""
     programs = environment(tmp_path / "env", str(wheel))
@@ -181,6 +182,7 @@ def test_wheel_has_what_pages_and_sessions_read(wheel: Path) -> None:
     assert "dledger/spark/log4j2.properties" in names
 
 
+@pytest.mark.long
 def test_sdist_has_what_a_reader_wants(tmp_path: Path) -> None:
     """Sources, tests, documents and examples, each once, and nothing that a tool left behind."""
     with tarfile.open(build(tmp_path / "dist", "sdist")) as archive:

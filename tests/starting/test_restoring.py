@@ -35,6 +35,7 @@ from store.starting.restoring import KEPT_FILES, Restored, restore
 from store.starting.unformed import RESTORE
 from store.worker import ManualWorker
 from tests.audit.replicas import SEGMENT, build, flip_bit, usual_entries
+from tests.scale import examples
 from tests.store.faulty_files import SimulatedDisk
 
 ENTRIES = 90
@@ -282,7 +283,7 @@ def test_so_many_calls_are_all_of_them(made: Made) -> None:
     assert 100 < len(disk.calls) - begin < 150
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(at=-1, bit=0, cut=False, through=ENTRIES - 1)  # nothing behind it tells rot from a tail
 @given(
     at=st.integers(0, 10**9),
@@ -383,7 +384,7 @@ def test_other_segments_and_no_backup_are_refused(made: Made, tmp_path: Path) ->
     assert not (tmp_path / "m1").exists()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from([*Backup.__slots__, "format", "more"]),

@@ -34,6 +34,7 @@ from dledger.records.record import BATCH_PREAMBLE, RecordTemplate, decode_record
 from store.dispatch import units_for_entry
 from store.stamping import stamp_records
 from store.voiding import is_void, leading_voids, void_unit, voided
+from tests.scale import examples
 
 NOBODY = bytes(16)
 AT = 0x4000
@@ -155,7 +156,7 @@ def test_what_was_built_is_read(units: list[UnitBody]) -> None:
 
 
 @given(UNITS, st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_flipped_bit_and_every_cut_is_refused(
     units: list[UnitBody], data: st.DataObject
 ) -> None:

@@ -29,6 +29,7 @@ from dledger.records.record import (
     validate_records,
 )
 from tests.codecs import EACH, HERE
+from tests.scale import examples
 
 HOST = ("127.0.0.1", 5)
 LINE = b"the same line again and again, as logs have it\n"
@@ -59,7 +60,7 @@ def test_what_was_compressed_is_read(body: bytes, codec: Codec, data: st.DataObj
     assert decompress(compress(body, codec, level), codec.sysflag) == body
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(bodies, codecs, st.data())
 def test_damage_is_an_error_that_says_so(body: bytes, codec: Codec, data: st.DataObject) -> None:
     """Bytes that are missing, changed or too many: BodyUnreadable, and never another exception. LZ4

@@ -21,6 +21,7 @@ from store.damage import Damage, Extent, Refill
 from store.errors import BeyondRepair, CorruptionFound
 from store.repair_journal import RepairJournal
 from store.scrubbing import Scrub
+from tests.scale import stride
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import DATA, LOG, LogUnderTest
 from tests.store.test_power_cuts import PowerCut
@@ -120,7 +121,7 @@ def test_every_flipped_byte_is_found_and_repaired(*, is_known: bool) -> None:
     before = contents(disk)
     missed = []
     for path, content in before.items():
-        for at in range(0, len(content), 7):
+        for at in range(0, len(content), 7 * stride(3)):
             mine = disk.clone()
             made = reopened(mine)
             if is_known:

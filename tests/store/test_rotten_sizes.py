@@ -13,6 +13,7 @@ from dledger.reading.entry import HEADER_SIZE, EntryKind, build_frame
 from dledger.records.layout import file_name
 from store.commitlog import CommitLog, CommitLogOptions
 from store.errors import CorruptionFound
+from tests.scale import examples
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import LOG, LogUnderTest
 
@@ -70,7 +71,7 @@ def check_all(log: CommitLog) -> None:
         assert len(log.read(index, index)) == FRAME
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     index=st.integers(1, IN_OLD),
     bit=st.integers(0, SIZE_BITS - 1) | st.integers(12, 21),

@@ -23,6 +23,7 @@ from store.log_start import Install
 from store.scrubbing import Scrub
 from store.seals import decode_seal, encode_seal
 from store.starts import SPARSE_BYTES
+from tests.scale import examples
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import BODIES, DATA, LOG, LogUnderTest, all_frames, make_log
 
@@ -71,7 +72,7 @@ entries = st.lists(
 
 
 @given(drawn=entries, shares=st.lists(st.floats(0, 1), min_size=1, max_size=3), clean=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_start_by_seals_finds_what_one_by_walking_does(
     drawn: list[tuple[int, int, EntryKind]], shares: list[float], clean: bool
 ) -> None:

@@ -27,6 +27,7 @@ from dledger.records.reserved import (
     GIVEN_UP_IN_ORDER,
 )
 from dledger.testing import make_message
+from tests.scale import examples
 
 PLACE: Final = Place("t", 1, 0)
 SPAN: Final = 8
@@ -175,7 +176,7 @@ class Group:
 
 
 @given(order=st.sampled_from([Order.KEYS, Order.QUEUE]), poison=st.integers(0, MESSAGES - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_only_what_kills_is_given_up(order: Order, poison: int, seed: int) -> None:
     """However far each life comes: after a bounded number of lives at each place."""
@@ -196,7 +197,7 @@ def test_only_what_kills_is_given_up(order: Order, poison: int, seed: int) -> No
     unread=st.sampled_from([-1, 2, 3]),
     seed=st.integers(0, 100),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_nothing_in_other_queues_is_given_up_for_what_kills(
     order: Order, poison: tuple[int, int], queues: int, max_attempts: int, unread: int, seed: int
 ) -> None:
@@ -321,7 +322,7 @@ class Instant(Group):
 
 
 @given(poison=st.integers(0, SPAN - 1), seed=st.integers(0, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_poison_that_kills_at_once_kills_a_few_times(poison: int, seed: int) -> None:
     """In order: once before anybody is careful, and then each is an attempt; else as often as
     makes the next one careful, twice, and once more."""

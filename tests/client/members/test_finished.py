@@ -22,6 +22,7 @@ from dledger.client.members.member import (
     in_calls,
 )
 from dledger.client.members.process_queue import Bounds, Order, Place, ProcessQueue
+from tests.scale import examples
 
 OFFSETS = st.integers(0, 60)
 ACTS = st.lists(
@@ -37,7 +38,7 @@ def offsets_of(frontier: int, runs: list[Run]) -> set[int]:
     return set(range(frontier)) | {at for run in runs for at in range(*run)}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(acts=ACTS)
 def test_finished_is_a_set_of_offsets(acts: list[tuple[str, int, int]]) -> None:
     """Whatever comes in whatever order: frontier and runs say exactly what is finished."""
@@ -109,7 +110,7 @@ ROUNDS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(known=st.integers(0, MAX_RUNS), rounds=ROUNDS)
 def test_commits_are_what_the_brokers_take(
     known: int, rounds: list[tuple[list[int], list[int], list[int], Fate, bool]]

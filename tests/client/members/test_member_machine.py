@@ -27,6 +27,7 @@ from dledger.client.members.member import Line, Member, Progress, Rules, Standin
 from dledger.client.members.process_queue import Bounds, Held, Order, Place, ProcessQueue, Work
 from dledger.client.results import Message
 from dledger.testing import make_message
+from tests.scale import examples
 
 QUEUES: Final = 2
 TIMES: Final = Times(heartbeat_s=3, session_s=9, release_s=3)
@@ -410,7 +411,7 @@ def offsets_of(runs: Iterable[Run]) -> set[int]:
 
 # What fails is told as it was found: shrinking conversations of this length takes minutes.
 Leader.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=50,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
