@@ -152,8 +152,9 @@ def test_who_offers_no_more_is_asked_no_more(steps: int) -> None:
         count = 0
 
         def answer(peer: NodeId, request: pb.SnapshotRequest) -> pb.SnapshotResponse | None:
-            is_first = peer == N1 and bench.asked_of(N1) <= steps
-            return piece(request.number, 10 * PIECE_BYTES, b"x") if is_first else None
+            # Not for so many questions: on a busy machine an answer comes too late for its own.
+            is_there = peer == N1 and count < steps
+            return piece(request.number, 10 * PIECE_BYTES, b"x") if is_there else None
 
         def another_leads() -> None:
             nonlocal count
