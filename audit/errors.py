@@ -11,6 +11,7 @@
     ├── BackupRefused       a backup can't be made of that, or there; the one that there was stays
     ├── TableTaken          somebody else wrote to the table that an export read (retriable)
     ├── CommitUnknown       a table's commit got no answer: it may have happened (retriable)
+    ├── TableUnsynced       what a table holds isn't known to be on disk (retriable)
     ├── KeptUnreadable      what is kept of a proof is none: its segment is read again
     ├── StoreInUse          another watch keeps its results there (retriable)
     ├── ExportUnderWay      another export writes to that folder (retriable)
@@ -134,6 +135,23 @@ class CommitUnknown(AuditError):
         super().__init__(
             f"a commit to {name} may have happened ({reason}); run the export again: it goes on "
             "from what the table holds"
+        )
+        self.name = name
+        self.reason = reason
+
+
+class TableUnsynced(AuditError):
+    """The table at `name` has what was exported, and a power cut may take it, or has by then: its
+    disk failed."""
+
+    retriable: ClassVar[bool] = True
+    outcome: ClassVar[Outcome] = Outcome.MAY_HAVE_HAPPENED
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"what {name} holds isn't known to be on disk ({reason}): look at that disk, and "
+            "whether the table can be read, before you rely on it"
         )
         self.name = name
         self.reason = reason

@@ -134,6 +134,11 @@ class BrokerGroup:
             if address not in members and (not node_id or node_id not in named)
         }
 
+    @property
+    def epoch(self) -> EpochName:
+        """The newest epoch of the group that a node told of."""
+        return self._board.epoch
+
     def leader(self) -> tuple[Member, int] | None:
         """The leader and its term, as last heard."""
         return self._board.leader()
