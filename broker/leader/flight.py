@@ -72,6 +72,7 @@ class InFlight:
     _wishing: dict[int, str] = field(default_factory=dict)  # index -> topic of another retention
     _failing: dict[int, set[str]] = field(default_factory=dict)  # index -> groups
     _ending: set[int] = field(default_factory=set)  # indexes: groups are forgotten
+    _placing: dict[int, str] = field(default_factory=dict)  # index -> group put elsewhere
     _registering: dict[int, str] = field(default_factory=dict)  # index -> name, or none
     _forgetting: dict[int, frozenset[bytes]] = field(default_factory=dict)  # index -> ids
     _beginning: dict[int, int] = field(default_factory=dict)  # index -> offsets that are new
@@ -179,6 +180,10 @@ class InFlight:
             case "forget_groups":
                 if command.forget_groups.groups:
                     self._ending.add(index)
+            case "move_group":
+                self._placing[index] = command.move_group.group
+            case "clone_group":
+                self._placing[index] = command.clone_group.target
             case "register_producer":
                 self._registering[index] = command.register_producer.name
             case "forget_producers":
@@ -195,6 +200,7 @@ class InFlight:
         self._wishing.pop(index, None)
         self._failing.pop(index, None)
         self._ending.discard(index)
+        self._placing.pop(index, None)
         self._registering.pop(index, None)
         self._forgetting.pop(index, None)
         self._beginning.pop(index, None)
@@ -248,6 +254,11 @@ class InFlight:
     def is_ending_groups(self) -> bool:
         """Whether groups are about to be forgotten: behind that nobody waits for them."""
         return bool(self._ending)
+
+    def is_placing(self, group: str) -> bool:
+        """Whether the group is about to go on elsewhere: where it is now says nothing of what it
+        hasn't read."""
+        return group in self._placing.values()
 
     @property
     def registrations(self) -> int:
