@@ -196,7 +196,7 @@ def deliveries_of(
         turns,
         soundness,
         parts.appender.room.check,
-        lambda group: parts.appender.coming.is_placing(group),
+        lambda group, topic: parts.appender.coming.is_placing(group, topic),
     )
 
 

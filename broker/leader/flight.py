@@ -255,10 +255,10 @@ class InFlight:
         """Whether groups are about to be forgotten: behind that nobody waits for them."""
         return bool(self._ending)
 
-    def is_placing(self, group: str) -> bool:
-        """Whether the group is about to go on elsewhere: where it is now says nothing of what it
-        hasn't read."""
-        return group in self._placing.values()
+    def is_placing(self, group: str, topic: str) -> bool:
+        """Whether the group is about to go on elsewhere in the topic: moved, made as a clone, or
+        through with queues that go."""
+        return group in self._placing.values() or self.is_changing(topic)
 
     @property
     def registrations(self) -> int:

@@ -107,7 +107,7 @@ class Deliveries:
         turns: Turns,
         soundness: Soundness,
         check_begun: Callable[[int], None],
-        is_placing: Callable[[str], bool],
+        is_placing: Callable[[str, str], bool],
     ) -> None:
         """Args:
         now_ms: the log's time.

@@ -65,7 +65,7 @@ def desks(shop: Shop, bury: Bury, serves: Callable[[], int] = lambda: 1) -> Call
         used_again_ms=HOUR_MS,
         check_room=lambda: None,
         check_begun=lambda _: None,
-        is_placing=parts.appender.coming.is_placing,
+        is_placing=lambda *about: parts.appender.coming.is_placing(*about),
     )
     place = Place("g", "t", machine.topics["t"].incarnation)
 

@@ -12,6 +12,7 @@ so it begins where that was chosen, or the desk looks again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 import structlog
 
@@ -21,6 +22,7 @@ from broker.leader.offsets_room import starts_begun
 from broker.state.delivering import Owners, begun
 from broker.state.handouts import Record
 from broker.state.refusals import HandoutSuperseded, Refusal
+from broker.state.topic_retention import TopicRetentions
 from broker.state.topics import TopicState
 from dledger.sparing import Sparing
 
@@ -31,19 +33,26 @@ Records = dict[int, Record]  # by queue
 log = structlog.get_logger(__name__)
 
 
+class State(Owners, Protocol):
+    """`broker.state.machine.StateMachine`, as far as it is looked at here."""
+
+    @property
+    def topic_retention(self) -> TopicRetentions: ...
+
+
 class Beginning:
     """One desk's."""
 
     def __init__(
         self,
         group: str,
-        state: Owners,
+        state: State,
         check: Callable[[int], None],
-        is_placing: Callable[[str], bool],
+        is_placing: Callable[[str, str], bool],
         sparing: Sparing,
     ) -> None:
         """Args:
-        is_placing: whether a group is about to go on elsewhere.
+        is_placing: whether a group is about to go on elsewhere in a topic.
         check: raises BrokerError, LIMIT_REACHED, unless so many offsets more may begin.
         sparing: all desks': one lives as long as somebody waits at it.
         """
@@ -90,19 +99,22 @@ class Beginning:
         Raises:
             BrokerError: BUSY.
         """
-        command, records = choice.command, choice.planning.records
+        command, topic, records = choice.command, choice.topic, choice.planning.records
         if not command.starts:
             return None
-        if self._is_placing(self._group):
+        if self._is_placing(self._group, topic.name):
             text = f"group {self._group!r} is just about to go on elsewhere: ask again"
             raise BrokerError(ErrorCode.BUSY, text)
-        known = self._state.deliveries.in_topic(self._group, choice.topic.incarnation)
-        now = begun(self._state, choice.topic, command, len(known))
+        known = self._state.deliveries.in_topic(self._group, topic.incarnation)
+        now = begun(self._state, topic, command, len(known))
         if not isinstance(now, dict):
             return now
-        for queue_id in range(command.first_start, command.first_start + len(command.starts)):
-            if now.get(queue_id) != records[queue_id]:
-                return HandoutSuperseded(queue_id, records[queue_id].next)
+        retention = self._state.topic_retention
+        for queue_id, start in enumerate(command.starts, command.first_start):
+            record = records[queue_id]
+            is_gone = record.next == start < retention.start_of(topic.incarnation, queue_id)
+            if is_gone or now.get(queue_id) != record:
+                return HandoutSuperseded(queue_id, record.next)
         return None
 
     def leave_out(self, choice: Choice | None, error: BrokerError) -> bool:

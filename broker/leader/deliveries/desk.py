@@ -86,7 +86,7 @@ class Surroundings:
         check_room: raises BrokerError unless an answer may be kept until it is read.
         check_begun: raises BrokerError, LIMIT_REACHED, unless groups may have offsets in so many
             queues more, behind what is on its way.
-        is_placing: whether a group is about to go on elsewhere, by what is on its way.
+        is_placing: whether a group is about to go on elsewhere in a topic, by what is on its way.
         hold: so many bytes of answers are kept, until what it gives is called.
     """
 
@@ -103,7 +103,7 @@ class Surroundings:
     used_again_ms: int
     check_room: Callable[[], None]
     check_begun: Callable[[int], None]
-    is_placing: Callable[[str], bool]
+    is_placing: Callable[[str, str], bool]
     hold: Callable[[int], Callable[[], None]] = lambda _: _nothing
     sparing: Sparing = field(default_factory=Sparing)
 

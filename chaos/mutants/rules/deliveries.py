@@ -33,15 +33,15 @@ DELIVERIES = (
     Mutant(
         "begins-where-it-was-before-it-was-put-elsewhere",
         "broker/leader/deliveries/beginning.py",
-        "            if now.get(queue_id) != records[queue_id]:\n",
-        "            if False:\n",
+        "            if is_gone or now.get(queue_id) != record:\n",
+        "            if is_gone:\n",
         masked="no simulated group is put elsewhere before its first handout",
         tests=("tests/broker/test_first_handouts.py",),
     ),
     Mutant(
         "begins-where-it-is-as-it-is-put-elsewhere",
         "broker/leader/deliveries/beginning.py",
-        "        if self._is_placing(self._group):\n",
+        "        if self._is_placing(self._group, topic.name):\n",
         "        if False:\n",
         masked="no simulated group is put elsewhere before its first handout",
         tests=("tests/broker/test_first_handouts.py",),
