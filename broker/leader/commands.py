@@ -88,6 +88,7 @@ class Coming(Protocol):
     def is_ending_groups(self) -> bool: ...
 
     def is_changing(self, topic: str) -> bool: ...
+    def is_broadcasting(self, topic: str) -> bool: ...
     def wishing(self) -> Collection[str]: ...
     def is_failing(self, group: str) -> bool: ...
 
@@ -220,6 +221,11 @@ class Commands:
         """Whether an update of the topic's queues is on its way: a group that is put into one that
         goes, behind that, would be left before its end."""
         return self._submitter.coming.is_changing(topic)
+
+    def is_broadcasting(self, topic: str) -> bool:
+        """Whether a member of a group that broadcasts is about to join for the topic, whom the
+        applied state doesn't know."""
+        return self._submitter.coming.is_broadcasting(topic)
 
     def is_failing(self, group: str) -> bool:
         """Whether a message that the group couldn't work on is on its way to where it waits: it

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from broker.state.sequences import StoredBatch
 from broker.state.topic_permissions import Permission
-from dledger.wire.commands_pb2 import Command
+from dledger.wire.commands_pb2 import Command, JoinGroupCommand
 
 
 class Lane(NamedTuple):
@@ -72,6 +72,7 @@ class InFlight:
     _wishing: dict[int, str] = field(default_factory=dict)  # index -> topic of another retention
     _failing: dict[int, set[str]] = field(default_factory=dict)  # index -> groups
     _ending: set[int] = field(default_factory=set)  # indexes: groups are forgotten
+    _joining: dict[int, JoinGroupCommand] = field(default_factory=dict)  # by index; who broadcasts
     _placing: dict[int, str] = field(default_factory=dict)  # index -> group put elsewhere
     _registering: dict[int, str] = field(default_factory=dict)  # index -> name, or none
     _forgetting: dict[int, frozenset[bytes]] = field(default_factory=dict)  # index -> ids
@@ -180,6 +181,9 @@ class InFlight:
             case "forget_groups":
                 if command.forget_groups.groups:
                     self._ending.add(index)
+            case "join_group":
+                if command.join_group.settings.broadcast:
+                    self._joining[index] = command.join_group
             case "move_group":
                 self._placing[index] = command.move_group.group
             case "clone_group":
@@ -200,6 +204,7 @@ class InFlight:
         self._wishing.pop(index, None)
         self._failing.pop(index, None)
         self._ending.discard(index)
+        self._joining.pop(index, None)
         self._placing.pop(index, None)
         self._registering.pop(index, None)
         self._forgetting.pop(index, None)
@@ -254,6 +259,11 @@ class InFlight:
     def is_ending_groups(self) -> bool:
         """Whether groups are about to be forgotten: behind that nobody waits for them."""
         return bool(self._ending)
+
+    def is_broadcasting(self, topic: str) -> bool:
+        """Whether a member that is given every message of the topic is about to be there: how far
+        it is will be in no log."""
+        return any(topic in each.settings.topics for each in self._joining.values())
 
     def is_placing(self, group: str, topic: str) -> bool:
         """Whether the group is about to go on elsewhere in the topic: moved, made as a clone, or
