@@ -196,6 +196,7 @@ def deliveries_of(
         turns,
         soundness,
         parts.appender.room.check,
+        lambda group, topic: parts.appender.coming.is_placing(group, topic),
     )
 
 

@@ -299,10 +299,12 @@ class Topics:
                 f"them"
             )
             raise BrokerError(ErrorCode.QUEUES_UNREAD, text)
-        if self._commands.is_ending_groups and held_of_those_that_go(
-            self._state, state, *wanted, is_coming
-        ):
+        text = ""
+        if self._commands.is_ending_groups:
             text = "groups are just about to be forgotten, and may be those that wait for messages"
+        elif self._commands.is_broadcasting(state.name):
+            text = f"a member of a group that broadcasts is just about to read {state.name}"
+        if text and held_of_those_that_go(self._state, state, *wanted, is_coming):
             raise BrokerError(ErrorCode.BUSY, text)
 
     def _is_empty(self, state: TopicState, queue_id: int) -> bool:

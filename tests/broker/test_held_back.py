@@ -13,6 +13,7 @@ import pytest
 
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.batches import Placed
+from broker.leader.commands import Commands
 from broker.leader.deliveries.asking import Settlement
 from broker.reading.held_back import HeldBack
 from broker.reading.queues import Found
@@ -20,7 +21,7 @@ from broker.services.deliveries import Receive, Received
 from broker.services.queue_pulls import Pulled, QueuesRequest, QueueWish
 from broker.services.topics import QueueWish as Numbers
 from broker.services.topics import Topic
-from broker.state.groups import Settings
+from broker.state.groups import JoinWish, Settings
 from broker.state.registration import Registration
 from broker.state.topic_permissions import USUAL, Permission
 from broker.state.topics import TopicRef
@@ -377,6 +378,36 @@ def test_nor_do_queues_into_which_messages_are_on_their_way() -> None:
         shop.update(2, 2)
     assert refused.value.code is ErrorCode.QUEUES_UNREAD
     assert "on their way into t/2, and group 'everybody' broadcasts" in refused.value.message
+
+
+@pytest.mark.parametrize("topic", ["t", "u"])
+def test_nor_do_queues_while_such_a_member_is_about_to_come(topic: str) -> None:
+    """Of it nothing is applied, and it joins before they would go; of other topics it says nothing,
+    nor of queues without messages."""
+    shop = Shop(settings=ORDERLY)
+    shop.send(2, b"one")
+    shop.room.commit(shop.member, 2, 1)
+    everybody = Settings(topics=(topic,), is_broadcast=True)
+    commands = Commands(shop.room.leader.replica.parts.appender)
+
+    def joins(name: str) -> asyncio.Future[object]:
+        wish = JoinWish("everybody", name, name.encode() * 8, everybody)
+        with shop.room.leader.running():
+            return asyncio.ensure_future(commands.join_group(wish))
+
+    joining = joins("b")
+    assert shop.update(3, 3).queue_count == 3, "the fourth is empty"
+    assert joining.done()
+    shop.room.pass_ms(60_000, shop.seat)
+    assert not shop.room.machine.groups.members("everybody"), "it never was heard"
+    joining = joins("c")
+    code = None
+    try:
+        shop.update(2, 2)
+    except BrokerError as error:
+        code = error.code
+    assert code is (ErrorCode.BUSY if topic == "t" else None)
+    assert joining.done()
 
 
 def test_a_broadcast_group_that_reads_other_topics_keeps_nobody_waiting() -> None:

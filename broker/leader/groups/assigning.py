@@ -291,6 +291,9 @@ class Assigning:
             try:
                 while part.grants and len(some) < GRANTS_AT_ONCE:
                     grant = part.grants.popleft()
+                    if self._commands.is_changing(grant.topic):
+                        self._rest(group.name)  # it is looked at as that is made of it
+                        continue
                     has_room = grant.queue_id < self._end_of_room(group, part, grant)
                     if has_room and still_holds(grant, self._state, group.name):
                         some.append(grant)
