@@ -110,10 +110,33 @@ TURNS = (
     Mutant(
         "what-was-found-is-forgotten-when-somebody-comes",
         "broker/leader/groups/assigning.py",
-        "            part.grants.clear()\n            self._owner.look_again(name)\n",
-        "            part.grants.clear()\n            part.begun = Beginnings()\n"
-        "            self._owner.look_again(name)\n",
+        "        part.look = _Look(facts,",
+        "        part.begun = Beginnings()\n        part.look = _Look(facts,",
         masked="the same is found again",
+        tests=_STARTING,
+    ),
+    Mutant(
+        "who-begins-in-one-topic-waits-in-all",
+        "broker/leader/groups/assigning.py",
+        "            part.granting or part.look is not None or",
+        "            part.granting or part.look is not None or part.begins is not None or",
+        masked=_RARE,
+        tests=_STARTING,
+    ),
+    Mutant(
+        "what-waits-for-where-it-begins-keeps-the-others-waiting",
+        "broker/leader/groups/assigning.py",
+        "        if not told:\n            return\n",
+        "        if not told or unknown:\n            return\n",
+        masked=_RARE,
+        tests=_STARTING,
+    ),
+    Mutant(
+        "found-where-it-begins-and-nobody-looks",
+        "broker/leader/groups/assigning.py",
+        "            part.begins = None\n            self._owner.look_again(name)\n",
+        "            part.begins = None\n",
+        masked=_RARE,
         tests=_STARTING,
     ),
     Mutant(
