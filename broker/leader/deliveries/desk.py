@@ -397,9 +397,9 @@ class Desk:
         attempts = self.max_attempts if self._burials.are_possible else 0
 
         def end_of(queue_id: int) -> int:
-            end = topic.next_offsets[queue_id]
-            held = self._around.held_back.end_of(place.group, topic, queue_id)
-            return end if held is None or not self.is_fifo else held
+            if not self.is_fifo:
+                return topic.next_offsets[queue_id]
+            return self._around.held_back.end_of(place.group, topic, queue_id)
 
         turns = self._around.turns
         reads = self._read_to_give, end_of, turns, self._read_to_tell_again
