@@ -1,11 +1,13 @@
 """What in the log is no message: of topics that have been deleted, and of units that were refused.
 
 A name may be given again, so a message is of a deleted topic if its entry lies between the one that
-created that topic and the one that deleted it. Which units were refused the log says itself, a
-little later; nothing behind the first of which it hasn't is read yet (ADR 54). This reads the
-headers of the whole log, once, and the commands in it; it goes on from where it was. Judged by the
-log alone and not by the folders of ConsumeQueues, which are derived and may be gone for other
-reasons. Only drivers need it: commands are protobuf, which executors may do without.
+created that topic and the one that deleted it. Whether a creation took effect the log doesn't say:
+another topic may have had the name, or there was no room. The deletion does, which names the entry
+that created what it ends. Which units were refused the log says itself, a little later; nothing
+behind the first of which it hasn't is read yet (ADR 54). This reads the headers of the whole log,
+once, and the commands in it; it goes on from where it was. Judged by the log alone and not by the
+folders of ConsumeQueues, which are derived and may be gone for other reasons. Only drivers need it:
+commands are protobuf, which executors may do without.
 
 Damage ends what can be followed, as a command may be in it, and so does a segment that doesn't go
 on from the one before. Who reads messages sees none of that where each entry is intact by itself,
@@ -42,31 +44,32 @@ class Lifetimes:
         self._known = Known(start)
         self._damage: EntryDamaged | None = None  # behind which nothing is known
         self._is_whole = start == 0
-        self._living: dict[str, int] = {}  # the index of the entry that created it
-        self._ended: list[tuple[str, int, int]] = []
+        self._living: dict[str, range] = {}  # from the first creation to the last, since an end
+        self._ended: dict[tuple[str, int], int] = {}  # by name and creation, the deletion
+        self._known_to_end: set[str] = set()  # names: nobody has one from before what was followed
         self._refused: set[tuple[int, int]] = set()
         self._unsettled: list[tuple[int, int]] = []  # index and place of entries with records
         self._gone = 0  # the last entry of which it is known that the log begins behind it
 
     @property
     def ended(self) -> Ended:
-        return tuple(self._ended)
+        return tuple((name, created, at) for (name, created), at in self._ended.items())
 
     @property
     def made_anew(self) -> frozenset[tuple[str, int]]:
         """Of those that ended, the ones whose names others were given later: name, and the index of
         the entry that created it; 0: whichever had the name where the log begins."""
-        latest = dict(self._living)
-        for name, created, _ in self._ended:
+        latest = {name: created.start for name, created in self._living.items()}
+        for name, created in self._ended:
             latest[name] = max(created, latest.get(name, 0))
-        return frozenset((name, created) for name, created, at in self._ended if latest[name] > at)
+        return frozenset(topic for topic, at in self._ended.items() if latest[topic[0]] > at)
 
     def ended_since(self, index: int) -> frozenset[str]:
         """The topics that may have been deleted behind that entry: those that were, and those of
         which none lives at the end of what was followed. Whoever follows a log for long knows it
         only of entries that the log still has."""
         return frozenset(
-            name for name, _, at in self._ended if at > index or name not in self._living
+            name for (name, _), at in self._ended.items() if at > index or name not in self._living
         )
 
     def follow(self, log: Survey) -> None:
@@ -128,6 +131,7 @@ class Lifetimes:
         self._known, self._damage, self._is_whole = Known(start), None, False
         self._unsettled = [each for each in self._unsettled if each[1] >= start]
         self._living.clear()  # They may have ended there, and others may have their names.
+        self._known_to_end.clear()
 
     def _forget_to(self, index: int) -> None:
         """The log begins behind that entry: what is known of messages before it is of no use any
@@ -135,7 +139,8 @@ class Lifetimes:
         if index <= self._gone:
             return
         self._gone = index
-        self._ended = [each for each in self._ended if each[2] > index]
+        self._ended = {topic: at for topic, at in self._ended.items() if at > index}
+        self._known_to_end &= {name for name, _ in self._ended}
         self._refused = {each for each in self._refused if each[0] > index}
 
     def _follow_part(self, part: LogRange) -> None:
@@ -166,22 +171,39 @@ class Lifetimes:
             return
         match command.WhichOneof("body"):
             case "create_topic":
-                self._living.setdefault(command.create_topic.name, index)
+                self._create(command.create_topic.name, index)
             case "make_topic":
-                self._living.setdefault(command.make_topic.name, index)
+                self._create(command.make_topic.name, index)
             case "delete_topic":
                 self._delete(command.delete_topic.name, command.delete_topic.incarnation, index)
             case "settle_units":
                 self._settle(command.settle_units)
 
+    def _create(self, name: str, index: int) -> None:
+        """Any of those since the name's last end may be the one that took effect."""
+        before = self._living.get(name)
+        self._living[name] = range(before.start if before else index, index + 1)
+
     def _delete(self, name: str, meant: int, index: int) -> None:
-        if name not in self._living and self._is_whole:
-            return
-        # A topic from before the log that is kept is known by its end alone.
-        created = self._living.get(name, meant)
-        if not meant or meant == created:
+        """It ends the topic that is meant, if that lives. Leaders name what they saw living, so a
+        number that lies among the creations is the one that took effect.
+
+        Args:
+            meant: the entry that created it; 0: an older release's, of whichever has the name.
+        """
+        created = self._living.get(name, range(index, index))
+        if meant:
+            # A topic from before the log that is kept is known by its end alone.
+            is_older = not self._is_whole and meant < created.start
+            ends = meant in created or (is_older and (name, meant) not in self._ended)
+        else:
+            is_known = self._is_whole or name in self._known_to_end
+            ends = bool(created) or not is_known
+            meant = created.start if is_known else 0
+        if ends:
             self._living.pop(name, None)
-            self._ended.append((name, created, index))
+            self._ended[name, meant] = index
+            self._known_to_end.add(name)
 
 
 def followed(log: Survey) -> Lifetimes:

@@ -220,14 +220,16 @@ def of_the_one_of_now(path: Path, lost: int) -> str:
 
 
 @pytest.mark.parametrize("ending", [delete("t", 1), delete("t")], ids=["named", "older"])
+@pytest.mark.parametrize("before", [(), (create("t"),)], ids=["", "void"])
 @pytest.mark.parametrize("lost", [0, 100, 150])
 def test_a_topic_that_was_made_anew_begins_at_0(
-    tmp_path: Path, engine: Engine, lost: int, ending: Entry
+    tmp_path: Path, engine: Engine, lost: int, before: tuple[Entry, ...], ending: Entry
 ) -> None:
     """The state knows another one of its name. Nothing of this one's was ever taken away, however
-    much of its front isn't there."""
+    much of its front isn't there. That somebody asked for the other one when it was there already
+    changes nothing."""
     anew = messages(VALUES[lost:], lost)
-    replica = behind_a_former_one(tmp_path, ending, create("t"), *anew)
+    replica = behind_a_former_one(tmp_path, *before, ending, create("t"), *anew)
     report = audit_delivery([replica], [of_the_one_of_now(tmp_path, lost)], engine)
     assert told(report) == [("lost", at, f"v{at}") for at in range(lost)]
     assert [queue.expired for queue in report.queues] == [0]

@@ -32,10 +32,26 @@ TABLES = (
     Mutant(
         "who-was-made-with-wishes-never-ends",
         "dledger/reading/lifetimes.py",
-        "                self._living.setdefault(command.make_topic.name, index)\n",
+        "                self._create(command.make_topic.name, index)\n",
         "                pass\n",
         masked=_READS_ONLY,
         tests=("tests/audit/test_lifetimes.py",),
+    ),
+    Mutant(
+        "the-first-creation-is-the-one-that-took-effect",
+        "dledger/reading/lifetimes.py",
+        "range(before.start if before else index, index + 1)\n",
+        "before or range(index, index + 1)\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_lifetimes.py",),
+    ),
+    Mutant(
+        "creations-without-effect-hide-who-had-the-name",
+        "dledger/reading/lifetimes.py",
+        "            is_older = not self._is_whole and meant < created.start\n",
+        "            is_older = not self._is_whole and not created\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_lifetimes.py", "tests/audit/test_delivery_starts.py"),
     ),
     Mutant(
         "what-retention-took-is-told-of-for-ever",
