@@ -40,6 +40,7 @@ from dledger.client.errors import (
 )
 from dledger.client.failed_sends import FailedSends, Sender, here
 from dledger.client.faults import client_error
+from dledger.client.leaving import is_hurried, tell
 from dledger.client.loop_thread import LoopThread, report_exit
 from dledger.client.options import ProducerOptions
 from dledger.client.overdue import Overdue, due_at, left_s, overdue
@@ -345,15 +346,13 @@ class BlockingProducer:
     ) -> None:
         """Closes; who is interrupted does not wait for the flush. An error of the caller's stays
         the one that is raised."""
-        if kind is not None and not issubclass(kind, Exception):
+        if is_hurried(kind):
             self.abort()
             return
         try:
             self.close()
         except SendsFailed as failed:
-            if error is None:
-                raise
-            error.add_note(str(failed))
+            tell(failed, error)
 
     # --- on the loop's thread -----------------------------------------------------------------
 

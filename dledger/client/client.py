@@ -26,6 +26,7 @@ from dledger.client.consumer import PullConsumer, Reading, check_group
 from dledger.client.dead_letters import DeadLetters, Resent, dead_letters, resend
 from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, SendsFailed
 from dledger.client.groups import ConsumerGroups
+from dledger.client.leaving import is_hurried, tell
 from dledger.client.members.attendance import Attendance
 from dledger.client.members.push import PushConsumer
 from dledger.client.members.reading import MemberReading
@@ -131,15 +132,12 @@ class Client:
                 closing.push_async_callback(self._hang_up)
                 if self._attendance is not None:
                     closing.push_async_callback(self._attendance.close)
-                is_patient = kind is None or issubclass(kind, Exception)
                 self._workers.end_with(closing)
-                if is_patient:
+                if not is_hurried(kind):
                     await self._stop_work()
                     await self._workers.flush()
         except SendsFailed as failed:
-            if error is None:
-                raise
-            error.add_note(str(failed))
+            tell(failed, error)
 
     async def _stop_work(self) -> None:
         await self._workers.stop_work()

@@ -37,6 +37,7 @@ from dledger.client.failed_sends import Bulk, FailedSends, was_asked
 from dledger.client.faults import contained
 from dledger.client.holding import Holder, Holding
 from dledger.client.lane import Lane
+from dledger.client.leaving import is_hurried, tell
 from dledger.client.options import ProducerOptions
 from dledger.client.owner import Owner
 from dledger.client.packing import Packed, Packer, check_size
@@ -489,15 +490,13 @@ class Producer:
     ) -> None:
         """Closes; who is being cancelled or interrupted does not wait for the flush. An error
         of the caller's stays the one that is raised, and has a note of failed messages."""
-        if kind is not None and not issubclass(kind, Exception):
+        if is_hurried(kind):
             await self.abort()
             return
         try:
             await self.close()
         except SendsFailed as failed:
-            if error is None:
-                raise
-            error.add_note(str(failed))
+            tell(failed, error)
 
     def statistics(self) -> ProducerStatistics:
         """A frozen picture, as of now."""

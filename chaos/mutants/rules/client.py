@@ -6,6 +6,7 @@ from chaos.mutants.mutant import Mutant
 
 _EMPTY = ("tests/client/members/test_emptiness.py",)
 _IDLENESS = ("tests/client/test_idleness.py",)
+_LEAVING = ("tests/client/test_leaving.py",)
 _STOPPED = ("tests/client/test_stopped_meanwhile.py",)
 _HIDDEN = ("tests/client/test_kept_hidden.py",)
 _KEPT = ("tests/client/test_kept_deliveries.py",)
@@ -36,6 +37,30 @@ _LOST_LEASES = ("tests/client/members/test_threads_of_lost_leases.py",)
 _BLOCKING_MEMBERS = ("tests/client/members/test_blocking_members.py",)
 
 CLIENT = (
+    Mutant(
+        "generators-that-are-closed-drop-what-they-sent",
+        "dledger/client/leaving.py",
+        "(Exception, GeneratorExit, SystemExit)",
+        "(Exception, SystemExit)",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LEAVING,
+    ),
+    Mutant(
+        "programs-that-exit-drop-what-they-sent",
+        "dledger/client/leaving.py",
+        "(Exception, GeneratorExit, SystemExit)",
+        "(Exception, GeneratorExit)",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LEAVING,
+    ),
+    Mutant(
+        "failed-sends-are-noted-where-nobody-looks",
+        "dledger/client/leaving.py",
+        "    if error is None or isinstance(error, GeneratorExit):\n",
+        "    if error is None:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LEAVING,
+    ),
     Mutant(
         "a-drop-of-queues-in-doubt-is-repeated",
         "dledger/client/topics.py",

@@ -626,7 +626,7 @@ CONSUMERS = (
     _mutant(
         "who-is-cancelled-in-a-block-waits-for-handlers",
         "dledger/client/members/push.py",
-        "        await (self.abort() if is_over else self.close())\n",
+        "        await (self.abort() if is_hurried(kind) else self.close())\n",
         "        await self.close()\n",
         ("tests/client/test_any_argument.py",),
     ),

@@ -26,6 +26,7 @@ from dledger.client.arguments import queue_ids, text, wanted_tags
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.errors import ClientClosed, ClientError, ConsumerInUse, InvalidArgument
 from dledger.client.hooks import HookFailures, checked_on_revoke
+from dledger.client.leaving import is_hurried
 from dledger.client.members.attendance import Attendance
 from dledger.client.members.clock import clock
 from dledger.client.members.kept_offsets import KeptOffsets
@@ -338,8 +339,7 @@ class PushConsumer:
         trace: TracebackType | None,
     ) -> None:
         """Closes; who is being cancelled or interrupted waits for no handler."""
-        is_over = kind is not None and not issubclass(kind, Exception)
-        await (self.abort() if is_over else self.close())
+        await (self.abort() if is_hurried(kind) else self.close())
 
     async def _end(self) -> None:
         """No task is left, whatever became of the member. A thread that is at work goes on."""
