@@ -125,7 +125,7 @@ class Client:
         if self._owner.is_of_another_process:
             return  # the connections are its parent's
         if self._opened is not None:
-            self._opened.check_loop()
+            self._owner.check()
         self._is_closing = True
         try:
             async with AsyncExitStack() as closing:  # each of them, even if another one fails
@@ -166,7 +166,6 @@ class Client:
         self._owner.check()
         if self._opened is None:
             raise ClientClosed("the client is not open: use it as an async context manager")
-        self._opened.check_loop()
         return self._opened
 
     @property

@@ -136,7 +136,7 @@ class Producer:
             MessageTooLarge: the body is over 4 MiB.
             QueueNotFound: the topic is known to have no such queue.
             ProducerClosed: after `close`.
-            WrongThread, Forked: called in another thread or process than the event loop's.
+            WrongThread, Forked: called in another event loop, thread or process.
         """
         future: asyncio.Future[SendResult] = self._loop.create_future()
         self._send(topic, body, key, tag, properties, queue_id, deadline_s, future)
@@ -171,7 +171,8 @@ class Producer:
         packed: Packed | None = None,
     ) -> None:
         """`send`, with the future that is told. `packed`: it was packed before, elsewhere."""
-        if get_ident() != self._owner.thread:
+        # Which loop runs costs more to ask than the thread: messages behind others don't.
+        if not self._messages or get_ident() != self._owner.thread:
             self._owner.check(Subject.MESSAGE)
         if (type(topic), type(body), type(key), type(tag), type(queue_id)) not in USUAL:
             topic, body, key, tag, queue_id = message_arguments(topic, body, key, tag, queue_id)
@@ -229,6 +230,7 @@ class Producer:
             SendsFailed: the first failure ended it. What was accepted until then is settled, what
                 comes after was not taken from `messages`.
         """
+        self._owner.check(Subject.MESSAGES)
         bulk = Bulk()
         try:
             size = 0
@@ -290,6 +292,7 @@ class Producer:
         Raises:
             ProducerClosed: no room will ever be.
         """
+        self._owner.check()
         while not self._has_room():
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._room_waiters[waiter] = None
@@ -319,6 +322,7 @@ class Producer:
             LimitReached: the brokers hold as many producers as they may.
             ClientError: the brokers could not be asked.
         """
+        self._owner.check()
         return await self._dispatcher.registrar.registered()
 
     # --- topics -------------------------------------------------------------------------------
@@ -427,6 +431,7 @@ class Producer:
         """
         if self._owner.is_of_another_process:
             return  # nothing here is this process's
+        self._owner.check()
         if self._closing:
             is_told = not self._failed.is_given_up
             async with self._failed.told() if is_told else contextlib.nullcontext():
@@ -449,6 +454,7 @@ class Producer:
         `flush` that is under way, or comes later."""
         if self._owner.is_of_another_process:
             return
+        self._owner.check()
         self._failed.give_up()
         try:
             await self._end()

@@ -395,10 +395,18 @@ CLIENT = (
     Mutant(
         "send-from-any-thread",
         "dledger/client/producer.py",
-        "        if get_ident() != self._owner.thread:\n",
-        "        if False:\n",
+        "        if not self._messages or get_ident() != self._owner.thread:\n",
+        "        if not self._messages:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_FAILED_SENDS,
+    ),
+    Mutant(
+        "send-in-any-loop",
+        "dledger/client/producer.py",
+        "        if not self._messages or get_ident() != self._owner.thread:\n",
+        "        if get_ident() != self._owner.thread:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_CONNECTION,
     ),
     Mutant(
         "forked-child-uses-its-parents-client",
