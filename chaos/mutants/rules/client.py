@@ -1463,9 +1463,9 @@ CLIENT = (
     ),
     Mutant(
         "client-of-a-loop-that-is-over",
-        "dledger/client/broker_group.py",
-        "        if running is not self._loop:\n",
-        "        if not self:\n",
+        "dledger/client/owner.py",
+        "            if running is None or self.loop is None or running is self.loop:\n",
+        "            if True:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_CONNECTION,
     ),
