@@ -531,8 +531,8 @@ class Client:
         """
         chosen = options or ConsumerOptions()
         check_group(group, start)
-        if idle_timeout_s is not None:
-            seconds("idle_timeout_s", idle_timeout_s)
+        if idle_timeout_s is not None and seconds("idle_timeout_s", idle_timeout_s) < 0:
+            raise InvalidArgument(f"idle_timeout_s is {idle_timeout_s:g}; wanted: 0 or more")
         lasting, name = self._lasting_group, text("topic name", topic)
         common = _Reading(tags=tags, start=start, idle_timeout_s=idle_timeout_s, options=chosen)
         reading: Reading

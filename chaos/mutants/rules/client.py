@@ -38,6 +38,38 @@ _BLOCKING_MEMBERS = ("tests/client/members/test_blocking_members.py",)
 
 CLIENT = (
     Mutant(
+        "loops-that-have-ended-go-on-asking",
+        "dledger/client/fetching.py",
+        "                await self._wanted.wait()\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_IDLENESS,
+    ),
+    Mutant(
+        "silence-of-before-ends-the-next-loop",
+        "dledger/client/fetching.py",
+        "                reader.empty_since = None\n            self._wanted_since",
+        "                pass\n            self._wanted_since",
+        masked=_NO_SUCH_CLIENT,
+        tests=_IDLENESS,
+    ),
+    Mutant(
+        "answers-of-before-are-silence-of-the-next-loop",
+        "dledger/client/fetching.py",
+        "answer.next_offset < answer.max_offset or asked < self._wanted_since:\n",
+        "answer.next_offset < answer.max_offset:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_IDLENESS,
+    ),
+    Mutant(
+        "members-without-an-idle-time-spin",
+        "dledger/client/members/reading.py",
+        "max(min(LOOK_S, self._idle_timeout_s / 4), MIN_LOOK_S)",
+        "min(LOOK_S, self._idle_timeout_s / 4)",
+        masked=_NO_SUCH_CLIENT,
+        tests=_IDLENESS,
+    ),
+    Mutant(
         "generators-that-are-closed-drop-what-they-sent",
         "dledger/client/leaving.py",
         "(Exception, GeneratorExit, SystemExit)",

@@ -24,6 +24,7 @@ from dledger.client.errors import (
     LeaseLost,
     QueueNotFound,
 )
+from dledger.client.fetching import MIN_HOLD_MS
 from dledger.client.members.attendance import Attendance
 from dledger.client.members.clock import clock
 from dledger.client.members.finished import Finished
@@ -41,6 +42,7 @@ from dledger.wire import broker_pb2 as pb
 
 MIN_BYTES: Final = 16 << 10  # of one queue, whatever the others have
 LOOK_S: Final = 0.25  # between looks at what no event tells
+MIN_LOOK_S: Final = 0.01  # the same, however short the idle timeout is
 
 
 class MemberReading:
@@ -189,7 +191,9 @@ class MemberReading:
 
     @property
     def _look_s(self) -> float:
-        return LOOK_S if self._idle_timeout_s is None else min(LOOK_S, self._idle_timeout_s / 4)
+        if self._idle_timeout_s is None:
+            return LOOK_S
+        return max(min(LOOK_S, self._idle_timeout_s / 4), MIN_LOOK_S)
 
     def _is_idle(self, membership: Membership) -> bool:
         """Whether everything that it holds was empty for the idle timeout."""
@@ -217,7 +221,8 @@ class MemberReading:
         options = self._options
         hold_ms = options.hold_ms
         if self._idle_timeout_s is not None:
-            hold_ms = min(hold_ms, int(min(self._idle_timeout_s, 60.0) * 1000) + 1)
+            idle_ms = int(min(self._idle_timeout_s, 60.0) * 1000) + 1
+            hold_ms = min(hold_ms, max(idle_ms, MIN_HOLD_MS))
         membership = self._membership = Membership(
             self._broker_group,
             self._attendance(),
