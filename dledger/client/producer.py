@@ -188,7 +188,7 @@ class Producer:
         ):
             self._refuse_size(body_size)
         if deadline_s is not None:
-            deadline_s = _time_left(deadline_s)
+            deadline_s = time_left(deadline_s)
         if packed is None and self._packer is None:
             encoded, sysflag = b"", 0
             if properties is not None:
@@ -525,8 +525,13 @@ class Producer:
         )
 
 
-def _time_left(deadline_s: object) -> float:
-    """The message's own deadline, which isn't over."""
+def time_left(deadline_s: object) -> float:
+    """The message's own deadline, which isn't over.
+
+    Raises:
+        InvalidArgument: it is no number of seconds.
+        DeadlineExceeded: it is 0 or less.
+    """
     left_s = seconds("deadline_s", deadline_s)
     if left_s <= 0:
         raise DeadlineExceeded(f"the deadline is in {left_s:g} s", subject=Subject.MESSAGE)

@@ -38,6 +38,30 @@ _BLOCKING_MEMBERS = ("tests/client/members/test_blocking_members.py",)
 
 CLIENT = (
     Mutant(
+        "one-way-with-a-wrong-deadline-is-taken",
+        "dledger/client/blocking_producer.py",
+        "due_at(time_left(deadline_s))",
+        "due_at(deadline_s)",
+        masked=_NO_SUCH_CLIENT,
+        tests=_ARGUMENTS,
+    ),
+    Mutant(
+        "one-way-to-what-is-no-topic-is-taken",
+        "dledger/client/blocking_producer.py",
+        "        check_topic(topic)\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_ARGUMENTS,
+    ),
+    Mutant(
+        "failures-behind-a-timeout-count-as-seen",
+        "dledger/client/sent.py",
+        "            self.asked = self._is_known\n",
+        "            self.asked = self.done()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_SENT + "test_who_was_told_that_the_time_is_over_has_not_seen_the_failure",),
+    ),
+    Mutant(
         "loops-that-have-ended-go-on-asking",
         "dledger/client/fetching.py",
         "                await self._wanted.wait()\n",
