@@ -161,6 +161,27 @@ CONSUMERS = (
         _REVOKING,
     ),
     _mutant(
+        "cancelled-commit-is-not-in-doubt",
+        _MEMBERSHIP,
+        "            _doubt(progress)\n            raise\n",
+        "            raise\n",
+        _READING,
+    ),
+    _mutant(
+        "commit-after-the-end-says-yes",
+        "dledger/client/members/reading.py",
+        "            self.look()  # nothing is held",
+        "            pass  # nothing is held",
+        _READING,
+    ),
+    _mutant(
+        "commit-without-time-has-ten-seconds",
+        _MEMBERSHIP,
+        "CALL_S if deadline_s is None else deadline_s",
+        "deadline_s or CALL_S",
+        _READING,
+    ),
+    _mutant(
         "what-went-in-doubt-is-said-not-to-be-committed",
         "dledger/client/members/reading.py",
         "any(queue.is_in_doubt for queue, _ in gone.values())",

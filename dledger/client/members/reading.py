@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
-from dledger.client.arguments import milliseconds, offset_number, wanted_tags
+from dledger.client.arguments import milliseconds, offset_number, seconds, wanted_tags
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import GET_OFFSET_BY_TIME, GET_QUEUE_OFFSETS
 from dledger.client.errors import (
@@ -298,6 +298,9 @@ class MemberReading:
             if message is None:
                 return
             raise InvalidArgument("this consumer never gave any message")
+        total_s = self._broker_group.options.deadline_s
+        if deadline_s is not None:
+            total_s = seconds("deadline_s", deadline_s)
         wanted: list[tuple[ProcessQueue, int]] = []
         if message is None:
             self._wish_finished()
@@ -311,7 +314,7 @@ class MemberReading:
                 self._wish(queue_id, offset)
         self._asked += wanted
         try:
-            error = await self._membership.commit(deadline_s)
+            error = await self._membership.commit(total_s)
         finally:
             for each in wanted:
                 self._asked.remove(each)
@@ -425,8 +428,12 @@ class MemberReading:
     async def close(self) -> None:
         """Gives everything back, and says goodbye; what is in hand isn't finished."""
         self.stop()
-        if self._membership is not None:
+        if self._membership is None:
+            return
+        try:
             await self._membership.leave(0.0)
+        finally:
+            self.look()  # nothing is held: what wasn't committed the next `commit()` tells
 
 
 def _committed(queue: ProcessQueue) -> int:
