@@ -17,6 +17,7 @@ _REVOKING = ("tests/client/members/test_revoking.py",)
 _FAILED = ("tests/client/members/test_failed_members.py",)
 _STRAGGLERS = ("tests/client/members/test_stragglers.py",)
 _SPELLS = ("tests/client/members/test_spells.py",)
+_CLOSING = ("tests/client/members/test_closing_within.py",)
 _SIGNALS = ("tests/client/members/test_signals.py",)
 _MEMBER = "dledger/client/members/member.py"
 _QUEUE = "dledger/client/members/process_queue.py"
@@ -159,6 +160,48 @@ CONSUMERS = (
         "            error.outcome = Outcome.MAY_HAVE_HAPPENED\n",
         "            pass\n",
         _REVOKING,
+    ),
+    _mutant(
+        "handler-that-closes-waits-for-itself",
+        "dledger/client/members/push.py",
+        "        elif not self.is_here:\n",
+        "        else:\n",
+        _CLOSING,
+    ),
+    _mutant(
+        "thread-that-closes-waits-for-itself",
+        "dledger/client/blocking_push.py",
+        "            if self._consumer.is_here:\n",
+        "            if False:\n",
+        _CLOSING,
+    ),
+    _mutant(
+        "handler-that-closes-its-client-waits-for-itself",
+        "dledger/client/workers.py",
+        "        if any(worker.is_here for worker in tuple(self.push_consumers)):\n",
+        "        if False:\n",
+        _CLOSING,
+    ),
+    _mutant(
+        "cancelled-commit-is-not-in-doubt",
+        _MEMBERSHIP,
+        "            _doubt(progress)\n            raise\n",
+        "            raise\n",
+        _READING,
+    ),
+    _mutant(
+        "commit-after-the-end-says-yes",
+        "dledger/client/members/reading.py",
+        "            self.look()  # nothing is held",
+        "            pass  # nothing is held",
+        _READING,
+    ),
+    _mutant(
+        "commit-without-time-has-ten-seconds",
+        _MEMBERSHIP,
+        "CALL_S if deadline_s is None else deadline_s",
+        "deadline_s or CALL_S",
+        _READING,
     ),
     _mutant(
         "what-went-in-doubt-is-said-not-to-be-committed",
@@ -626,7 +669,7 @@ CONSUMERS = (
     _mutant(
         "who-is-cancelled-in-a-block-waits-for-handlers",
         "dledger/client/members/push.py",
-        "        await (self.abort() if is_over else self.close())\n",
+        "        await (self.abort() if is_hurried(kind) else self.close())\n",
         "        await self.close()\n",
         ("tests/client/test_any_argument.py",),
     ),
