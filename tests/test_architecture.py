@@ -58,7 +58,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"dledger.records", "dledger.wire"},
     "store": FORMATS,
     # What every start of a member checks: of the node, and of whoever judges a directory.
-    "store.starting": RAFT | FORMATS | {"store"},
+    "store.starting": RAFT | FORMATS | {"dledger.level", "store"},
     "chaos.faults": {"store"},  # a disk that fails on order: below nodes under test
     "broker": FORMATS
     | FLOOR

@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from audit.proof.copy import of_directory
+from audit.proof.soundness import Soundness
 from broker import installing
 from broker.state.layout import APPLYING
 from dledger.core.types import SnapshotOffer
 from dledger.level import KNOWN_LEVEL
 from store.starting.errors import BaseUnknown
+from store.starting.judgement import Effect, Kind
+from store.starting.judging import judge
 from tests.node.members import Members
 from tests.node.test_later_logs import follower, grow, let_go, on_a_loop, small_members
 
@@ -34,9 +38,12 @@ async def at_the_newest(group: Members) -> None:
 
 
 @on_a_loop
-async def test_older_program_behind_the_raise_says_what_to_install(tmp_path: Path) -> None:
+async def test_older_program_behind_the_raise_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It can't have the state that the log begins with, and nobody could give it another: whoever
-    did as for a base that is lost, and emptied the directory, would have one copy less."""
+    did as for a base that is lost, and emptied the directory, would have one copy less. Who judges
+    the directory by that program says the same, and not that it is damaged."""
     async with small_members(tmp_path) as group:
         leader = await grow(group, 2, "first")
         await at_the_newest(group)
@@ -52,6 +59,14 @@ async def test_older_program_behind_the_raise_says_what_to_install(tmp_path: Pat
         assert f"level {KNOWN_LEVEL}, and this program knows level {KNOWN_LEVEL - 1}" in text
         assert "Don't empty the directory" in text
         assert "group replace" not in text
+        with monkeypatch.context() as older:
+            older.setattr("store.starting.levels.KNOWN_LEVEL", KNOWN_LEVEL - 1)
+            judged = judge(directory)
+        assert not judged.starts
+        assert judged.refusal == text
+        assert [each.kind for each in judged.of(Effect.REFUSED)] == [Kind.BASE_UNKNOWN]
+        assert of_directory(judged) is Soundness.INCOMPLETE
+        assert judge(directory).starts
         assert files_of(directory) == held
         group.known_levels[away] = KNOWN_LEVEL
         group.start(away)

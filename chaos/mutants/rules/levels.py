@@ -81,4 +81,28 @@ LEVELS = (
         masked="no run asks the doctor of an older program",
         tests=("tests/broker/test_doctor.py",),
     ),
+    Mutant(
+        "backup-of-a-later-level-restored",
+        "store/starting/levels.py",
+        "        level = _level_behind(log.read(first, last), level)\n",
+        "        log.read(first, last)\n",
+        masked="no run of the simulator is backed up",
+        tests=("tests/starting/test_restoring.py",),
+    ),
+    Mutant(
+        "backup-that-begins-at-a-later-level-restored",
+        "store/starting/levels.py",
+        "            level = level_in(chunks)\n    except (InvalidFrame, Corr",
+        "            level = FIRST_LEVEL\n    except (InvalidFrame, Corr",
+        masked="no run of the simulator is backed up",
+        tests=("tests/starting/test_restoring.py",),
+    ),
+    Mutant(
+        "base-of-a-later-level-judged-to-start",
+        "store/starting/judging.py",
+        "    check_base_known(SnapshotFiles(site.path, site.files), opened.log)\n",
+        "",
+        masked="judgements are of this release's directories",
+        tests=("tests/node/test_older_programs.py",),
+    ),
 )
