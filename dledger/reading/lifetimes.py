@@ -12,7 +12,8 @@ commands are protobuf, which executors may do without.
 Damage ends what can be followed, as a command may be in it, and so does a segment that doesn't go
 on from the one before. Who reads messages sees none of that where each entry is intact by itself,
 and nothing of what lies before the place at which it begins. So whoever reads asks first whether
-the log was followed that far (`check_to`).
+the log was followed that far (`check_to`). A log that uses a level of formats and commands that
+this program doesn't know isn't followed at all (`dledger.reading.levels`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from dataclasses import replace
 
 from google.protobuf.message import DecodeError
 
+from dledger.level import KNOWN_LEVEL
 from dledger.reading.chunks import LogRange
 from dledger.reading.commands import Known, followed_frames, follows
 from dledger.reading.compound import commands_in
 from dledger.reading.decode import Ended, LeftOut
 from dledger.reading.entry import EntryHeader
-from dledger.reading.errors import EntryDamaged
+from dledger.reading.errors import EntryDamaged, LogOfLaterLevel
+from dledger.reading.levels import level_at_start, level_behind
 from dledger.reading.ranges import log_ranges
 from dledger.reading.survey import Survey
 from dledger.records.errors import InvalidFrame
@@ -50,6 +53,7 @@ class Lifetimes:
         self._refused: set[tuple[int, int]] = set()
         self._unsettled: list[tuple[int, int]] = []  # index and place of entries with records
         self._gone = 0  # the last entry of which it is known that the log begins behind it
+        self._level: int | None = None  # in use behind what was followed, if anybody says it
 
     @property
     def ended(self) -> Ended:
@@ -77,6 +81,7 @@ class Lifetimes:
 
         Raises:
             LogDamaged: a segment of it is missing.
+            LogOfLaterLevel: what is in it this program doesn't know.
         """
         if log.retained_from > self._known.at:
             self._go_on_at(log.retained_from)
@@ -84,6 +89,9 @@ class Lifetimes:
         if start is not None and size and start.offset(size) <= log.retained_from:
             self._forget_to(start.index)
         is_at_start = self._known == Known(log.retained_from)  # and nothing was read
+        if is_at_start:
+            self._level = level_at_start(log)
+        self._check_level(log)
         if start is not None and is_at_start and start.offset(size) == log.retained_from:
             self._known.index, self._known.digest = start.index, start.digest
         for part in log_ranges(log, self._known.at, max(log.settled, self._known.at)):
@@ -98,6 +106,12 @@ class Lifetimes:
                 place, wanted = self._known.at - part.base, f"{error.field} {error.expected}"
                 wanted = f"intact entries from there on, with {wanted}"
                 self._damage = EntryDamaged(part.path, place, wanted, error.found)
+            self._check_level(log)
+
+    def _check_level(self, log: Survey) -> None:
+        """Raises: LogOfLaterLevel: what follows this program doesn't know."""
+        if self._level is not None and self._level > KNOWN_LEVEL:
+            raise LogOfLaterLevel(log.commitlog, self._level, KNOWN_LEVEL)
 
     def check_to(self, end: int) -> None:
         """What lies before the physical offset `end` is one log, as far as it was followed, and all
@@ -155,7 +169,7 @@ class Lifetimes:
         it can't be read."""
         try:
             for body in commands_in(header, frame):
-                self._apply(header.index, body)
+                self._apply(header, body)
         except InvalidFrame:
             self._unsettled = [u for u in self._unsettled if u[0] != header.index]
 
@@ -163,8 +177,9 @@ class Lifetimes:
         self._unsettled = [each for each in self._unsettled if each[0] > said.through]
         self._refused.update((each.index, each.unit) for each in said.refused)
 
-    def _apply(self, index: int, body: bytes) -> None:
+    def _apply(self, header: EntryHeader, body: bytes) -> None:
         """As every node does; a command that was void changes nothing."""
+        index = header.index
         try:
             command = Command.FromString(body)
         except DecodeError:
@@ -176,6 +191,8 @@ class Lifetimes:
                 self._create(command.make_topic.name, index)
             case "delete_topic":
                 self._delete(command.delete_topic.name, command.delete_topic.incarnation, index)
+            case "raise_level" if not header.is_compound:  # no unit holds one
+                self._level = level_behind(self._level, command.raise_level.level)
             case "settle_units":
                 self._settle(command.settle_units)
 
@@ -211,6 +228,7 @@ def followed(log: Survey) -> Lifetimes:
 
     Raises:
         LogDamaged: a segment is missing.
+        LogOfLaterLevel: what is in it this program doesn't know.
     """
     lifetimes = Lifetimes(log.retained_from)
     lifetimes.follow(log)
@@ -227,6 +245,7 @@ def readable(log: Survey, *, includes_deleted: bool = False) -> tuple[Survey, Le
     Raises:
         LogDamaged: a segment is missing, or isn't of this log, or what would tell them apart is
             damaged.
+        LogOfLaterLevel: this program doesn't know what would.
     """
     lifetimes = followed(log)
     log = lifetimes.cut(log)
