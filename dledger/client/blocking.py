@@ -125,6 +125,7 @@ class BlockingClient:
         if thread is None or thread.is_of_another_process:
             return  # the connections are its parent's
         thread.check_outside()
+        self._client._workers.check_outside()
         with self._ending:
             if self._thread is None:
                 return

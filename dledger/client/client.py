@@ -126,6 +126,7 @@ class Client:
             return  # the connections are its parent's
         if self._opened is not None:
             self._owner.check()
+        self._workers.check_outside()
         self._is_closing = True
         try:
             async with AsyncExitStack() as closing:  # each of them, even if another one fails
@@ -153,6 +154,7 @@ class Client:
 
         Raises:
             SendsFailed: messages failed, and nobody has looked at their futures.
+            InvalidArgument: in a handler of one of its push consumers.
         """
         await self.__aexit__(None, None, None)
 

@@ -1488,8 +1488,8 @@ CLIENT = (
     Mutant(
         "client-closes-itself-from-its-own-thread",
         "dledger/client/blocking.py",
-        "        thread.check_outside()\n",
-        "",
+        "        thread.check_outside()\n        self",
+        "        self",
         masked=_NO_SUCH_CLIENT,
         tests=_BLOCKING_ENDS,
     ),

@@ -17,6 +17,7 @@ _REVOKING = ("tests/client/members/test_revoking.py",)
 _FAILED = ("tests/client/members/test_failed_members.py",)
 _STRAGGLERS = ("tests/client/members/test_stragglers.py",)
 _SPELLS = ("tests/client/members/test_spells.py",)
+_CLOSING = "tests/client/members/test_closing_within.py::"
 _SIGNALS = ("tests/client/members/test_signals.py",)
 _MEMBER = "dledger/client/members/member.py"
 _QUEUE = "dledger/client/members/process_queue.py"
@@ -159,6 +160,27 @@ CONSUMERS = (
         "            error.outcome = Outcome.MAY_HAVE_HAPPENED\n",
         "            pass\n",
         _REVOKING,
+    ),
+    _mutant(
+        "handler-that-closes-waits-for-itself",
+        "dledger/client/members/push.py",
+        "        elif not self._is_here:\n",
+        "        else:\n",
+        (_CLOSING + "test_handler_that_closes_its_consumer_ends_it",),
+    ),
+    _mutant(
+        "thread-that-closes-waits-for-itself",
+        "dledger/client/blocking_push.py",
+        "            if self._consumer._is_here:\n",
+        "            if False:\n",
+        (_CLOSING + "test_handler_of_the_blocking_face_that_closes_ends_it[False]",),
+    ),
+    _mutant(
+        "handler-that-closes-its-client-waits-for-itself",
+        "dledger/client/workers.py",
+        "        if any(worker._is_here for worker in tuple(self.push_consumers)):\n",
+        "        if False:\n",
+        (_CLOSING + "test_handler_that_closes_its_client_is_told",),
     ),
     _mutant(
         "cancelled-commit-is-not-in-doubt",

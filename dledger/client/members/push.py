@@ -311,15 +311,24 @@ class PushConsumer:
         if self._is_closed:
             raise ClientClosed("the consumer is closed")
 
+    @property
+    def _is_here(self) -> bool:
+        """Whether the caller is one of its handlers: `run` waits for those."""
+        return any(pool.is_here for pool in self._pools)
+
     async def close(self) -> None:
-        """Stops, and returns when `run` has; no task is left behind."""
+        """Stops, and returns when `run` has; no task is left behind. In a handler it only stops, as
+        `run` waits for that."""
         self._owner.check()
-        self._is_closed = True
-        self.stop()
+        self._close_soon()
         if self._running is None or self._running is asyncio.current_task():
             self._on_closed(self)
-            return
-        await self._ended.wait()
+        elif not self._is_here:
+            await self._ended.wait()
+
+    def _close_soon(self) -> None:
+        self._is_closed = True
+        self.stop()
 
     async def abort(self) -> None:
         """As `close`, without waiting for handlers: `run` is cancelled."""
