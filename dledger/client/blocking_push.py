@@ -98,7 +98,7 @@ class BlockingPushConsumer:
         if self._thread.is_of_another_process:
             return
         with suppress(ClientClosed):
-            if self._consumer.is_here:
+            if self._consumer._is_here:
                 self._thread.post(self._consumer._close_soon)
                 return
             self._thread.call(self._consumer.close())

@@ -47,7 +47,7 @@ class Workers:
         Raises:
             InvalidArgument: in a handler of one of them, which would be waited for, too.
         """
-        if any(worker.is_here for worker in tuple(self.push_consumers)):
+        if any(worker._is_here for worker in tuple(self.push_consumers)):
             raise InvalidArgument(
                 "closing the client within a handler would wait for that handler: stop the "
                 "consumer, and close the client when `run` has returned"

@@ -17,7 +17,7 @@ _REVOKING = ("tests/client/members/test_revoking.py",)
 _FAILED = ("tests/client/members/test_failed_members.py",)
 _STRAGGLERS = ("tests/client/members/test_stragglers.py",)
 _SPELLS = ("tests/client/members/test_spells.py",)
-_CLOSING = ("tests/client/members/test_closing_within.py",)
+_CLOSING = "tests/client/members/test_closing_within.py::"
 _SIGNALS = ("tests/client/members/test_signals.py",)
 _MEMBER = "dledger/client/members/member.py"
 _QUEUE = "dledger/client/members/process_queue.py"
@@ -164,23 +164,23 @@ CONSUMERS = (
     _mutant(
         "handler-that-closes-waits-for-itself",
         "dledger/client/members/push.py",
-        "        elif not self.is_here:\n",
+        "        elif not self._is_here:\n",
         "        else:\n",
-        _CLOSING,
+        (_CLOSING + "test_handler_that_closes_its_consumer_ends_it",),
     ),
     _mutant(
         "thread-that-closes-waits-for-itself",
         "dledger/client/blocking_push.py",
-        "            if self._consumer.is_here:\n",
+        "            if self._consumer._is_here:\n",
         "            if False:\n",
-        _CLOSING,
+        (_CLOSING + "test_handler_of_the_blocking_face_that_closes_ends_it[False]",),
     ),
     _mutant(
         "handler-that-closes-its-client-waits-for-itself",
         "dledger/client/workers.py",
-        "        if any(worker.is_here for worker in tuple(self.push_consumers)):\n",
+        "        if any(worker._is_here for worker in tuple(self.push_consumers)):\n",
         "        if False:\n",
-        _CLOSING,
+        (_CLOSING + "test_handler_that_closes_its_client_is_told",),
     ),
     _mutant(
         "cancelled-commit-is-not-in-doubt",

@@ -312,7 +312,7 @@ class PushConsumer:
             raise ClientClosed("the consumer is closed")
 
     @property
-    def is_here(self) -> bool:
+    def _is_here(self) -> bool:
         """Whether the caller is one of its handlers: `run` waits for those."""
         return any(pool.is_here for pool in self._pools)
 
@@ -323,7 +323,7 @@ class PushConsumer:
         self._close_soon()
         if self._running is None or self._running is asyncio.current_task():
             self._on_closed(self)
-        elif not self.is_here:
+        elif not self._is_here:
             await self._ended.wait()
 
     def _close_soon(self) -> None:
