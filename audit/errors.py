@@ -5,6 +5,7 @@
     ├── Unreachable         a node or broker group that is to be audited doesn't answer (retriable)
     ├── NodeRefused         a node that reads its log for us doesn't, or not to the end (retriable)
     ├── SegmentGone         the node has no such segment (any more)
+    ├── FrontGone           a log's front went each time it was read (retriable)
     ├── SegmentNotReached   an export ended before the segment that it was to reach (retriable)
     ├── NotTheGroups        no log that can be read is shown to be the group's
     ├── NotProven           what another replica gives isn't shown to be what was there
@@ -73,6 +74,19 @@ class SegmentGone(AuditError, FileNotFoundError):
     """The node has no such segment."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+
+class FrontGone(AuditError):
+    """Retention took segments of `replica`'s log while it was read, so many `looks` in a row."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, replica: str, looks: int) -> None:
+        super().__init__(
+            f"{replica}'s log began later each time it was read, {looks} times in a row: nothing "
+            "was judged; audit a copy, or when less is taken away"
+        )
 
 
 class SegmentNotReached(AuditError):
