@@ -16,6 +16,10 @@ without patience don't pile up at the brokers; not at once, as it may be handed 
 which would be hidden from all and have cost an attempt. If it acknowledges something, that has to
 be heard: then the same attempt asks once more, and waits for nothing.
 
+Who wants to begin at the end means the topic that there is when he asks first. One that is made
+later begins with its first message, as it does for members: so calls name the topic that was told
+of last, and once it is known to be gone all that is asked for begins at the first.
+
 This owns who waits, and the calls; what becomes of messages afterwards is the consumer's. A call
 whose answer was lost is made again as the same attempt, and brings the same messages. Bounds:
 `MAX_…` of a call; how many are asked for is the application's.
@@ -34,7 +38,7 @@ from typing import Final, Protocol
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import RECEIVE
 from dledger.client.delivery import Delivery, Receipt, Settled
-from dledger.client.errors import ClientError, from_wire
+from dledger.client.errors import ClientError, TopicNotFound, TopicReplaced, from_wire
 from dledger.client.faults import fault
 from dledger.client.members.clock import clock
 from dledger.client.results import Message, decode_messages
@@ -142,6 +146,8 @@ class Receives:
         self._broker_group = broker_group
         self._hands = hands
         self._wish = wish
+        self._start = wish.start
+        self._incarnation = 0  # of the topic that was told of last
         self._asked: list[_Asked] = []  # in none of the calls
         self._is_due = False  # their call is made before the next turn ends
         self._calls: dict[asyncio.Task[None], _Call] = {}
@@ -262,6 +268,7 @@ class Receives:
         gone = {one: expired for one in done if (expired := one.given_back()) is not None}
         request = pb.ReceiveRequest()
         request.CopyFrom(self._wish)
+        self._begin(request)
         request.hidden_ms = in_ms(self._hands.invisible_s)
         request.attempt_id = os.urandom(7) + b"\1"
         request.max_messages = sum(each.count for each in asked)
@@ -269,6 +276,7 @@ class Receives:
             request.max_bytes = len(asked) * SHARE_BYTES
         request.settled.extend(wish for wish, _ in riding)
         answer, sent_s = await self._answer(request, call)
+        self._incarnation = answer.topic_incarnation
         found = self._deliveries(answer, _hidden_from_s(answer, sent_s, request.hold_ms))
         late = self._settle(riding, answer.unsettled)
         if request.again:  # what is refused now a call before may have done
@@ -278,6 +286,22 @@ class Receives:
             if (error := next((late[one] for one in each.done if one in late), None)) is not None:
                 each.fail(error)
         self._deal(call, found)
+
+    def _begin(self, request: pb.ReceiveRequest) -> None:
+        """Where, and in which topic: 0 is whichever has the name."""
+        request.start = self._start
+        is_meant = self._start == kpb.START_LAST
+        request.topic_incarnation = self._incarnation if is_meant else 0
+
+    def _is_for_another_topic(self, request: pb.ReceiveRequest, error: ClientError) -> bool:
+        """Whether the same is asked once more, of another topic that has the name now. Any that
+        there is from now on was made while somebody was there for it."""
+        if self._start == kpb.START_LAST and isinstance(error, TopicReplaced | TopicNotFound):
+            self._start = kpb.START_FIRST
+        was_meant = bool(request.topic_incarnation) and isinstance(error, TopicReplaced)
+        if was_meant:
+            self._begin(request)
+        return was_meant
 
     async def _answer(
         self, request: pb.ReceiveRequest, call: _Call
@@ -315,6 +339,8 @@ class Receives:
                 if not call.goes_on():
                     raise
             except ClientError as error:
+                if self._is_for_another_topic(request, error):
+                    continue
                 is_lost = error.outcome is Outcome.MAY_HAVE_HAPPENED
                 if not (is_lost and error.retriable) or loop.time() >= deadline:
                     if request.again:  # a refusal says nothing of the calls before

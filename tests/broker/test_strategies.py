@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -313,14 +313,20 @@ class Looks:
         self.owners = owners
         self.hand_over = HandOver()
 
-    def at(self, now: int, *, may_move: bool = True) -> Plan:
+    def at(self, now: int, *, may_move: bool = True, without_retries: Collection[int] = ()) -> Plan:
         group = self.owners.groups.joined("g")
         assert isinstance(group, Group)
-        _, steps = plan(self.owners, group, self.hand_over, sticky, When(now, may_move), 0)
+        when = When(now, may_move, frozenset(without_retries))
+        _, steps = plan(self.owners, group, self.hand_over, sticky, when, 0)
         found = at_once(steps)
         found.begin(now + RELEASE)
         self.hand_over = found.hand_over
         return found
+
+
+def granted(found: Plan) -> set[tuple[str, int]]:
+    """Of which topics queues are granted, and to whom."""
+    return {(each.topic, each.session) for each in found.grants}
 
 
 def test_a_plan_grants_what_is_free_and_asks_for_what_is_not() -> None:
@@ -369,3 +375,28 @@ def test_a_plan_takes_back_what_is_wanted_no_more() -> None:
     assert looks.hand_over.is_asked(Place("g", incarnation, 0), epoch)
     taken = [each for each in looks.at(99).grants if each.former]
     assert [(each.topic, each.session) for each in taken] == [("u", 0)]
+
+
+def test_what_failed_is_for_members_of_the_newest_version_that_takes_it() -> None:
+    """One of an older version may have no handler for it. It has it while nobody else does."""
+    owners = Owners()
+    looks = Looks(owners)
+    owners.topic("%RETRY%g", 1)
+    owners.topic("a")
+    owners.topic("b")
+    older = owners.join("m", settings=wanted("a", version=1))
+    assert isinstance(older, int)
+    failed = Place("g", owners.topics["%RETRY%g"].incarnation, 0)
+    assert ("%RETRY%g", older) in granted(looks.at(0))
+    owners.grant(older, topic="%RETRY%g", starts=(0,))
+    newer = owners.join("n", settings=wanted("a", "b", version=2))
+    assert isinstance(newer, int)
+    looks.at(1, without_retries={newer})
+    assert failed not in looks.at(1, without_retries={newer}).asked.get(older, [])
+    assert failed in looks.at(1).asked[older]
+    assert ("%RETRY%g", newer) in granted(looks.at(99))
+    owners.grant(newer, topic="%RETRY%g", former=owners.leases.of(failed).epoch)
+    looks.at(100)
+    assert not looks.hand_over.asked
+    owners.end(newer)
+    assert ("%RETRY%g", older) in granted(looks.at(101))

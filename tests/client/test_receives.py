@@ -24,8 +24,9 @@ from dledger.client.errors import (
     NotReady,
     ReceiptExpired,
     TopicNotFound,
+    TopicReplaced,
 )
-from dledger.client.options import ClientOptions
+from dledger.client.options import ClientOptions, StartFrom
 from dledger.client.receives import (
     AGAIN_S,
     EARLY_S,
@@ -42,6 +43,7 @@ from dledger.records.layout import RECORD
 from dledger.records.record import RecordTemplate
 from dledger.testing import make_message
 from dledger.testing.refusals import wire_error
+from dledger.wire import commands_pb2 as kpb
 from dledger.wire import deliveries_pb2 as pb
 from dledger.wire import errors_pb2 as epb
 from tests.client.loops import async_test
@@ -108,7 +110,9 @@ class Brokers:
 
 
 @asynccontextmanager
-async def receiving(*, in_order: bool = False) -> AsyncIterator[tuple[Brokers, SimpleConsumer]]:
+async def receiving(
+    *, in_order: bool = False, start: StartFrom | None = None
+) -> AsyncIterator[tuple[Brokers, SimpleConsumer]]:
     """A consumer of such brokers; closed at the end."""
     brokers = Brokers()
     group = cast(Any, lambda: brokers)
@@ -116,7 +120,7 @@ async def receiving(*, in_order: bool = False) -> AsyncIterator[tuple[Brokers, S
         *(group, group, "t", "g"),
         invisible_s=30,
         in_order=in_order,
-        start=None,
+        start=start,
         max_attempts=None,
         forget=lambda _: None,
     )
@@ -158,6 +162,51 @@ async def test_receives_of_one_moment_share_a_call() -> None:
         found = [offsets(await task) for task in tasks]
         assert found == [[0, 1], [2, 3, 4], [5, 6, 7, 8]]
         assert all(each.attempt == 1 for task in tasks for each in task.result())
+
+
+@async_test
+async def test_a_topic_made_anew_begins_with_its_first_message() -> None:
+    """For who was there before: the end that he wanted to begin at was another one's. An attempt
+    stays the same, and whether the group has begun in the new topic nobody has to know."""
+    async with receiving(start=StartFrom.LAST) as (brokers, consumer):
+
+        def begins(call: Asked) -> tuple[int, int]:
+            return call.request.start, call.request.topic_incarnation
+
+        (first,) = asking(consumer, 1, wait_s=0)
+        call = await brokers.asked(1)
+        assert begins(call) == (kpb.START_LAST, 0)
+        call.answer.set_result(handed(0, 0))
+        assert await first == []
+        (second,) = asking(consumer, 1, wait_s=0)
+        call = await brokers.asked(2)
+        assert begins(call) == (kpb.START_LAST, 1)
+        call.answer.set_exception(TopicReplaced("deleted, and made anew"))
+        again = await brokers.asked(3)
+        assert begins(again) == (kpb.START_FIRST, 0)
+        assert again.request.attempt_id == call.request.attempt_id
+        again.answer.set_result(handed(0, 0))
+        assert await second == []
+        (third,) = asking(consumer, 1, wait_s=0)
+        call = await brokers.asked(4)
+        assert begins(call) == (kpb.START_FIRST, 0)
+        call.answer.set_result(handed(0, 1))
+        assert offsets(await third) == [0]
+
+
+@async_test
+async def test_a_topic_that_is_made_later_begins_with_its_first_message() -> None:
+    """There was no end to begin at."""
+    async with receiving(start=StartFrom.LAST) as (brokers, consumer):
+        (first,) = asking(consumer, 1)
+        (await brokers.asked(1)).answer.set_exception(TopicNotFound("not yet"))
+        with pytest.raises(TopicNotFound):
+            await first
+        (second,) = asking(consumer, 1)
+        call = await brokers.asked(2)
+        assert call.request.start == kpb.START_FIRST
+        call.answer.set_result(handed(0, 1))
+        assert offsets(await second) == [0]
 
 
 @async_test

@@ -191,6 +191,10 @@ def test_where_a_group_begins_and_how_it_is_used(tmp_path: Path) -> None:
             assert await received(last, 1) == []
             await send(client, b"new")
             assert await received(last, 1, 10) == [b"new"]
+            await client.delete_topic(TOPIC)
+            await client.create_topic(TOPIC)
+            await send(client, b"made anew")  # while nobody asks
+            assert await received(last, 1, 10) == [b"made anew"]
             with pytest.raises(GroupStyled):
                 await client.commit_offsets("late", TOPIC, {0: 0})
             in_order = client.simple_consumer(TOPIC, "one by one", in_order=True)

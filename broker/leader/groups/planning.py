@@ -297,15 +297,18 @@ def all_topics(group: Group) -> tuple[str, ...]:
 
 
 def _members(group: str, facts: Facts, without_retries: Collection[int]) -> Steps[list[Member]]:
-    """Each with the topics of which it may hold queues."""
+    """Each with the topics of which it may hold queues. What failed is for those of the newest
+    version that has use for it: others may have no handler for some of it."""
     found: list[Member] = []
     own, has_own = retry_topic(group), False
+    newest = _newest_taker(own, facts, without_retries)
+    yield
     for at, session in enumerate(facts.sessions):
         choices = frozenset(
             QueueName(topic, queue_id) for topic, ids in session.choices for queue_id in ids
         )
         topics = facts.takes[session.version]
-        if session.session in without_retries:
+        if session.session in without_retries or session.version != newest:
             topics -= {own}
         if choices and own in topics and not has_own:
             # Who chooses doesn't name what the brokers make: the first who may have it has it.
@@ -315,6 +318,16 @@ def _members(group: str, facts: Facts, without_retries: Collection[int]) -> Step
         if choices or not at % STEP:
             yield
     return found
+
+
+def _newest_taker(own: str, facts: Facts, without_retries: Collection[int]) -> int:
+    """The newest version of which a session takes what failed; 0: none does."""
+    takers = (
+        session.version
+        for session in facts.sessions
+        if own in facts.takes[session.version] and session.session not in without_retries
+    )
+    return max(takers, default=0)
 
 
 def _unwanted(state: State, facts: Facts, look: _Look) -> Steps[None]:

@@ -291,10 +291,18 @@ ATTEMPTS = (
     Mutant(
         "retries-leased-to-who-leaves-them",
         "broker/leader/groups/planning.py",
-        "        if session.session in without_retries:\n",
-        "        if False:\n",
+        "        if session.session in without_retries or session.version != newest:\n",
+        "        if session.version != newest:\n",
         masked="the simulator's members work on what they are leased",
         tests=_KEEPER,
+    ),
+    Mutant(
+        "retries-leased-to-who-has-no-handler",
+        "broker/leader/groups/planning.py",
+        "        if session.session in without_retries or session.version != newest:\n",
+        "        if session.session in without_retries:\n",
+        masked="the simulator's members work on what they are leased",
+        tests=("tests/broker/test_strategies.py",),
     ),
     Mutant(
         "no-room-left-for-a-copy",

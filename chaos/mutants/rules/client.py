@@ -1278,6 +1278,31 @@ CLIENT = (
         tests=_RECEIVES,
     ),
     Mutant(
+        "what-came-to-a-topic-made-anew-passed-over",
+        "dledger/client/receives.py",
+        "        request.topic_incarnation = self._incarnation if is_meant else 0\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
+        "what-came-to-a-topic-made-later-passed-over",
+        "dledger/client/receives.py",
+        "isinstance(error, TopicReplaced | TopicNotFound):\n"
+        "            self._start = kpb.START_FIRST\n",
+        "isinstance(error, TopicReplaced):\n            self._start = kpb.START_FIRST\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
+        "a-topic-made-anew-begun-at-its-end-after-all",
+        "dledger/client/receives.py",
+        "            self._start = kpb.START_FIRST\n",
+        "            pass\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_RECEIVES,
+    ),
+    Mutant(
         "refusal-hides-that-the-lost-receive-may-have-happened",
         "dledger/client/receives.py",
         "                    if request.again:  # a refusal",
