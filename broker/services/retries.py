@@ -101,7 +101,8 @@ class _Begun(NamedTuple):
 
 
 def verdict(group: Group, failed: FailedMessage, known: int) -> Verdict:
-    """What becomes of it, where the log has counted `known` failures.
+    """What becomes of it, where the log has counted `known` failures. Out of order those are ends
+    of its holders alone, who may have been at work on anything: attempts only once it is given up.
 
     Raises:
         BrokerError: INVALID_ARGUMENT, it wasn't tried, and there is no reason for that.
@@ -109,6 +110,8 @@ def verdict(group: Group, failed: FailedMessage, known: int) -> Verdict:
     was_tried = failed.is_rejected or not failed.failed or failed.failed > known
     failures = known + was_tried
     settings = group.settings
+    if was_tried and known < GIVEN_UP_AFTER and not settings.is_orderly:
+        return Verdict(1)
     if failed.is_rejected:
         return Verdict(failures)
     if settings.is_orderly:

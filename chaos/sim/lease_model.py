@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import NamedTuple
 
 from broker.state.compound import Judged
 from broker.state.leases import Place
@@ -67,6 +68,13 @@ class _Seat:
         self.begun = -1
 
 
+class Copied(NamedTuple):
+    """A message that was sent back: how often it had failed by then, as the log has counted."""
+
+    failures: int
+    is_orderly: bool
+
+
 class LeaseModel:
     """All queues that were ever leased, as of the last entry."""
 
@@ -74,7 +82,7 @@ class LeaseModel:
         self._machine = machine
         self._seats: dict[Seat, _Seat] = {}
         self._read_queues: dict[int, int] = {}  # of each topic, as of the last look
-        self.copied: dict[tuple[Seat, int], int] = {}  # failures of what was sent back, by then
+        self.copied: dict[tuple[Seat, int], Copied] = {}
         self.counted = self.vanished = self.spared = 0
         self.commits = self.refused = self.grants = self.taken = self.moves = 0
 
@@ -156,9 +164,11 @@ class LeaseModel:
             seat.session = seat.epoch = 0
 
     def _careful_from(self, group: str) -> int:
+        return CAREFUL_IN_ORDER if self._is_orderly(group) else CAREFUL_AFTER
+
+    def _is_orderly(self, group: str) -> bool:
         found = self._machine.groups.joined(group)
-        is_orderly = found is not None and found.settings.is_orderly
-        return CAREFUL_IN_ORDER if is_orderly else CAREFUL_AFTER
+        return found is not None and found.settings.is_orderly
 
     def _grant(self, command: pb.GrantLeasesCommand, index: int) -> None:
         for topic in command.topics:
@@ -215,7 +225,8 @@ class LeaseModel:
         seat = self._held(command)
         key = command.group, command.incarnation, command.queue_id
         is_front = command.offset == seat.frontier
-        self.copied[key, command.offset] = seat.failures if is_front else 0
+        failures = seat.failures if is_front else 0
+        self.copied[key, command.offset] = Copied(failures, self._is_orderly(command.group))
         seat.finished.add(command.offset)
 
     def _fail(self, command: pb.FailMessageCommand) -> None:

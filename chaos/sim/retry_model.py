@@ -5,11 +5,12 @@ Used at a run's end, beside a state machine that applies the log again an entry 
     nowhere               a unit with a copy of it, that takes effect
     waits, n failures     moved to its retry topic in its level's order, each once, and not before
                           its time
-    again, n failures     sent back: n + 1, and what the log counted of it there; waits or is dead;
-                          or finished
+    again, n failures     sent back: n + 1, and in order what the log counted of it there; waits or
+                          is dead; or finished
     dead                  for ever; after exactly the group's attempts, unless it was rejected
 
-Where the log has counted enough, a message is sent back untried: one less.
+Where the log has counted enough, a message is sent back untried: one less, and out of order what it
+counted, too.
 
 A copy of anything else, twice of one failure, or with another count, is a defect.
 """
@@ -22,12 +23,14 @@ from typing import NamedTuple
 
 from broker.state.compound import Judged
 from chaos.sim.defect import Defect
+from chaos.sim.lease_model import Copied
 from dledger.reading.compound import as_entry, unit_spans
 from dledger.reading.entry import EntryHeader
 from dledger.records.record import DecodedRecord, decode_records
 from dledger.records.reserved import (
     DEAD_LETTER_PREFIX,
     DEAD_REASON,
+    GIVEN_UP_AFTER,
     GIVEN_UP_IN_ORDER,
     ORIGIN_MESSAGE_ID,
     RETRY_PREFIX,
@@ -57,7 +60,7 @@ class RetryModel:
     """All messages that ever failed, as of the last entry."""
 
     def __init__(
-        self, delays_ms: Sequence[int], copied: Mapping[tuple[tuple[str, int, int], int], int]
+        self, delays_ms: Sequence[int], copied: Mapping[tuple[tuple[str, int, int], int], Copied]
     ) -> None:
         """Args:
         copied: what the log had counted where a message was that was sent back; see `LeaseModel`.
@@ -123,9 +126,12 @@ class RetryModel:
                 )
         elif before is not None:
             raise Defect("retry", f"{where} failed twice where it was sent to, and is {before}")
-        here = self._copied[(command.group, command.incarnation, command.queue_id), command.offset]
-        failures = (0 if before is None else before.failures) + here + 1
-        is_untried = here >= GIVEN_UP_IN_ORDER and copy.reconsume_times == failures - 1
+        seat = command.group, command.incarnation, command.queue_id
+        here, is_orderly = self._copied[seat, command.offset]
+        enough = GIVEN_UP_IN_ORDER if is_orderly else GIVEN_UP_AFTER
+        counts = here if is_orderly or here >= enough else 0
+        failures = (0 if before is None else before.failures) + counts + 1
+        is_untried = here >= enough and copy.reconsume_times == failures - 1
         if copy.reconsume_times != failures and not is_untried:
             raise Defect("retry", f"{where} failed {failures} times, not {copy.reconsume_times}")
         failures = copy.reconsume_times

@@ -351,8 +351,16 @@ def test_in_order_a_message_stays_until_its_attempts_are_over(
 
 def test_elsewhere_what_killed_its_holders_goes_and_those_are_counted() -> None:
     group = _group(is_orderly=False)
-    assert verdict(group, _failed(0), 2) == Verdict(3)
     enough = GIVEN_UP_AFTER
+    assert verdict(group, _failed(0), enough) == Verdict(enough + 1)
     assert verdict(group, _failed(enough), enough) == Verdict(enough)
     with pytest.raises(BrokerError, match="wasn't tried"):
         verdict(group, _failed(enough - 1), enough - 1)
+
+
+@pytest.mark.parametrize("known", range(GIVEN_UP_AFTER))
+def test_elsewhere_what_is_tried_has_failed_once_whatever_its_holders_died_of(known: int) -> None:
+    """The log counts their ends for all fronts. The first failure makes no dead letter."""
+    group = _group(is_orderly=False, max_attempts=2)
+    assert verdict(group, _failed(0), known) == Verdict(1)
+    assert verdict(group, _failed(0, is_rejected=True), known) == Verdict(1)

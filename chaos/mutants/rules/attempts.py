@@ -121,6 +121,22 @@ ATTEMPTS = (
         tests=_STATE,
     ),
     Mutant(
+        "ends-of-holders-counted-as-attempts",
+        "broker/services/retries.py",
+        "    if was_tried and known < GIVEN_UP_AFTER and not settings.is_orderly:\n",
+        "    if False:\n",
+        seed=28,
+        tests=_STATE,
+    ),
+    Mutant(
+        "handlers-told-of-attempts-that-nobody-made",
+        "dledger/client/members/process_queue.py",
+        "            if self._in_order and (known := self.failures_of(message.queue_offset)):\n",
+        "            if known := self.failures_of(message.queue_offset):\n",
+        masked=_OWN_MEMBERS,
+        tests=_CLIENT,
+    ),
+    Mutant(
         "what-killed-its-holders-not-counted",
         "broker/services/retries.py",
         "        count = failures_before(wish.group, record) + here.failures\n",

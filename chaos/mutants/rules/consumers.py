@@ -625,6 +625,14 @@ CONSUMERS = (
         (_BROADCAST[0] + "::test_slow_first_start_begins_where_it_was_told",),
     ),
     _mutant(
+        "file-has-places-of-two-topics-of-a-name",
+        "dledger/client/members/kept_offsets.py",
+        "        kept = {place: of for place, of in kept.items() "
+        "if last[place.topic] == place.incarnation}\n",
+        "",
+        (_BROADCAST[0] + "::test_what_comes_late_of_a_topic_that_was_made_anew_is_not_kept",),
+    ),
+    _mutant(
         "broadcast-queues-newer-as-they-are-told-later",
         "dledger/client/members/kept_offsets.py",
         "_topic_of(place) in self._known:\n",

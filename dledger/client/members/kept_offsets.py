@@ -193,14 +193,11 @@ class KeptOffsets:
     async def _put(
         self, moved: Mapping[Place, Kept], settled: frozenset[Topic] = frozenset()
     ) -> None:
-        """One at a time. `settled`: topics that are new no more."""
-        newer = {_topic_of(place) for place in moved}
-        former = {
-            place: kept
-            for place, kept in self._kept.items()
-            if not any(t == place.topic and i > place.incarnation for t, i in newer)
-        }
-        kept = former | dict(moved)
+        """One at a time, and of each topic that was made anew the last: what was found or finished
+        of a former one may come late. `settled`: topics that are new no more."""
+        kept = self._kept | dict(moved)
+        last = dict(sorted(map(_topic_of, kept)))
+        kept = {place: of for place, of in kept.items() if last[place.topic] == place.incarnation}
         content = encode_file(self._group, kept, self._in_part - settled, self._origins)
         # No task: whoever cancels all there are, as a loop that ends does, would cancel it as well.
         loop = asyncio.get_running_loop()

@@ -297,9 +297,7 @@ class ProcessQueue:
         """The first one that no other is to be waited for; those before it go behind their keys."""
         while self._fetched:
             message = self._fetched.popleft()
-            if (known := self.failures_of(message.queue_offset)) and not self._in_order:
-                message = message._replace(reconsume_times=message.reconsume_times + known)
-            elif known:
+            if self._in_order and (known := self.failures_of(message.queue_offset)):
                 message = message._replace(reconsume_times=known)
             if self._order is not Order.KEYS:
                 return Work(message, self, None)

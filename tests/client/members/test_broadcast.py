@@ -185,6 +185,37 @@ def test_where_a_queue_begins_is_in_the_file_once_it_is_located(tmp_path: Path) 
     asyncio.run(check())
 
 
+def test_what_comes_late_of_a_topic_that_was_made_anew_is_not_kept(tmp_path: Path) -> None:
+    """Neither where its queues begin nor what was finished: a file has one topic of a name, and
+    that would be the former, with the other one's places."""
+    go_on = asyncio.Event()
+
+    class Slow(Ended):
+        async def call(self, *how: object) -> bpb.GetQueueOffsetsResponse:
+            await go_on.wait()
+            return await super().call(*how)
+
+    async def check() -> None:
+        slow, brokers = Slow(), Ended()
+        kept = KeptOffsets(tmp_path / "kept", "g", slow, StartFrom.LAST)  # type: ignore[arg-type]
+        former, anew = (
+            ProcessQueue(Place("t", number, 0), 0, None, order=Order.KEYS, bounds=Bounds())
+            for number in (1, 2)
+        )
+        locating = asyncio.create_task(kept.locate([former], made_since=()))
+        await asyncio.sleep(0)
+        kept._broker_group = brokers  # type: ignore[assignment]
+        await kept.locate([anew], made_since=[anew.place])
+        go_on.set()
+        await locating
+        await kept.keep([Progress(former, 7, [], release=False)])
+        kept.close()
+        content = json.loads((tmp_path / "kept").read_text())["topics"]["t"]
+        assert (content["incarnation"], content["queues"]) == (2, {"0": [0, []]})
+
+    asyncio.run(check())
+
+
 def test_who_joins_anew_while_its_offsets_are_written_goes_on_behind_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

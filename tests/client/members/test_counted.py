@@ -15,6 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.services.retries import FailedMessage, verdict
+from broker.services.updates import QueueOf
+from broker.state.groups import Group as Agreed
+from broker.state.groups import Settings
 from dledger.client.members.counted import counted_concurrently, counted_in_order
 from dledger.client.members.finished import Run
 from dledger.client.members.member import Line, Member, Rules, Times
@@ -30,6 +34,7 @@ from dledger.testing import make_message
 from tests.scale import examples
 
 PLACE: Final = Place("t", 1, 0)
+GROUP: Final = Agreed("g", created=1, versions={0: Settings(topics=("t",))})
 SPAN: Final = 8
 MESSAGES: Final = 14
 MOST_STEPS: Final = 2_000
@@ -42,6 +47,7 @@ class Group:
         queues: how many; each has as many messages.
         poison: (queue id, offset) of what kills its process.
         unread: a queue of which nothing can be read, whoever has it; -1: none.
+        fails: whether handlers raise, once for each message; not in order.
     """
 
     def __init__(
@@ -53,10 +59,13 @@ class Group:
         queues: int = 1,
         unread: int = -1,
         max_attempts: int = 3,
+        fails: bool = False,
     ) -> None:
         self.order, self.poison, self.chance = order, poison, chance
         self.max_attempts = max_attempts
         self.unread = unread
+        self.fails = fails
+        self.failed: list[int] = []  # what was counted of each message whose handler has raised
         self.finished: dict[int, set[int]] = {queue_id: set() for queue_id in range(queues)}
         self.failures = dict.fromkeys(range(queues), (0, 0))  # of which message, how often
         self.begun: set[int] = set()  # queues whose front is, as the log was told in this life
@@ -120,7 +129,7 @@ class Group:
                 if self.place_of(work) == self.poison:
                     return True
             elif what < 0.75 and running:
-                member.succeed(running.pop(self.chance.randrange(len(running))))
+                self.end(member, running.pop(self.chance.randrange(len(running))))
             elif what < self.commits_below:
                 self.commit(member)
         raise AssertionError("nothing goes on")
@@ -164,6 +173,21 @@ class Group:
         self.finished[queue_id].add(offset)
         member.on_sent_back(work)
 
+    def end(self, member: Member, work: Work) -> None:
+        """Its handler returns; or it raises, as all of them do that may fail."""
+        assert self.order is Order.QUEUE or work.message.attempt == 1
+        if not self.fails:
+            member.succeed(work)
+            return
+        queue_id, offset = self.place_of(work)
+        returned = member.send_back(work, is_rejected=False)
+        assert returned is not None
+        known = self.known(queue_id) if offset == self.frontier(queue_id) else 0
+        failed = FailedMessage(QueueOf("t", 1, queue_id), 1, offset, False, returned.failed)
+        self.failed.append(verdict(GROUP, failed, known).failures)
+        self.finished[queue_id].add(offset)
+        member.on_sent_back(work)
+
     def commit(self, member: Member) -> None:
         for each in member.to_commit():
             finished = self.finished[each.queue.place.queue_id]
@@ -195,14 +219,22 @@ def test_only_what_kills_is_given_up(order: Order, poison: int, seed: int) -> No
     queues=st.integers(2, 4),
     max_attempts=st.integers(1, 4),
     unread=st.sampled_from([-1, 2, 3]),
+    fails=st.booleans(),
     seed=st.integers(0, 100),
 )
 @settings(max_examples=examples(80), deadline=None)
 def test_nothing_in_other_queues_is_given_up_for_what_kills(
-    order: Order, poison: tuple[int, int], queues: int, max_attempts: int, unread: int, seed: int
+    order: Order,
+    poison: tuple[int, int],
+    queues: int,
+    max_attempts: int,
+    unread: int,
+    fails: bool,
+    seed: int,
 ) -> None:
     """Whatever their messages' handlers take, and if nothing of a queue can be read while its
-    holders die: nobody has tried what is in front of it."""
+    holders die: nobody has tried what is in front of it. A handler that raises has failed once,
+    however many have died with its message in front."""
     group = Group(
         order,
         poison,
@@ -210,10 +242,12 @@ def test_nothing_in_other_queues_is_given_up_for_what_kills(
         queues=queues,
         unread=unread if unread < queues else -1,
         max_attempts=max_attempts,
+        fails=fails and order is not Order.QUEUE,
     )
     group.work_off()
     assert [each[:2] for each in group.given_up] == [poison]
     assert group.is_done
+    assert set(group.failed) <= {1}
     # Each death where care begins later: at the poison, or in front of it.
     assert group.deaths.count(poison[1]) <= max(GIVEN_UP_AFTER, max_attempts + 1)
 
