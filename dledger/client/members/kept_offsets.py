@@ -70,6 +70,7 @@ class KeptOffsets:
             found = self._read()
             self._kept, self._in_part = dict(found.kept), set(found.in_part)
             self._origins = dict(found.origins)
+            self._judged: set[Topic] = set()
             known = {_topic_of(place) for place in self._kept}
             self._known = known - self._in_part
         except BaseException:
@@ -131,11 +132,13 @@ class KeptOffsets:
             if topic not in kept or topic not in self._origins:
                 self._origins[topic] = found
             known = self._origins[topic]
-            is_later = any(incarnation > topic[1] for _, incarnation in kept)
+            # One that was judged here has followed this one, which is gone, and told late.
+            is_later = any(each[1] > topic[1] for each in kept - self._judged)
             if is_later or known.created_ms != found.created_ms:
                 raise self._other(topic, "a topic of that name in another broker group")
             if known.epoch != found.epoch:
                 raise self._other(topic, "an epoch of the broker group that another one follows")
+            self._judged.add(topic)
 
     async def _origin_of(self, topic: Topic) -> Origin:
         name, incarnation = topic
