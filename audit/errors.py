@@ -5,12 +5,14 @@
     ├── Unreachable         a node or broker group that is to be audited doesn't answer (retriable)
     ├── NodeRefused         a node that reads its log for us doesn't, or not to the end (retriable)
     ├── SegmentGone         the node has no such segment (any more)
+    ├── FrontGone           a log's front went each time it was read (retriable)
     ├── SegmentNotReached   an export ended before the segment that it was to reach (retriable)
     ├── NotTheGroups        no log that can be read is shown to be the group's
     ├── NotProven           what another replica gives isn't shown to be what was there
     ├── BackupRefused       a backup can't be made of that, or there; the one that there was stays
     ├── TableTaken          somebody else wrote to the table that an export read (retriable)
     ├── CommitUnknown       a table's commit got no answer: it may have happened (retriable)
+    ├── TableUnsynced       what a table holds isn't known to be on disk (retriable)
     ├── KeptUnreadable      what is kept of a proof is none: its segment is read again
     ├── StoreInUse          another watch keeps its results there (retriable)
     ├── ExportUnderWay      another export writes to that folder (retriable)
@@ -74,6 +76,19 @@ class SegmentGone(AuditError, FileNotFoundError):
     exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
 
 
+class FrontGone(AuditError):
+    """Retention took segments of `replica`'s log while it was read, so many `looks` in a row."""
+
+    retriable: ClassVar[bool] = True
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, replica: str, looks: int) -> None:
+        super().__init__(
+            f"{replica}'s log began later each time it was read, {looks} times in a row: nothing "
+            "was judged; audit a copy, or when less is taken away"
+        )
+
+
 class SegmentNotReached(AuditError):
     """What was exported ends at the physical offset `end`, and the segment at `path` at
     `segment_end`; what was exported stays so."""
@@ -134,6 +149,23 @@ class CommitUnknown(AuditError):
         super().__init__(
             f"a commit to {name} may have happened ({reason}); run the export again: it goes on "
             "from what the table holds"
+        )
+        self.name = name
+        self.reason = reason
+
+
+class TableUnsynced(AuditError):
+    """The table at `name` has what was exported, and a power cut may take it, or has by then: its
+    disk failed."""
+
+    retriable: ClassVar[bool] = True
+    outcome: ClassVar[Outcome] = Outcome.MAY_HAVE_HAPPENED
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"what {name} holds isn't known to be on disk ({reason}): look at that disk, and "
+            "whether the table can be read, before you rely on it"
         )
         self.name = name
         self.reason = reason

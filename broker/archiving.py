@@ -5,11 +5,14 @@ operator's: it gets the path of a segment file that is whole and never changes a
 without a shell, beside the event loop; it may be given the same one again, as after a restart, and
 every member has it run for its own file. What was given away before rot was found may have been
 given away with it, and is given once more when it is sound. It must never hold a segment beyond its
-bound, nor for as long as a command doesn't end: a log that nothing goes from fills its disk.
+bound, whatever comes to be held behind it, nor for as long as a command doesn't end: a log that
+nothing goes from fills its disk.
 
     to go ─ run ─ ok ─────────────────────▶ given away
               └─ fails ─▶ held ─ again ─ ok ▶ given away
                             └─ longer than hold_s, or the disk is full ─▶ lost to the archive, told
+
+What is lost goes with the oldest that may go. As long as its file is there it is tried again.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import structlog
 PLACE: Final = "{path}"  # in an argument: the segment's
 TIMEOUT_S: Final = 600.0  # a command that takes longer is ended, and has failed
 RETRY_S: Final = 60.0  # from one failure to the next attempt
+LOOK_S: Final = 1.0  # from one look at whether a running command is to be ended to the next
 END_S: Final = 5.0  # that a command which is killed may take to be gone
 SAID_BYTES: Final = 2_000  # of what it says, that is told
 
@@ -50,6 +54,14 @@ class ArchiveStatistics:
     archived: int = 0
     failed: int = 0
     unarchived: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """So many of the oldest segments may go, and why no more; empty: all may."""
+
+    count: int
+    held: str = ""
 
 
 class Archiver:
@@ -80,66 +92,120 @@ class Archiver:
         self._times_forgotten = 0
         # When each of those that wait was to go first, and later by as long as others were given.
         self._handed_s: dict[Path, float] = {}
-        self._not_before_s = 0.0
-        self._why = ""
+        self._lost: set[Path] = set()
+        self._failed_s: dict[Path, float] = {}  # when the command failed last for those that wait
+        self._hung_s: float | None = None  # when it failed last, if it took long to
+        self._why = ""  # it failed last
         self._archived = self._failed = self._unarchived = 0
 
     def statistics(self) -> ArchiveStatistics:
         """A frozen picture, as of now."""
         return ArchiveStatistics(self._archived, self._failed, self._unarchived)
 
-    async def release(self, segments: Iterable[Path]) -> str:
-        """Why these segments may not go yet; empty: they may.
+    async def release(self, segments: Iterable[Path]) -> Released:
+        """How many of these segments may go, of which any number of the oldest may go alone.
 
         Args:
             segments: the files that are about to go, the oldest first.
         """
-        paths = list(segments) if self._command else []
-        self._given &= set(paths)
-        now_s = self._clock()
-        self._handed_s = {path: self._handed_s.get(path, now_s) for path in paths}
-        for path in paths:
-            if path in self._given:
-                continue
-            before = self._times_forgotten
-            if not await self._is_given(path):
-                return f"the archive command failed for {path.name}: {self._why}"
-            if not self._why and self._times_forgotten != before:
-                return f"rot was found while {path.name} was archived: it is archived once more"
-            self._given.add(path)
-        return ""
+        paths = list(segments)
+        if not self._command:
+            return Released(len(paths))
+        self._hand(paths)
+        for count, path in enumerate(paths):
+            if held := await self._why_held(path):
+                return Released(count, held)
+        return Released(len(paths))
+
+    async def release_together(self, segments: Iterable[Path]) -> Released:
+        """The same of segments that go together or not at all. All have waited for as long as the
+        oldest: it would wait for ever where others come to be with it before it may go."""
+        paths = list(segments)
+        self._hand(paths)
+        self._handed_s = dict.fromkeys(paths, min(self._handed_s.values(), default=0.0))
+        return await self.release(paths)
 
     def forget(self) -> None:
         """Rot has been found, wherever: an archive may have it by now."""
         self._given.clear()
         self._times_forgotten += 1
 
+    def _hand(self, paths: Sequence[Path]) -> None:
+        """These are to go; what has gone is forgotten."""
+        present, now_s = set(paths), self._clock()
+        self._given &= present
+        self._lost &= present
+        self._failed_s = {path: at_s for path, at_s in self._failed_s.items() if path in present}
+        self._handed_s = {path: self._handed_s.get(path, now_s) for path in paths}
+
+    async def _why_held(self, path: Path) -> str:
+        """Why this one may not go yet; empty: it was given away, or held for long enough."""
+        if path in self._given:
+            return ""
+        before = self._times_forgotten
+        if self._rests(path) or not await self._is_given(path):
+            if self._is_lost(path):
+                return ""
+            return f"the archive command failed for {path.name}: {self._why}"
+        if self._times_forgotten != before:
+            return f"rot was found while {path.name} was archived: it is archived once more"
+        self._given.add(path)
+        self._lost.discard(path)
+        return ""
+
+    def _rests(self, path: Path) -> bool:
+        """Whether it isn't tried now: it has just been, or a command that didn't end has been and
+        nothing may wait for the next one."""
+        now_s = self._clock()
+        if path in self._failed_s and now_s - self._failed_s[path] < RETRY_S:
+            return True
+        return self._is_full() and self._hung_s is not None and now_s - self._hung_s < RETRY_S
+
     async def _is_given(self, path: Path) -> bool:
-        """Whether this one may go: given away, or held for long enough."""
-        if self._clock() < self._not_before_s and not self._may_be_lost(path):
-            return False
+        """Whether the command has taken it."""
         began_s = self._clock()
         arguments = [each.replace(PLACE, str(path)) for each in self._command]
-        self._why = await self._run(arguments, TIMEOUT_S)
-        if not self._why:
+        why = await self._ran(arguments, began_s)
+        now_s = self._clock()
+        took_s = now_s - began_s
+        if not why:
             self._archived += 1
-            took_s = self._clock() - began_s  # who waits behind what is given away isn't held
+            # Who waits behind what is given away isn't held.
             self._handed_s = {each: at_s + took_s for each, at_s in self._handed_s.items()}
+            self._hung_s = None
             log.info("segment_archived", file=path.name)
             return True
+        self._why = why
         self._failed += 1
-        self._not_before_s = self._clock() + RETRY_S
-        log.warning("segment_not_archived", file=path.name, reason=self._why, retry_s=RETRY_S)
-        if not self._may_be_lost(path):
-            return False
-        self._unarchived += 1
-        self._not_before_s = 0.0
-        log.error("segment_lost_to_the_archive", file=path.name, reason=self._why)
-        return True
+        self._failed_s[path] = now_s
+        self._hung_s = now_s if took_s >= RETRY_S else None
+        log.warning("segment_not_archived", file=path.name, reason=why, retry_s=RETRY_S)
+        return False
 
-    def _may_be_lost(self, path: Path) -> bool:
-        """Whether it has been held for long enough, behind others too, or the disk can't wait."""
-        return self._is_full() or self._clock() - self._handed_s[path] >= self._hold_s
+    async def _ran(self, arguments: Sequence[str], began_s: float) -> str:
+        """Why the command failed. One that took long to fail the last time has a minute while the
+        disk is full."""
+        running = asyncio.ensure_future(self._run(arguments, TIMEOUT_S))
+        try:
+            while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:
+                is_long = self._hung_s is not None and self._clock() - began_s >= RETRY_S
+                if is_long and self._is_full():
+                    return f"it took longer than {RETRY_S:g} s, and the disk is full"
+            return await running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    def _is_lost(self, path: Path) -> bool:
+        """Whether it may go without the archive: it has been held for long enough, behind others
+        too, or the disk can't wait. Told once."""
+        if not self._is_full() and self._clock() - self._handed_s[path] < self._hold_s:
+            return False
+        if path not in self._lost:
+            self._lost.add(path)
+            self._unarchived += 1
+            log.error("segment_lost_to_the_archive", file=path.name, reason=self._why)
+        return True
 
 
 class CommandRunner:

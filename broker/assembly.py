@@ -13,6 +13,7 @@ from pathlib import Path
 from broker.archiving import Archiver
 from broker.comparing import Comparison
 from broker.config import NodeConfig
+from broker.installing import Installer
 from broker.leader.append import Appender
 from broker.leader.batches import PART_WEIGHT
 from broker.leader.budget import ANSWER_BYTES
@@ -76,6 +77,7 @@ class Parts:
     repairs: Repairs
     scrubber: Scrubber
     comparison: Comparison
+    installer: Installer
     log_start: LogStartKeeper
     archiver: Archiver
     groups: GroupKeeper
@@ -196,6 +198,7 @@ def deliveries_of(
         turns,
         soundness,
         parts.appender.room.check,
+        lambda group, topic: parts.appender.coming.is_placing(group, topic),
     )
 
 
@@ -234,6 +237,7 @@ def facts_of(parts: Parts, sends: Sends, pulls: Pulls, links: Mapping[NodeId, Pe
         repairs=parts.repairs.statistics(),
         scrub=parts.scrubber.statistics(),
         comparison=parts.comparison.statistics(),
+        base_refused=parts.installer.apply_stopped,
         front_held=parts.log_start.held,
         archive=parts.archiver.statistics(),
         groups=parts.groups.statistics(),

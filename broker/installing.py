@@ -8,6 +8,7 @@ then is opened again: installing is a start's matter (`store.log_start`).
 
     offered ─▶ pulling ─▶ checked ─▶ this disk's own ─▶ silent, if needed ─▶ intended ─▶ reopened
                   │ gone, another offer, nobody offers any more: begun again with the next offer
+                  └ of a level that this program doesn't know: told, and not pulled again (ADR 23)
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from broker.ending import DISK_ERRNOS
 from broker.filling import Giving
 from broker.pulling import MAX_BYTES, PIECE_BYTES, Hand, NotGiven, Pulling, checked, head_of
 from broker.snapshots import REFUSALS, Base, BaseOf, SnapshotKeeper
+from broker.state.errors import SnapshotOfLaterLevel
 from dledger.checksum import check_outside_terms, seal
 from dledger.core.types import MAX_INDEX, LogBase, NodeId, SnapshotOffer
 from dledger.errors import InvalidMessage
@@ -98,6 +100,7 @@ class Installer:
         self._sparing = Sparing()
         self._on_lost: Callable[[], None] = lambda: None
         self._is_stopped = self._is_fetching = False
+        self._of_later_level: tuple[LogBase, str] | None = None  # the last one that was, and why
         self.giving = Giving(lambda: asyncio.get_running_loop().time())
 
     def when_lost(self, call: Callable[[], None]) -> None:
@@ -132,6 +135,16 @@ class Installer:
         """Who offers what this member needs; None: nobody does, or not any more."""
         offer = self._offer
         return offer.sender if offer is not None and self._is_offered(offer) else None
+
+    @property
+    def apply_stopped(self) -> str:
+        """Why this program can apply nothing of what it is offered; empty: it could, or needs
+        nothing."""
+        offer = self._offer
+        if self._of_later_level is None or offer is None or not self._is_offered(offer):
+            return ""
+        base, reason = self._of_later_level
+        return reason if base == offer.base else ""
 
     # --- getting ------------------------------------------------------------------------------
 
@@ -192,6 +205,8 @@ class Installer:
         Raises:
             OSError, StorageFailed: the disk failed.
         """
+        if self._of_later_level is not None and self._of_later_level[0] == offer.base:
+            return False  # whoever gives it, it is the same
         try:
             self._check_undisputed()
             await self._pull(offer)
@@ -210,6 +225,9 @@ class Installer:
         except NotGiven as reason:
             self._tell(offer, str(reason))
             return False
+        except SnapshotOfLaterLevel as error:
+            self._stop_at(offer, error)
+            return False
         except REFUSALS as error:
             if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
                 raise
@@ -218,6 +236,22 @@ class Installer:
         finally:
             await self._hand.run(self._base.files.drop_received)
         return True
+
+    def _stop_at(self, offer: SnapshotOffer, error: SnapshotOfLaterLevel) -> None:
+        """It is told as a raise in the log is that this program doesn't know."""
+        reason = (
+            f"the log of {offer.sender} begins behind entry {offer.base.index}, and {error}: "
+            "install a newer one"
+        )
+        self._of_later_level = offer.base, reason
+        log.critical(
+            "apply_stopped",
+            peer=offer.sender,
+            index=offer.base.index,
+            level=error.level,
+            known_level=error.known,
+            reason=reason,
+        )
 
     def _tell(self, offer: SnapshotOffer, reason: str) -> None:
         if (unreported := self._sparing.due(("not installed", offer.sender))) is not None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 
 import structlog
@@ -201,7 +202,7 @@ class LogStartKeeper:
             await self._get_base_back()
             return
         if (start := self.due()) is not None:
-            if not await self._is_archived(start):
+            if (start := await self._archived(start)) is None:
                 return
             machine = await self._computed(start)
             if await self._is_ready(start, machine.snapshot) and not front.is_hindered():
@@ -242,7 +243,9 @@ class LogStartKeeper:
         """The log begins behind what has rotted there, with a peer's state as of then."""
         front = self._front
         machine = await self._hand.run(partial(front.base.restored, chunks))
-        if not await self._is_archived(start) or not await self._is_ready(start, machine.snapshot):
+        if not await self._are_all_archived(start):
+            return
+        if not await self._is_ready(start, machine.snapshot):
             return
         log.warning("log_begins_behind_rot", index=start.index)
         await self._move(start, machine, front.is_disputed)
@@ -287,14 +290,31 @@ class LogStartKeeper:
                 await self._pass_rot(start, chunks)
                 return
 
-    async def _is_archived(self, start: LogStart) -> bool:
-        """Whether the archive has what is about to go; what has rotted here is not for it."""
+    async def _archived(self, start: LogStart) -> LogStart | None:
+        """The latest start up to that one before which the archive holds nothing: what is due
+        behind doesn't keep what is in front of it. None: there is none yet."""
+        log = self._front.log
+        paths = self._for_the_archive(start)
+        released = await self._front.archiver.release(paths)
+        if not released.held:
+            return start
+        self._hold(released.held)
+        earlier = log.start_before(log.ends_by(int(paths[released.count].name)) + 1)
+        # Without a configuration it is none, as in `_latest`.
+        return earlier if earlier is not None and earlier.configuration_index else None
+
+    async def _are_all_archived(self, start: LogStart) -> bool:
+        """Whether the archive holds nothing before a start that no earlier one stands for."""
+        released = await self._front.archiver.release_together(self._for_the_archive(start))
+        if released.held:
+            self._hold(released.held)
+        return not released.held
+
+    def _for_the_archive(self, start: LogStart) -> list[Path]:
+        """What is about to go; what has rotted here is not for it."""
         front = self._front
         paths = front.log.paths_before(start)
-        whole = [path for path in paths if not front.repairs.is_rotten(path)]
-        if held := await front.archiver.release(whole):
-            self._hold(held)
-        return not held
+        return [path for path in paths if not front.repairs.is_rotten(path)]
 
     async def _computed(self, start: LogStart) -> StateMachine:
         """A machine with the state as of there."""

@@ -10,7 +10,9 @@ a full disk is one that a node lives with (ADR 28), and its log often lies on th
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -66,8 +68,8 @@ class LogFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._is_torn = False  # it ends within a line
         self._stream = self._open()
+        self._is_torn = _ends_within_a_line(path)
 
     def reopen(self) -> None:
         """What is written from now on goes to the file that has the name now: the old one was
@@ -78,7 +80,7 @@ class LogFile:
             log.error("log_file_not_reopened", path=str(self._path), error=str(error))
             return
         old, self._stream = self._stream, fresh
-        self._is_torn = False
+        self._is_torn = _ends_within_a_line(self._path)
         old.close()
 
     def write(self, text: str) -> int:
@@ -110,6 +112,19 @@ class LogFile:
 
     def _open(self) -> FileIO:
         return self._path.open("ab", buffering=0)
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    """Whether the file does, as a process leaves it that found no more space; as far as it may be
+    read, and if it is one: a pipe would have to be waited for."""
+    with suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                return (
+                    bool(file.seek(0, os.SEEK_END))
+                    and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n"
+                )
+    return False
 
 
 def configure_logging(

@@ -55,6 +55,7 @@ class Facts:
     archive: ArchiveStatistics
     groups: KeeperStatistics
     delays: DelayStatistics
+    base_refused: str  # why this program can't begin with what it is offered; empty: it can
     front_held: str  # why what may go is still here; empty: nothing holds it
     links: Mapping[NodeId, PeerLink]
     addresses: Mapping[NodeId, str]  # of the members
@@ -93,7 +94,7 @@ def node_status(config: NodeConfig, facts: Facts, ends: LogEnds, health: NodeHea
         segment_size_bytes=config.store.segment_size_bytes,
         data_directory=str(config.data_directory),
         is_serving=facts.leadership.is_serving,
-        apply_stopped=facts.driver.apply_stopped,
+        apply_stopped=facts.driver.apply_stopped or facts.base_refused,
         level=facts.machine.level,
         known_level=facts.machine.known_level,
         health=health,
@@ -244,7 +245,7 @@ def _standing_gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         ),
         "apply_stopped": (
             "1 if this program is too old for what is committed: nothing is applied any more.",
-            bool(driver.apply_stopped),
+            bool(driver.apply_stopped or facts.base_refused),
         ),
         "group_epoch": (
             "How many recoveries by force led to the group as this node's log has it.",

@@ -127,6 +127,7 @@ class Wiring:
             member.repairs,
             self.scrubber,
             member.comparison,
+            member.installer,
             self.log_start,
             self.archiver,
             self.groups,

@@ -354,13 +354,17 @@ class RaftDriver(Generic[H]):
 
     def read_index(self, done: ReadDone) -> None:
         """Calls `done(True)` once a linearizable read can be served from the state machine, or
-        `done(False)` when leadership is lost first. Reads of one loop turn share a round.
+        `done(False)` when leadership is lost first. Reads of one loop turn share a round. While
+        applying stands still none is taken: it would wait for as long as that lasts, and nobody
+        would forget it when its caller has gone.
 
         Raises:
             ReadRefused: this node can't start one now.
         """
         if self._stopped or not self._core.is_ready_leader:
             raise ReadRefused("not a leader that has committed in its term", self._core.leader)
+        if not self._can_serve():
+            raise ReadRefused("what is committed can't be applied here now", self._core.leader)
         self._reads.add(done)
         self._schedule()
 

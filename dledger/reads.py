@@ -66,8 +66,8 @@ class Reads:
 
     def end_leadership(self) -> None:
         """This node leads no more: who waits for entries is told so, and asks who leads. They could
-        be served later, and much later: where applying is paused it is for as long as the disk is
-        full. The core tells whose round isn't over."""
+        be served later, and much later: where applying has been paused since it is for as long as
+        the disk is full. The core tells whose round isn't over."""
         pending = [waiting for _, waiting in self._to_apply]
         self._to_apply.clear()
         for waiting in pending:

@@ -1,11 +1,11 @@
 """`dledger consume`: messages become lines of a file or of standard output.
 
 With a group it is a member of it, and shares the topic's queues with the others. An offset is
-committed only for what was handed to the system, once a second, when a queue goes to another
-member, and at the end: a run that dies prints some messages again the next time and skips none. The
-writer's pace is the consumer's pace; between them lies no more than the client's prefetch. A body
-that can't be decompressed is told on standard error, left out, and seen in the exit code: the
-others go on.
+committed only for what was handed to the system, and in a file is on disk; once a second, when a
+queue goes to another member, and at the end: a run that dies prints some messages again the next
+time and skips none. The writer's pace is the consumer's pace; between them lies no more than the
+client's prefetch. A body that can't be decompressed is told on standard error, left out, and seen
+in the exit code: the others go on.
 """
 
 from __future__ import annotations
@@ -270,9 +270,19 @@ async def _prepare(client: Client, descriptor: int, job: Job) -> None:
     if job.group is not None:
         if not job.raw and _ends_within_a_line(Path(job.output)):
             os.write(descriptor, b"\n")
+        _sync_name(Path(job.output))
         return
     await client.describe_topic(job.topic)
     os.ftruncate(descriptor, 0)
+
+
+def _sync_name(path: Path) -> None:
+    """The file is found under its name after a power cut."""
+    folder = os.open(Path(os.path.realpath(path)).parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _ends_within_a_line(path: Path) -> bool:
@@ -343,6 +353,8 @@ class Writing:
             batch = batch[: limit - self._written]
         lines = (self._unreadable.line(self._job, message) for message in batch)
         await self._writer.write(b"".join(lines))
+        if self._job.group is not None:  # before the batch is finished, so that it is committed
+            await self._writer.sync()
         self._written += len(batch)
         if self._written == limit:
             self._last = batch[-1]

@@ -23,6 +23,7 @@ from typing import Final
 from crc32c import crc32c
 
 from dledger.records.layout import FILE_NAME, SNAPSHOT_FILE, SNAPSHOT_PIECE, file_name
+from dledger.records.state_layout import SNAPSHOT_COPY, SNAPSHOT_FOLDER
 from store.atomic_file import replace_file
 from store.errors import CorruptionFound, NotARegularFile
 from store.files import (
@@ -35,10 +36,10 @@ from store.files import (
     write_all,
 )
 
-FOLDER: Final = "snapshot"
+FOLDER: Final = SNAPSHOT_FOLDER
 UNFINISHED: Final = "next.tmp"
 RECEIVED: Final = "received.tmp"
-COPY: Final = ".copy"  # behind the name of one that is kept twice
+COPY: Final = SNAPSHOT_COPY
 MAX_PIECE_BYTES: Final = 32 << 10
 _HEAD: Final = SNAPSHOT_FILE.run(
     *("magic", "version", "disk_id", "applied_index", "term", "digest", "end_offset")

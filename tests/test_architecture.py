@@ -36,11 +36,13 @@ ALLOWED: dict[str, set[str]] = {
     "dledger.endpoint": set(),  # HTTP, and nothing of what it serves
     "dledger.history": {"dledger.records"},
     "dledger.outcome": set(),
+    "dledger.level": set(),
     "dledger.limits": set(),
     "dledger.core": set(),
     "dledger.wire": set(),
     "dledger.records": {"dledger.limits", "dledger.outcome"},
-    "dledger.reading": {"dledger.limits", "dledger.outcome", "dledger.records", "dledger.wire"},
+    "dledger.reading": {"dledger.level", "dledger.limits", "dledger.outcome"}
+    | {"dledger.records", "dledger.wire"},
     "dledger.spark": FLOOR
     | {"dledger.client", "dledger.credentials", "dledger.limits", "dledger.reading"}
     | {"dledger.records", "dledger.wire"},
@@ -52,15 +54,17 @@ ALLOWED: dict[str, set[str]] = {
     "dledger.testing": {"dledger.client", "dledger.limits", "dledger.outcome"}
     | {"dledger.records", "dledger.wire"},
     "dledger": FLOOR
-    | {"dledger.core", "dledger.credentials", "dledger.limits", "dledger.records", "dledger.wire"},
+    | {"dledger.core", "dledger.credentials", "dledger.level", "dledger.limits"}
+    | {"dledger.records", "dledger.wire"},
     "store": FORMATS,
     # What every start of a member checks: of the node, and of whoever judges a directory.
-    "store.starting": RAFT | FORMATS | {"store"},
+    "store.starting": RAFT | FORMATS | {"dledger.level", "store"},
     "chaos.faults": {"store"},  # a disk that fails on order: below nodes under test
     "broker": FORMATS
     | FLOOR
     | RAFT
-    | {"dledger.credentials", "dledger.endpoint", "dledger.limits", "store", "store.starting"},
+    | {"dledger.credentials", "dledger.endpoint", "dledger.level", "dledger.limits"}
+    | {"store", "store.starting"},
     "audit": FORMATS
     | FLOOR
     | {
@@ -77,7 +81,8 @@ ALLOWED: dict[str, set[str]] = {
     "chaos": FORMATS
     | FLOOR
     | RAFT
-    | {"dledger.client", "dledger.history", "dledger.limits", "dledger.terminal"}
+    | {"dledger.client", "dledger.history", "dledger.level", "dledger.limits"}
+    | {"dledger.terminal"}
     | {"store", "store.starting", "broker", "chaos.faults"},
     # The program: every package's commands. Nobody imports it.
     "dledger_cli": FLOOR

@@ -44,8 +44,11 @@ MAKERS = {"broker.assembly", "broker.noting", "broker.replication", "broker.wiri
 ALONE = {
     "tests.broker.test_denials": {"broker.services.gate.Gate"},
     "tests.broker.test_desk": {"broker.services.soundness.Soundness"},
+    "tests.broker.test_first_handouts": {"broker.leader.commands.Commands"},
+    "tests.broker.test_held_back": {"broker.leader.commands.Commands"},
     "tests.broker.test_housekeeping": {"broker.housekeeping.Housekeeping"},
     "tests.broker.test_loop_watch": {"broker.ticker.Ticker"},
+    "tests.broker.test_queues_that_go": {"broker.leader.commands.Commands"},
     "tests.broker.test_reads": {"broker.reading.held.HeldPulls"},
     "tests.broker.test_topic_retention": {"broker.leader.commands.Commands"},
     "tests.broker.test_watches": {"broker.services.cluster.Cluster"},

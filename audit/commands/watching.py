@@ -12,6 +12,7 @@ never overlap.
 from __future__ import annotations
 
 import json
+import os
 import re
 import traceback
 from collections.abc import Callable
@@ -293,7 +294,10 @@ class Watch:
     def _write(self, name: str, content: str) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         fresh = self._folder / f"{name}.new"
-        fresh.write_text(content, encoding="utf-8", errors="backslashreplace")
+        with fresh.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # else the name may outlive a power cut, and the report not
         fresh.replace(self._folder / name)
 
     def _unused(self, second: str) -> str:

@@ -32,19 +32,21 @@ from audit.delivery.judged import (
 )
 from audit.delivery.starts import starts_of
 from audit.delivery.tail import known_committed, open_tail
-from audit.delivery.witness import passed_over, witness_among
+from audit.delivery.witness import Witness, passed_over, witness_among
 from audit.engines.engine import Engine, Progress, no_progress
-from audit.errors import UsageMistake
+from audit.errors import AuditError, FrontGone, UsageMistake
 from audit.reading.replica import Replica
+from audit.reading.survey import committed_log
 from dledger.outcome import ExitCode
 from dledger.reading.decode import LogRange, Wanted, read_records
 from dledger.reading.errors import LogDamaged, ReadingError
-from dledger.reading.lifetimes import followed
+from dledger.reading.lifetimes import Lifetimes, followed
 from dledger.reading.ranges import log_ranges
 from dledger.reading.survey import Survey
 from dledger.records.errors import FormatError, HistoryCorrupt
 
 SCHEMA: Final = "dledger-delivery/1"
+LOOKS: Final = 4  # at a log whose front goes meanwhile
 SHARE_BYTES: Final = 64 << 20  # Of the histories; about six times as much in memory.
 _COLUMNS: Final = ("topic", "queue_id", "queue_offset", "body")
 
@@ -120,43 +122,69 @@ def audit_delivery(
         NotTheGroups: no log that can be read is shown to be the group's.
         NoAnswer: no log can be read.
         LogDamaged: the log lacks a segment, isn't one log, or can't be read to its end.
+        FrontGone: its front went while it was read, each time.
     """
     started = time.monotonic()
     if engine.is_spread:
         _check_read_anywhere(replicas)
     sizes = sizes_of(histories)
-    size, ends = sum(sizes), tuple(sizes if ends is None else ends)
-    replica, log, uncompared = witness_among(replicas)
-    lifetimes = followed(log)
-    log, left_out = lifetimes.cut(log), lifetimes.left_out(includes_deleted=True)
-    lifetimes.check_to(log.settled)  # Entries that are intact are read on across a hole.
-    starts = starts_of(log, lifetimes.made_anew)
-    tail = open_tail(replicas, log.settled)
-    shares = max(engine.parallelism, -(-size // share_bytes))
-    whole = DeliveryTask(
-        tuple(histories),
-        _whole_log(log),
-        starts,
-        not tail,
-        0,
-        1,
-        size + log.settled - log.retained_from,
-        replica.host,
-        left_out,
-        ends,
-        lifetimes.ended_since(known_committed(earlier)),
-    )
-    judged = _judge(whole, shares, engine, progress)
-    _check_judged(judged)
-    report = _report(engine.name, replica.id, log.settled, whole, judged)
+    ends = tuple(sizes if ends is None else ends)
+    shares = max(engine.parallelism, -(-sum(sizes) // share_bytes))
+    for _ in range(LOOKS):
+        witness = witness_among(replicas)
+        try:
+            log, lifetimes = _cut(witness.log)
+            tail = open_tail(replicas, log.settled)
+            task = DeliveryTask(
+                tuple(histories),
+                _whole_log(log),
+                starts_of(log, lifetimes.made_anew),
+                not tail,
+                0,
+                1,
+                sum(sizes) + log.settled - log.retained_from,
+                witness.replica.host,
+                lifetimes.left_out(includes_deleted=True),
+                ends,
+                lifetimes.ended_since(known_committed(earlier)),
+            )
+            judged = _judge(task, shares, engine, progress)
+            _check_judged(judged)
+            break
+        except (LogDamaged, OSError):
+            if not _has_front_gone(witness):
+                raise
+    else:
+        raise FrontGone(witness.replica.id, LOOKS)
+    report = _report(engine.name, witness.replica.id, log.settled, task, judged)
     notes = (
         *_notes(judged, report.queues),
-        *_notes_of_ends(report.queues, starts, tail),
+        *_notes_of_ends(report.queues, task.starts, tail),
         *_notes_of_growth(histories, ends),
-        *uncompared,
+        *witness.notes,
         *passed_over(replicas),
     )
     return replace(report, notes=notes, total_s=round(time.monotonic() - started, 4))
+
+
+def _cut(log: Survey) -> tuple[Survey, Lifetimes]:
+    """The log as far as it says of every unit what became of it, and its topics' lives.
+
+    Raises:
+        LogDamaged: it can't be read to there.
+    """
+    lifetimes = followed(log)
+    log = lifetimes.cut(log)
+    lifetimes.check_to(log.settled)  # Entries that are intact are read on across a hole.
+    return log, lifetimes
+
+
+def _has_front_gone(witness: Witness) -> bool:
+    """Whether the log begins later by now: what couldn't be read needn't be damaged."""
+    try:
+        return committed_log(witness.replica).retained_from > witness.log.retained_from
+    except (AuditError, ReadingError, OSError):
+        return False
 
 
 def _report(

@@ -181,9 +181,12 @@ class LocalEngine:
                 progress(sum(weights[future] for future in done))
                 for future in done:
                     future.result()  # The first failure ends the run.
-        finally:
+        except Exception:
+            # Not at an interrupt: the pool's thread fails on what was cancelled when it finds its
+            # processes ended, and says so on standard error.
             for future in pending:
                 future.cancel()
+            raise
         return [future.result() for future in futures]
 
 

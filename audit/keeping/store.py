@@ -8,6 +8,7 @@ run. The store is opened anew each round, so that what is wrong with it shows wh
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -88,6 +89,9 @@ class WatchStore:
         try:
             with self._opened():
                 pass
+        except sqlite3.Error as error:
+            self.close()
+            raise OSError(errno.EIO, str(error), str(self._path)) from error
         except BaseException:
             self.close()
             raise
@@ -183,7 +187,7 @@ class WatchStore:
 
 def read_history(folder: Path) -> tuple[list[Round], list[int]]:
     """The rounds, oldest first, and those that can't be read: of each, how many of the others were
-    before it. Takes no lock.
+    before it. Takes no watch's lock.
 
     Raises:
         UsageMistake: there is no history, or none that can be read.
@@ -193,20 +197,40 @@ def read_history(folder: Path) -> tuple[list[Round], list[int]]:
         raise UsageMistake(f"there is no {path}: no `dledger audit watch` has written there")
     rounds: list[Round] = []
     bad: list[int] = []
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as base:
-            for good, facts, said in base.execute(
-                "SELECT good, facts, sum FROM rounds ORDER BY number"
-            ):
-                try:
-                    if _sum((good, facts)) != said:
-                        raise KeptUnreadable("its sum is wrong")
-                    rounds.append(round_from_json(json.loads(facts)))
-                except (ValueError, TypeError):
-                    bad.append(len(rounds))
-    except sqlite3.Error as error:
-        raise UsageMistake(f"{path}: {error}") from error
+    for good, facts, said in _stored_rounds(path):
+        try:
+            if _sum((good, facts)) != said:
+                raise KeptUnreadable("its sum is wrong")
+            rounds.append(round_from_json(json.loads(facts)))
+        except (ValueError, TypeError):
+            bad.append(len(rounds))
     return rounds, bad
+
+
+def _stored_rounds(path: Path) -> list[tuple[object, str, object]]:
+    """The rows of all rounds, oldest first. What a watch had begun to write as it was killed is
+    undone first, by whoever may write the file.
+
+    Raises:
+        UsageMistake: they can't be read.
+    """
+    try:
+        return _rounds_in(path, "ro")
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+            raise UsageMistake(f"{path}: {error}") from error
+    try:
+        return _rounds_in(path, "rw")
+    except sqlite3.Error as error:
+        raise UsageMistake(
+            f"{path}: a watch was killed while it wrote, and this command can't undo what it had "
+            f"begun ({error}): run it as who runs the watch"
+        ) from error
+
+
+def _rounds_in(path: Path, mode: str) -> list[tuple[object, str, object]]:
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)) as base:
+        return list(base.execute("SELECT good, facts, sum FROM rounds ORDER BY number"))
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -219,6 +243,8 @@ def _open(path: Path) -> sqlite3.Connection:
         tables = {sql for (sql,) in base.execute("SELECT sql FROM sqlite_master") if sql}
         if not application and not format_ and not tables:
             _create(base)
+        elif application != _APPLICATION and format_ == FORMAT and tables == {*_SCHEMA}:
+            raise sqlite3.DatabaseError("its header names another program")  # which has no such
         elif (application, format_) != (_APPLICATION, FORMAT):
             raise UsageMistake(f"{path} is no store of this release: name another folder")
         elif tables != {*_SCHEMA}:

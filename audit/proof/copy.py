@@ -34,8 +34,10 @@ from store.starting.judging import identity_of, judge
 SCHEMA: Final = "dledger-copy/1"
 NAME: Final = "copy"  # of a replica that doesn't say whose it is
 
-# What isn't there; all other refusals are of something that is.
+# What isn't there, or isn't this program's to judge; all other refusals are of something that is
+# wrong.
 _MISSING: Final = {
+    Kind.BASE_UNKNOWN,
     Kind.UNREADABLE,
     Kind.IDENTITY_MISSING,
     Kind.LOG_MISSING,

@@ -11,8 +11,10 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from audit.errors import CommitUnknown, EngineUnavailable, TableTaken, Unreachable, UsageMistake
+from audit.tables.durable import local_folder, sync_folders
 from audit.tables.mark import DIGEST_KEY, POSITION_KEY, Choice, Mark, Queue, check_choice
 from audit.tables.places import check_bucket, check_is_empty, checked_place, storage_options
 from dledger.reading.errors import ReadingError
@@ -101,6 +103,14 @@ class DeltaMessages:
             raise UsageMistake(f"{self._place}: {first_line(error)}") from error
         except (self._deltalake.exceptions.DeltaError, OSError) as error:
             raise CommitUnknown(self._place, first_line(error)) from error
+
+    def sync(self) -> None:
+        """See `MessageTable.sync`."""
+        folder = local_folder(self._place)
+        if folder is not None:
+            # In an address deltalake reads %20 as a space.
+            is_path = folder == self._place
+            sync_folders(self._place, {folder if is_path else unquote(folder)})
 
     def _loaded(self) -> Any:
         """The table; None if there is none.

@@ -61,6 +61,14 @@ class MessageTable(Protocol):
         """
         ...
 
+    def sync(self) -> None:
+        """All that the table holds outlives a power cut, whoever committed it.
+
+        Raises:
+            TableUnsynced: that isn't known.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class TableExported:
@@ -81,7 +89,7 @@ def export_to_table(
     accept_retention: bool = False,
     step_bytes: int = STEP_BYTES,
 ) -> TableExported:
-    """The table has every wanted message that is committed, once.
+    """The table has every wanted message that is committed, once, and on disk.
 
     Args:
         choice: topics (None: all), and whether deleted ones' messages are wanted, too.
@@ -90,6 +98,7 @@ def export_to_table(
     Raises:
         UsageMistake, OtherLog: replica, table and choice don't belong together.
         LogDamaged: the replica's log is, or isn't one log; what was before that is in the table.
+        TableUnsynced: the table has it all, and isn't known to be on disk.
     """
     topics, includes_deleted = choice
     lifetimes = followed(whole := committed_log(replica))
@@ -119,6 +128,7 @@ def export_to_table(
             reached, messages, commits = at, messages + rows.num_rows, commits + 1
             is_behind_hole = False
         progress(step.part.end - step.part.start)
+    table.sync()  # Also what a run before has committed: it may have been killed right then.
     return TableExported(start, at, messages, commits)
 
 

@@ -9,11 +9,13 @@ tables of exports do, which is looked at before each commit (ADR 36).
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from audit.errors import CommitUnknown, EngineUnavailable, TableTaken, Unreachable, UsageMistake
+from audit.tables.durable import local_folder, sync_folders
 from audit.tables.mark import DIGEST_KEY, POSITION_KEY, Choice, Mark, Queue, check_choice
 from dledger.reading.objects import first_line
 from dledger.reading.schema import COLUMNS
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 OFFSETS_KEY: Final = "dledger.offsets"
 _RETRIES_KEY: Final = "commit.retry.num-retries"
 _NO_RETRY: Final = "0"
+_PLACES: Final = ("write.data.path", "write.metadata.path")  # where files lie, if elsewhere
 
 
 class IcebergMessages:
@@ -88,6 +91,15 @@ class IcebergMessages:
         except Exception as error:  # A catalog's own, whichever library it is of.
             raise CommitUnknown(self._name, first_line(error)) from error
         self._offsets |= offsets
+
+    def sync(self) -> None:
+        """See `MessageTable.sync`. A catalog keeps what it has answered for."""
+        table = self._table
+        told = (table.location(), *(table.properties.get(key) for key in _PLACES))
+        # There may be no such folder yet: nothing was written there, or all of it elsewhere.
+        folders = {each for each in map(local_folder, told) if each and os.path.isdir(each)}
+        newest = local_folder(os.path.dirname(table.metadata_location))
+        sync_folders(self._name, folders | ({newest} if newest else set()))
 
     def _catalog(self) -> Any:
         try:

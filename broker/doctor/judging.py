@@ -488,9 +488,19 @@ def _names(members: Set[str]) -> str:
 
 
 def _levels(picture: _Picture) -> Iterator[Finding]:
+    """Whose program is older: below what is in use, which no member applies that doesn't know it,
+    or only below what is installed elsewhere."""
     newest = max((each.known_level for each in picture.formed), default=0)
+    used = max((each.level for each in picture.formed), default=0)
     for member in picture.formed:
-        if member.known_level < newest:
+        if 0 < member.known_level < used:
+            if not member.apply_stopped:  # or that is said already
+                detail = (
+                    f"its program knows level {member.known_level}, and the group uses {used}: it "
+                    "applies nothing of that, and can't be filled where a log begins behind it"
+                )
+                yield Finding(Kind.APPLY_STOPPED, member.id, detail)
+        elif member.known_level < newest:
             detail = (
                 f"its program knows level {member.known_level}, another member's {newest}, which "
                 "isn't used until all know it"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from broker.forming.errors import FormationRefused
 from dledger.core.types import NodeId
+from dledger.level import DELIVERY_LEVEL
 from store.starting.founding import Founding, configuration_bytes
 
 UNFORMED, LEGACY, JOINING, FORMED = "unformed", "legacy", "joining", "formed"
@@ -27,7 +28,8 @@ class Description:
         founding: that it was prepared for; None: for none.
         last_index, last_term: the end of its log.
         peers: its table of members and addresses, sorted.
-        known_level: of formats and commands, to its program; 0: it doesn't say.
+        known_level: of formats and commands, to its program; 0: it doesn't say, as none did before
+            level 9.
     """
 
     broker_group: str
@@ -44,15 +46,18 @@ class Description:
 
 
 def check_program(itself: Description, level: int) -> None:
-    """Returns unless the program there is known to be too old for what a group uses: as a member it
-    would apply nothing, and where the group's logs begin behind a raise it couldn't be filled.
+    """Returns unless the program there may be too old for what a group uses: as a member it would
+    apply nothing, and where the group's logs begin behind a raise it couldn't be filled. One that
+    doesn't say what it knows is of level 8 or of one before, and is believed to know that.
 
     Raises:
         FormationRefused: it is.
     """
-    if 0 < itself.known_level < level:
+    known = itself.known_level or DELIVERY_LEVEL
+    if known < level:
+        at_most = "" if itself.known_level else "at most "
         raise FormationRefused(
-            f"the program of {itself.node_id} knows level {itself.known_level}, and the group uses "
+            f"the program of {itself.node_id} knows {at_most}level {known}, and the group uses "
             f"level {level}: install the version of the others there"
         )
 

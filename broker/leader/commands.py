@@ -6,7 +6,7 @@ The one place where a caller's wish becomes the bytes that lie in the log for ev
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final, NamedTuple, Protocol, cast
 
 from google.protobuf.message import DecodeError
@@ -65,6 +65,10 @@ def makes_room(kind: int, body: bytes | bytearray | memoryview) -> bool:
         return False
 
 
+def _nothing() -> None:
+    """Nothing is to be checked."""
+
+
 class UnitTaker(Protocol):
     """`broker.leader.units.Units`, as far as units of one command go."""
 
@@ -83,6 +87,8 @@ class Coming(Protocol):
     @property
     def is_ending_groups(self) -> bool: ...
 
+    def is_changing(self, topic: str) -> bool: ...
+    def is_broadcasting(self, topic: str) -> bool: ...
     def wishing(self) -> Collection[str]: ...
     def is_failing(self, group: str) -> bool: ...
 
@@ -211,6 +217,16 @@ class Commands:
         """Whether groups are about to be forgotten, which the applied state still knows."""
         return self._submitter.coming.is_ending_groups
 
+    def is_changing(self, topic: str) -> bool:
+        """Whether an update of the topic's queues is on its way: a group that is put into one that
+        goes, behind that, would be left before its end."""
+        return self._submitter.coming.is_changing(topic)
+
+    def is_broadcasting(self, topic: str) -> bool:
+        """Whether a member of a group that broadcasts is about to join for the topic, whom the
+        applied state doesn't know."""
+        return self._submitter.coming.is_broadcasting(topic)
+
     def is_failing(self, group: str) -> bool:
         """Whether a message that the group couldn't work on is on its way to where it waits: it
         does, before what is proposed now."""
@@ -261,8 +277,11 @@ class Commands:
         command = DeleteTopicCommand(name=topic.name, incarnation=topic.incarnation)
         return self._share(Command(delete_topic=command), is_named=bool(topic.incarnation))
 
-    def commit_offsets(self, commit: OffsetCommit) -> Awaitable[Refusal | None]:
-        """Proposes a consumer group's offsets."""
+    def commit_offsets(
+        self, commit: OffsetCommit, check: Callable[[], None] = _nothing
+    ) -> Awaitable[Refusal | None]:
+        """Proposes a consumer group's offsets. When its turn has come `check` raises BrokerError if
+        it isn't to be proposed."""
         command = CommitOffsetsCommand(
             group=commit.group,
             topic=commit.topic,
@@ -270,7 +289,8 @@ class Commands:
             reset=commit.is_reset,
             topic_incarnation=commit.incarnation,
         )
-        return self._share(Command(commit_offsets=command), is_named=bool(commit.incarnation))
+        is_named = bool(commit.incarnation)
+        return self._share(Command(commit_offsets=command), is_named=is_named, check=check)
 
     def register_producer(self, wanted: Registration) -> Awaitable[Refusal | None]:
         """Proposes a producer."""
@@ -385,13 +405,16 @@ class Commands:
 
     # --- units --------------------------------------------------------------------------------
 
-    def _share(self, command: Command, *, is_named: bool) -> Awaitable[Refusal | None]:
+    def _share(
+        self, command: Command, *, is_named: bool, check: Callable[[], None] = _nothing
+    ) -> Awaitable[Refusal | None]:
         """Proposes a command as a unit, which shares an entry with others; where the level in use
         has none, or the command doesn't name its topic's incarnation, as an entry of its own."""
         units = self._submitter.units
         if not is_named or not units.are_taken:
+            check()
             return self._submitter.submit(command)
-        return _refusal_in(units.propose(ProposedUnit(commands=(command,))))
+        return _refusal_in(units.propose(ProposedUnit(commands=(command,), condition=check)))
 
 
 async def _refusal_in(result: Awaitable[UnitResult]) -> Refusal | None:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from broker.state.sequences import StoredBatch
 from broker.state.topic_permissions import Permission
-from dledger.wire.commands_pb2 import Command
+from dledger.wire.commands_pb2 import Command, JoinGroupCommand
 
 
 class Lane(NamedTuple):
@@ -72,6 +72,8 @@ class InFlight:
     _wishing: dict[int, str] = field(default_factory=dict)  # index -> topic of another retention
     _failing: dict[int, set[str]] = field(default_factory=dict)  # index -> groups
     _ending: set[int] = field(default_factory=set)  # indexes: groups are forgotten
+    _joining: dict[int, JoinGroupCommand] = field(default_factory=dict)  # by index; who broadcasts
+    _placing: dict[int, str] = field(default_factory=dict)  # index -> group put elsewhere
     _registering: dict[int, str] = field(default_factory=dict)  # index -> name, or none
     _forgetting: dict[int, frozenset[bytes]] = field(default_factory=dict)  # index -> ids
     _beginning: dict[int, int] = field(default_factory=dict)  # index -> offsets that are new
@@ -179,6 +181,13 @@ class InFlight:
             case "forget_groups":
                 if command.forget_groups.groups:
                     self._ending.add(index)
+            case "join_group":
+                if command.join_group.settings.broadcast:
+                    self._joining[index] = command.join_group
+            case "move_group":
+                self._placing[index] = command.move_group.group
+            case "clone_group":
+                self._placing[index] = command.clone_group.target
             case "register_producer":
                 self._registering[index] = command.register_producer.name
             case "forget_producers":
@@ -195,6 +204,8 @@ class InFlight:
         self._wishing.pop(index, None)
         self._failing.pop(index, None)
         self._ending.discard(index)
+        self._joining.pop(index, None)
+        self._placing.pop(index, None)
         self._registering.pop(index, None)
         self._forgetting.pop(index, None)
         self._beginning.pop(index, None)
@@ -248,6 +259,16 @@ class InFlight:
     def is_ending_groups(self) -> bool:
         """Whether groups are about to be forgotten: behind that nobody waits for them."""
         return bool(self._ending)
+
+    def is_broadcasting(self, topic: str) -> bool:
+        """Whether a member that is given every message of the topic is about to be there: how far
+        it is will be in no log."""
+        return any(topic in each.settings.topics for each in self._joining.values())
+
+    def is_placing(self, group: str, topic: str) -> bool:
+        """Whether the group is about to go on elsewhere in the topic: moved, made as a clone, or
+        through with queues that go."""
+        return group in self._placing.values() or self.is_changing(topic)
 
     @property
     def registrations(self) -> int:

@@ -14,6 +14,7 @@ never a guess, since process ids and folders to delete are read from it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -127,7 +128,7 @@ def locked(directory: Path) -> Iterator[None]:
     """
     while True:
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            _make_durably(directory)
             descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise _cannot_write(directory, error) from error
@@ -139,6 +140,20 @@ def locked(directory: Path) -> Iterator[None]:
             return
         finally:
             os.close(descriptor)
+
+
+def _make_durably(directory: Path) -> None:
+    """The directory is there, and so are those around it, also after a power cut.
+
+    Raises:
+        OSError: it can't be.
+    """
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        OsFiles().fsync_directory(folder.parent)
+    if not directory.is_dir():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
 
 
 def _is_there(path: Path, descriptor: int) -> bool:

@@ -36,11 +36,11 @@ class HeldBack:
         # For many queues of one pull the same: as of which entry, and what was found.
         self._found: dict[_Key, tuple[int, _Held]] = {}
 
-    def end_of(self, group: str, topic: TopicState, queue_id: int) -> int | None:
-        """Up to where the queue is handed out now; None: nothing was ever changed, to its end."""
-        if not self._state.queue_numbers.changed(topic.incarnation):
-            return None
+    def end_of(self, group: str, topic: TopicState, queue_id: int) -> int:
+        """Up to where the queue is handed out now; where nothing holds it back, to its end."""
         end = topic.next_offsets[queue_id]
+        if not self._state.queue_numbers.changed(topic.incarnation):
+            return end
         return min(end, self._held(group, topic).get(queue_id, end))
 
     def freed(self, group: str, topics: Iterable[TopicState]) -> Callable[[], bool] | None:

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from heapq import nsmallest
 from typing import Final, NamedTuple
 
@@ -43,6 +44,7 @@ PAGE_GROUPS: Final = 1_000
 PAGE_BYTES: Final = 512 << 10  # of settings, beyond the first group's: some 6 ms of translation
 PAGE_MEMBERS: Final = 1_000
 PAGE_QUEUES: Final = 1_024
+LOOKS: Final = 3  # at where a group is to go on, while its topic's queues change
 # Nothing is told of the time then: the message has gone meanwhile, or is being got back.
 _UNTOLD: Final = frozenset({ErrorCode.NOT_READY, ErrorCode.OFFSET_OUT_OF_RANGE})
 
@@ -379,8 +381,9 @@ class Consumers:
 
         Raises:
             BrokerError: GROUP_NOT_FOUND, TOPIC_NOT_FOUND, TOPIC_REPLACED, QUEUE_NOT_FOUND,
-                OFFSET_OUT_OF_RANGE, INVALID_ARGUMENT; NOT_READY, not every member knows how yet;
-                whatever a command meets on its way into the log.
+                OFFSET_OUT_OF_RANGE, INVALID_ARGUMENT; BUSY, the topic's queues are being changed;
+                NOT_READY, not every member knows how yet; whatever a command meets on its way into
+                the log.
         """
         self._check_known()
         await self._gate.confirm()
@@ -389,13 +392,8 @@ class Consumers:
         topic = TopicRef(state.name, state.incarnation)
         if len(set(wish.queue_ids)) < len(wish.queue_ids):
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, "a queue is named twice")
-        targets: list[tuple[int, int]] = []
-        piece = Piece(self._turns)
-        for queue_id in wish.queue_ids or range(self._read_queues(state)):
-            if piece.is_over():
-                await piece.pause()
-            targets.append((queue_id, await self._target(wish, topic, queue_id, piece)))
-        move = GroupMove(wish.group, topic, tuple(targets), is_forward=wish.to is To.SKIP)
+        targets = await self._targets(wish, topic)
+        move = GroupMove(wish.group, topic, targets, is_forward=wish.to is To.SKIP)
         self._gate.check_writable()
         proposed = asyncio.ensure_future(self._commands.move_group(move))
         # Also if who asked is gone by then: who held those queues has lost them.
@@ -408,6 +406,29 @@ class Consumers:
     def _moved(self, group: str, done: asyncio.Future[Refusal | Moves]) -> None:
         if not done.cancelled() and done.exception() is None:
             self._keeper.tell_all(group)
+
+    async def _targets(self, wish: MoveWish, topic: TopicRef) -> tuple[tuple[int, int], ...]:
+        """Where the group is to go on, by queue; of the queues that there are now. To look may take
+        seconds: one that goes meanwhile begins at its end, and so does every group in it.
+
+        Raises:
+            BrokerError: BUSY, the queues are being changed.
+        """
+        for _ in range(LOOKS):
+            read_queues = self._read_queues(self._reader.topic(topic))
+            targets: list[tuple[int, int]] = []
+            piece = Piece(self._turns)
+            for queue_id in wish.queue_ids or range(read_queues):
+                if piece.is_over():
+                    await piece.pause()
+                targets.append((queue_id, await self._target(wish, topic, queue_id, piece)))
+            start_of = partial(self._state.topic_retention.start_of, topic.incarnation)
+            is_so = read_queues == self._read_queues(self._reader.topic(topic))
+            if self._commands.is_changing(topic.name):
+                break
+            if is_so and all(start_of(queue_id) <= offset for queue_id, offset in targets):
+                return tuple(targets)
+        raise BrokerError(ErrorCode.BUSY, f"queues of topic {topic.name!r} are being changed")
 
     async def _target(self, wish: MoveWish, topic: TopicRef, queue_id: int, piece: Piece) -> int:
         low, high = self._reader.bounds(topic, queue_id)

@@ -107,6 +107,7 @@ class Deliveries:
         turns: Turns,
         soundness: Soundness,
         check_begun: Callable[[int], None],
+        is_placing: Callable[[str, str], bool],
     ) -> None:
         """Args:
         now_ms: the log's time.
@@ -115,7 +116,7 @@ class Deliveries:
         unused_ms: of lived time, after which an unused group is forgotten.
         turns: how long work shares the event loop.
         soundness: is told where the log has rotted.
-        check_begun: see `Surroundings`.
+        check_begun, is_placing: see `Surroundings`.
         """
         self._gate = gate
         self._soundness = soundness
@@ -134,6 +135,7 @@ class Deliveries:
             used_again_ms(unused_ms),
             pulls.budget.check_room,
             check_begun,
+            is_placing,
             pulls.budget.hold,
         )
         self._desks: dict[Place, Desk] = {}

@@ -233,6 +233,16 @@ class Piece:
         await self._turns.pause()
         self.is_over = self._turns.share()
 
+    @classmethod
+    async def begun(cls, turns: Turns) -> Piece:
+        """One that isn't over yet. Who comes into a turn that others have used up waits here, where
+        nothing is judged, read or taken: behind a first step it would hold as much of the budget as
+        it may be given at most."""
+        piece = cls(turns)
+        if piece.is_over():
+            await piece.pause()
+        return piece
+
 
 class Pulls:
     """Gives messages to consumers."""
@@ -311,12 +321,14 @@ class Pulls:
         """The messages there are, now.
 
         Args:
-            piece: of the event loop, which others of the same pull have part of; None: its own.
+            piece: of the event loop, which others of the same pull have part of, and who asks has
+                seen that it isn't over: what was judged for this read is read in the same turn.
+                None: its own.
 
         Raises:
             BrokerError: see `pull`.
         """
-        piece = await self._begun(piece)
+        piece = piece or await Piece.begun(self._turns)
         await self._gate.surely(lambda: self._check(request))
         max_bytes = min(request.max_bytes or DEFAULT_BYTES, max(1, self.budget.left_bytes))
         return await self._read(request, max_bytes, piece, self.budget.take)
@@ -328,19 +340,10 @@ class Pulls:
         Raises:
             BrokerError: see `pull`.
         """
-        piece = await self._begun(None)
+        piece = await Piece.begun(self._turns)
         await self._gate.surely(lambda: self._check(request))
         max_bytes = request.max_bytes or DEFAULT_BYTES
         return await self._read(request, max_bytes, piece, self.budget.add)
-
-    async def _begun(self, piece: Piece | None) -> Piece:
-        """A piece that isn't over yet. Who comes into a turn that others have used up waits here,
-        where nothing is read or taken: behind a first step it would hold as much of the budget as
-        it may be given at most."""
-        piece = piece or Piece(self._turns)
-        if piece.is_over():
-            await piece.pause()
-        return piece
 
     async def _read(
         self, request: PullRequest, max_bytes: int, piece: Piece, take: Callable[[int], None]

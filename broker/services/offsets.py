@@ -74,7 +74,8 @@ class Offsets:
 
         Raises:
             BrokerError: INVALID_ARGUMENT, OFFSET_OUT_OF_RANGE, LIMIT_REACHED, TOPIC_NOT_FOUND,
-                QUEUE_NOT_FOUND; whatever a command meets on its way into the log.
+                QUEUE_NOT_FOUND; BUSY, the topic's queues are being changed; whatever a command
+                meets on its way into the log.
         """
         self._gate.check_writable()
         _check_group(commit.group)
@@ -87,12 +88,50 @@ class Offsets:
             # Each of them and the command are about one topic, whatever happens to its name.
             state = await self._gate.surely(partial(self._check_committable, topic, place))
             topic = TopicRef(state.name, state.incarnation)
-        refusal = await self._commands.commit_offsets(
-            replace(commit, incarnation=topic.incarnation)
-        )
+        commit = replace(commit, incarnation=topic.incarnation)
+        commit = await self._gate.surely(partial(self._behind_what_went, commit))
+        check = partial(self._check_behind_what_went, commit)
+        refusal = await self._commands.commit_offsets(commit, check)
         if refusal is not None:
             raise refused(refusal)
         return committed_offsets(self._state.offsets, commit.group, commit.topic)
+
+    def _behind_what_went(self, commit: OffsetCommit) -> OffsetCommit:
+        """The commit, in queues that nobody is told of any more at their ends, where every group in
+        them is (ADR 60). One of before they went says less than that, and isn't wrong.
+
+        Raises:
+            BrokerError: OFFSET_OUT_OF_RANGE, it would set the group back in one.
+        """
+        topic = TopicRef(commit.topic, commit.incarnation)
+        state = self._reader.topic(topic)
+        numbers = self._state.queue_numbers.of(state.incarnation, len(state.next_offsets))
+        wanted: list[tuple[int, int]] = []
+        for queue_id, offset in commit.wanted:
+            start = 0
+            if queue_id >= numbers.read_queues:
+                start = self._state.topic_retention.start_of(state.incarnation, queue_id)
+                if commit.is_reset:
+                    self._reader.check_offset(topic, queue_id, offset)
+            wanted.append((queue_id, max(offset, start)))
+        return replace(commit, wanted=tuple(wanted))
+
+    def _check_behind_what_went(self, commit: OffsetCommit) -> None:
+        """Returns if no update of the topic, since the commit was made or on its way, leaves its
+        group in front of a queue that goes.
+
+        Raises:
+            BrokerError: BUSY; OFFSET_OUT_OF_RANGE.
+        """
+        state = self._state.topics.get(commit.topic)
+        if state is None or state.incarnation != commit.incarnation:
+            return  # it is refused for that when it is applied
+        known = self._state.offsets.of(commit.group, commit.topic)
+        is_new = any(queue_id not in known for queue_id, _ in commit.wanted)
+        is_coming = self._commands.is_changing(commit.topic) and (commit.is_reset or is_new)
+        if is_coming or self._behind_what_went(commit) != commit:
+            text = f"queues of topic {commit.topic!r} are being changed: ask again"
+            raise BrokerError(ErrorCode.BUSY, text)
 
     def _check_committable(self, topic: TopicRef, place: tuple[int, int]) -> TopicState:
         queue_id, offset = place

@@ -175,7 +175,8 @@ class QueuePulls:
         self, found: list[Pulled], request: QueuesRequest, positions: Sequence[int]
     ) -> None:
         """Bytes are taken from the budget as they are found, as there are pauses before all are.
-        Where no more may be taken, what there is so far is the answer."""
+        Where no more may be taken, what there is so far is the answer. Each queue is judged in the
+        turn in which it is read: who has it, by which tags, and up to where it is handed out."""
         messages = request.max_messages or DEFAULT_MESSAGES
         size = min(request.max_bytes or DEFAULT_BYTES, MAX_BYTES)
         looks = UNITS_AT_ONCE  # over all queues: a look has no pause within it
@@ -184,7 +185,7 @@ class QueuePulls:
         for count, position in enumerate(positions):
             if messages <= 0 or size <= 0 or looks <= 0:
                 break
-            if count % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
+            if piece.is_over() or count % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
                 await piece.pause()
                 self._gate.check_serving()
             if taken and not budget.left_bytes:

@@ -152,7 +152,8 @@ class Topics:
         self, name: str, queue_count: int, wishes: Wishes, *, if_not_exists: bool
     ) -> Topic:
         """The topic, which exists now with what is wished of it: all of that by one entry. One that
-        existed is changed, if that was to be a success: each wish by an entry of its own.
+        existed is changed, if that was to be a success: each wish by an entry of its own, and so is
+        a new one while not every member knows of topics that are made with their wishes.
 
         Args:
             queue_count, if_not_exists: see `create`.
@@ -165,7 +166,11 @@ class Topics:
         _check_creatable(name, queues)
         _check_own(name)
         permission = int(USUAL) if wishes.permission is None else wishes.permission
-        self._check_retainable(wishes.retention_ms or 0)
+        if wishes.retention_ms is not None:
+            self._check_retainable(wishes.retention_ms)
+        if permission == USUAL and self._state.level.current < TOPIC_RULES_LEVEL:
+            topic = await self.create(name, queues, if_not_exists=if_not_exists)
+            return await self._change(TopicRef(name, topic.incarnation), wishes)
         self._check_permittable(permission)
         refusal = await self._commands.make_topic(
             name, queues, retention_ms=wishes.retention_ms or 0, permission=permission
@@ -299,10 +304,12 @@ class Topics:
                 f"them"
             )
             raise BrokerError(ErrorCode.QUEUES_UNREAD, text)
-        if self._commands.is_ending_groups and held_of_those_that_go(
-            self._state, state, *wanted, is_coming
-        ):
+        text = ""
+        if self._commands.is_ending_groups:
             text = "groups are just about to be forgotten, and may be those that wait for messages"
+        elif self._commands.is_broadcasting(state.name):
+            text = f"a member of a group that broadcasts is just about to read {state.name}"
+        if text and held_of_those_that_go(self._state, state, *wanted, is_coming):
             raise BrokerError(ErrorCode.BUSY, text)
 
     def _is_empty(self, state: TopicState, queue_id: int) -> bool:

@@ -13,6 +13,7 @@ from typing import Final
 
 from dledger.records.layout import Field, Layout
 from dledger.records.state_layout import (
+    LEVEL_SECTION,
     SNAPSHOT_CHUNK,
     SNAPSHOT_END,
     TOPIC_QUEUE,
@@ -33,10 +34,6 @@ MACHINE_SECTION: Final = Layout(
         Field(0, "q", "append_time_ms", "append time of the last entry, ms"),
         Field(8, "Q", "messages_applied", "messages applied"),
     ),
-)
-
-LEVEL_SECTION: Final = Layout(
-    "Section level", 4, (Field(0, "I", "level", "level of formats and commands in use"),)
 )
 
 LOG_START_SECTION: Final = Layout(

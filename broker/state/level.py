@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from broker.state.errors import SnapshotUnknown
-from broker.state.layout import LEVEL_SECTION
 from broker.state.refusals import LevelNotNext
 from broker.state.snapshot import Section, pack, single_record
 from dledger.core.errors import InvariantViolation
@@ -30,9 +29,10 @@ from dledger.level import (
     TOPIC_RETENTION_LEVEL,
     TOPIC_RULES_LEVEL,
 )
+from dledger.records.state_layout import LEVEL, LEVEL_SECTION, LEVEL_VERSION
 
-SECTION: Final = "level"
-VERSION: Final = 1
+SECTION: Final = LEVEL
+VERSION: Final = LEVEL_VERSION
 _OWN: Final = LEVEL_SECTION.struct()
 
 # By the command's name in `proto/dledger/wire/commands.proto`.

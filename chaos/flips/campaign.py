@@ -181,6 +181,7 @@ class _Campaign:
             await self.group.level()
         self.tell("letting its front go")
         await self.group.let_front_go(SEGMENT_BYTES)
+        await self.content.begin(self.client)
         known = {
             kind
             for name, node in self.group.nodes.items()
@@ -325,7 +326,7 @@ class _Campaign:
         replicas = [node.replica for node in self.group.nodes.values()]
         end = min(each.log.end_offset for each in replicas)
         directories = {name: self.group.directory(name) for name in self.group.configs}
-        self._problems(number, differences(directories, end))
+        self._problems(number, differences(directories, end, SEGMENT_BYTES))
 
     def _problems(self, number: int, found: Sequence[str]) -> None:
         for text in found:

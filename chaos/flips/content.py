@@ -38,6 +38,17 @@ class Content:
     seed: int
     bodies: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     read: int = 0
+    fronts: dict[int, int] = field(default_factory=dict)  # where each queue begins, for good
+
+    async def begin(self, client: Client) -> None:
+        """The log's front has gone; nothing else goes, so what lies behind is given from now on.
+
+        Raises:
+            ClientError: a queue can't be asked.
+        """
+        for queue_id in range(QUEUES):
+            bounds = await client.queue_offsets(TOPIC, queue_id, deadline_s=DEADLINE_S)
+            self.fronts[queue_id] = bounds.min_offset
 
     async def send(self, client: Client, messages: int) -> None:
         """So many more, over all queues, are stored.
@@ -71,6 +82,8 @@ class Content:
         if bounds.max_offset != len(expected):
             return [f"queue {queue_id} ends at {bounds.max_offset}, {len(expected)} were sent"]
         at = bounds.min_offset
+        if at != (front := self.fronts.get(queue_id, 0)):
+            return [f"queue {queue_id} begins at {at}, and not at {front}"]
         while at < bounds.max_offset:
             found = await client.pull(
                 TOPIC,
@@ -90,15 +103,26 @@ class Content:
         return []
 
 
-def differences(directories: Mapping[str, Path], log_end: int) -> list[str]:
+def differences(
+    directories: Mapping[str, Path], log_end: int, log_start: int | None = None
+) -> list[str]:
     """How members' logs, up to a physical offset, and ConsumeQueues differ from one another, and
-    which snapshots aren't whole, in words."""
-    log_start = max(map(start_of_log, directories.values()))
+    which snapshots aren't whole, in words.
+
+    Args:
+        log_start: where each log begins; None: that may differ, and what all hold is compared.
+    """
+    starts = {name: start_of_log(directory) for name, directory in directories.items()}
+    wrong = [
+        f"{name}: the log begins at byte {start}, and not at {log_start}"
+        for name, start in starts.items()
+        if log_start is not None and start != log_start
+    ]
+    log_start = max(starts.values())
     found = {
         name: _digests(directory, log_start, log_end) for name, directory in directories.items()
     }
     files = sorted({file for digests in found.values() for file in digests})
-    wrong = []
     for file in files:
         held = {name: digests.get(file, "missing") for name, digests in found.items()}
         if len(set(held.values())) > 1:

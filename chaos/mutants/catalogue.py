@@ -41,6 +41,7 @@ from chaos.mutants.rules.later_logs import LATER_LOGS
 from chaos.mutants.rules.later_starts import LATER_STARTS
 from chaos.mutants.rules.leader import LEADER
 from chaos.mutants.rules.leashes import LEASHES
+from chaos.mutants.rules.levels import LEVELS
 from chaos.mutants.rules.links import LINKS
 from chaos.mutants.rules.log_start import LOG_START
 from chaos.mutants.rules.members import MEMBERS
@@ -79,6 +80,7 @@ _RULES = (
     *LOG_START,
     *BEGINNINGS,
     *LATER_LOGS,
+    *LEVELS,
     *LATER_STARTS,
     *OFFLINE_REPAIRS,
     *BACKUPS,

@@ -143,6 +143,24 @@ def compare_snapshots(nodes: Iterable[SimNode]) -> None:
         known = chunks
 
 
+def check_gone_queues(node: SimNode, machine: StateMachine) -> None:
+    """No group is in front of a queue that nobody is told of, and that begins at its end. It is the
+    leaders' doing: a state may hold what those of earlier releases let in.
+
+    Raises:
+        Defect: one is.
+    """
+    for topic in machine.topics.values():
+        count = len(topic.next_offsets)
+        numbers = machine.queue_numbers.of(topic.incarnation, count)
+        for queue_id in range(numbers.read_queues, count):
+            start = machine.topic_retention.start_of(topic.incarnation, queue_id)
+            for group, known in machine.offsets.groups(topic.name).items():
+                if known.get(queue_id, start) < start:
+                    at = f"{group} in {topic.name}/{queue_id}: {known[queue_id]}, begins at {start}"
+                    raise Defect("group before a queue that went", f"of {node.name}: {at}")
+
+
 def restored(node: SimNode, chunks: list[bytes]) -> StateMachine:
     """A machine from the chunks that `node` wrote, which is its state and writes them again."""
     if node.life is None:
@@ -152,6 +170,7 @@ def restored(node: SimNode, chunks: list[bytes]) -> StateMachine:
         machine.check_invariants()
     except InvariantViolation as error:
         raise Defect("state", f"of {node.name}: {error}") from error
+    check_gone_queues(node, machine)
     try:
         second = StateMachine.restore(
             chunks, NoQueues(), options=machine.options, known_level=NEWER_LEVEL

@@ -35,6 +35,7 @@ from dledger.client.consumer import PullConsumer
 from dledger.client.dead_letters import DeadLetters, Resent
 from dledger.client.errors import ClientClosed, InvalidArgument, SendsFailed
 from dledger.client.failed_sends import Sender, closed_together, here
+from dledger.client.leaving import is_hurried, tell
 from dledger.client.loop_thread import LoopThread
 from dledger.client.members.push import PushConsumer
 from dledger.client.members.revoking import on_a_thread
@@ -124,6 +125,7 @@ class BlockingClient:
         if thread is None or thread.is_of_another_process:
             return  # the connections are its parent's
         thread.check_outside()
+        self._client._workers.check_outside()
         with self._ending:
             if self._thread is None:
                 return
@@ -134,9 +136,7 @@ class BlockingClient:
                 with suppress(ClientClosed):  # by a signal's handler, at the same time
                     thread.call(self._leave(here.sender, kind, error, trace))
             except SendsFailed as failed:
-                if error is None:
-                    raise
-                error.add_note(str(failed))
+                tell(failed, error)
             finally:
                 self._thread = None
                 thread.stop()
@@ -155,7 +155,7 @@ class BlockingClient:
     ) -> None:
         """Everything is closed, the producers at the same time; who is interrupted does not wait
         for them to flush."""
-        patient = kind is None or issubclass(kind, Exception)
+        patient = not is_hurried(kind)
         if patient:
             await self._client._stop_work()
         self._is_leaving = True

@@ -40,12 +40,14 @@ from dledger.client.errors import (
 )
 from dledger.client.failed_sends import FailedSends, Sender, here
 from dledger.client.faults import client_error
+from dledger.client.leaving import is_hurried, tell
 from dledger.client.loop_thread import LoopThread, report_exit
 from dledger.client.options import ProducerOptions
 from dledger.client.overdue import Overdue, due_at, left_s, overdue
 from dledger.client.packing import Packed, Packer
-from dledger.client.producer import Producer
+from dledger.client.producer import Producer, time_left
 from dledger.client.results import NewMessage, ProducerStatistics, SendResult
+from dledger.client.routing import check_topic
 from dledger.client.sent import Bulk, Sent
 
 MAX_CROSSING: Final = 10_000  # steps on their way to the producer; past it `send` waits
@@ -132,13 +134,16 @@ class BlockingProducer:
         Raises:
             InvalidArgument: an argument is of a wrong kind, or can't be encoded.
             MessageTooLarge: the body is over 4 MiB.
+            DeadlineExceeded: `deadline_s` is 0 or less.
             BufferFull: as `send` says.
             ProducerClosed: after `close`.
             Forked: in a process that was forked since.
         """
-        due = None if deadline_s is None else due_at(deadline_s)
+        due = None if deadline_s is None else due_at(time_left(deadline_s))
         message = owned(NewMessage(topic, body, key, tag, properties, queue_id, deadline_s))
-        self._cross(Crossing(message, self._pack(message), None, due))
+        packed = self._pack(message)
+        check_topic(topic)
+        self._cross(Crossing(message, packed, None, due))
 
     def _accept(self, message: NewMessage) -> Sent:
         due = None if message[6] is None else due_at(message[6])
@@ -345,15 +350,13 @@ class BlockingProducer:
     ) -> None:
         """Closes; who is interrupted does not wait for the flush. An error of the caller's stays
         the one that is raised."""
-        if kind is not None and not issubclass(kind, Exception):
+        if is_hurried(kind):
             self.abort()
             return
         try:
             self.close()
         except SendsFailed as failed:
-            if error is None:
-                raise
-            error.add_note(str(failed))
+            tell(failed, error)
 
     # --- on the loop's thread -----------------------------------------------------------------
 

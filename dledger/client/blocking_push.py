@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from dledger.client.errors import ClientClosed
 from dledger.client.hooks import checked_on_revoke
+from dledger.client.leaving import is_hurried
 from dledger.client.loop_thread import LoopThread
 from dledger.client.members.push import Handler, PushConsumer
 from dledger.client.members.revoking import on_a_thread
@@ -97,6 +98,9 @@ class BlockingPushConsumer:
         if self._thread.is_of_another_process:
             return
         with suppress(ClientClosed):
+            if self._consumer._is_here:
+                self._thread.post(self._consumer._close_soon)
+                return
             self._thread.call(self._consumer.close())
 
     def __enter__(self) -> Self:
@@ -110,7 +114,7 @@ class BlockingPushConsumer:
         trace: TracebackType | None,
     ) -> None:
         """Closes; who is interrupted waits for no handler."""
-        if kind is not None and not issubclass(kind, Exception):
+        if is_hurried(kind):
             self.abort()
         else:
             self.close()

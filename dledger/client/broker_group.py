@@ -41,7 +41,6 @@ from dledger.client.errors import (
     NotReady,
     Unavailable,
     WrongBrokerGroup,
-    WrongThread,
 )
 from dledger.client.faults import contained
 from dledger.client.group_epoch import EpochName
@@ -102,19 +101,6 @@ class BrokerGroup:
         with contained("looking for the leader"):  # the links are there, and have to be closed
             self._refresh()
 
-    def check_loop(self) -> None:
-        """Returns within the event loop that this belongs to.
-
-        Raises:
-            WrongThread: in another one, as of a second `asyncio.run`.
-        """
-        try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:
-            return  # none: what needs one says so itself
-        if running is not self._loop:
-            raise WrongThread("the client belongs to another event loop: connect in this one")
-
     # --- who leads ----------------------------------------------------------------------------
 
     @property
@@ -133,6 +119,11 @@ class BrokerGroup:
             for address, node_id in unheard.items()
             if address not in members and (not node_id or node_id not in named)
         }
+
+    @property
+    def epoch(self) -> EpochName:
+        """The newest epoch of the group that a node told of."""
+        return self._board.epoch
 
     def leader(self) -> tuple[Member, int] | None:
         """The leader and its term, as last heard."""

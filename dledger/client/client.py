@@ -26,6 +26,7 @@ from dledger.client.consumer import PullConsumer, Reading, check_group
 from dledger.client.dead_letters import DeadLetters, Resent, dead_letters, resend
 from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, SendsFailed
 from dledger.client.groups import ConsumerGroups
+from dledger.client.leaving import is_hurried, tell
 from dledger.client.members.attendance import Attendance
 from dledger.client.members.push import PushConsumer
 from dledger.client.members.reading import MemberReading
@@ -124,22 +125,20 @@ class Client:
         if self._owner.is_of_another_process:
             return  # the connections are its parent's
         if self._opened is not None:
-            self._opened.check_loop()
+            self._owner.check()
+        self._workers.check_outside()
         self._is_closing = True
         try:
             async with AsyncExitStack() as closing:  # each of them, even if another one fails
                 closing.push_async_callback(self._hang_up)
                 if self._attendance is not None:
                     closing.push_async_callback(self._attendance.close)
-                is_patient = kind is None or issubclass(kind, Exception)
                 self._workers.end_with(closing)
-                if is_patient:
+                if not is_hurried(kind):
                     await self._stop_work()
                     await self._workers.flush()
         except SendsFailed as failed:
-            if error is None:
-                raise
-            error.add_note(str(failed))
+            tell(failed, error)
 
     async def _stop_work(self) -> None:
         await self._workers.stop_work()
@@ -155,6 +154,7 @@ class Client:
 
         Raises:
             SendsFailed: messages failed, and nobody has looked at their futures.
+            InvalidArgument: in a handler of one of its push consumers.
         """
         await self.__aexit__(None, None, None)
 
@@ -168,7 +168,6 @@ class Client:
         self._owner.check()
         if self._opened is None:
             raise ClientClosed("the client is not open: use it as an async context manager")
-        self._opened.check_loop()
         return self._opened
 
     @property
@@ -534,8 +533,8 @@ class Client:
         """
         chosen = options or ConsumerOptions()
         check_group(group, start)
-        if idle_timeout_s is not None:
-            seconds("idle_timeout_s", idle_timeout_s)
+        if idle_timeout_s is not None and seconds("idle_timeout_s", idle_timeout_s) < 0:
+            raise InvalidArgument(f"idle_timeout_s is {idle_timeout_s:g}; wanted: 0 or more")
         lasting, name = self._lasting_group, text("topic name", topic)
         common = _Reading(tags=tags, start=start, idle_timeout_s=idle_timeout_s, options=chosen)
         reading: Reading

@@ -41,7 +41,7 @@ have been refused *may have happened*.
     ├── BufferFull           the producer's bound is reached: wait for `room()` (retriable)
     ├── ProducerClosed       the producer was closed
     ├── ClientClosed         the client was closed
-    ├── WrongThread          used in another thread than its event loop's
+    ├── WrongThread          used in another event loop, or thread, than its own
     ├── Forked               connected before the process was forked
     ├── SendsFailed          messages failed whose futures nobody has looked at
     ├── ConsumerInUse        another loop reads this consumer
@@ -399,7 +399,7 @@ class ClientClosed(ClientError):
 
 
 class WrongThread(ClientError):
-    """A client belongs to the thread of its event loop, and was used in another one."""
+    """A client belongs to its event loop and to the thread of that, and was used in another one."""
 
     code = "WRONG_THREAD"
 

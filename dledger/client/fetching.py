@@ -5,7 +5,8 @@ consumer's (`dledger.client.consumer`). A queue has at most two answers waiting 
 that the records held stay within `prefetch_bytes`. It must never skip a message, unless that has
 gone and the application said beforehand what then (`WhenGone`), and it tells which it passed over.
 A queue that can't be read any more fails, the others then fetch no further, and the consumer is
-told once what was fetched before has been taken.
+told once what was fetched before has been taken. Where it was told that all queues are idle,
+nothing is fetched until it asks for more; then silence is looked for anew.
 """
 
 from __future__ import annotations
@@ -94,6 +95,9 @@ class Fetching:
         self._readers: dict[int, QueueReader] = {}
         self._chunks: deque[Chunk] = deque()  # `ANSWERS_PER_QUEUE` of each queue at most
         self._changed = asyncio.Event()
+        self._wanted = asyncio.Event()  # nobody was told that all is idle, or has asked since
+        self._wanted.set()
+        self._wanted_since = 0.0
         self._ended = False
         self._incarnation = 0
         self._pull_bytes = options.pull_bytes
@@ -176,6 +180,7 @@ class Fetching:
         Raises:
             ClientError: a queue can't be read any more, and what came before was taken.
         """
+        self._want()
         while not self._ended and not has_enough():
             chunk = None if self._told else self._next(withheld)
             if chunk is not None:
@@ -184,9 +189,18 @@ class Fetching:
                 self._told = True
                 raise self._failed.failure
             if not self._chunks and not has_any() and self._is_idle():
+                self._wanted.clear()
                 return None
             await self._change()
         return None
+
+    def _want(self) -> None:
+        """Somebody asks. If that is after the end, whether anything has come since isn't known."""
+        if not self._wanted.is_set():
+            for reader in self._readers.values():
+                reader.empty_since = None
+            self._wanted_since = self._loop.time()
+            self._wanted.set()
 
     def _next(self, withheld: Container[int]) -> Chunk | None:
         for at, chunk in enumerate(self._chunks):
@@ -272,6 +286,7 @@ class Fetching:
         try:
             while (answer := await self._pull(reader)).next_offset <= reader.next_offset:
                 self._changed.set()
+                await self._wanted.wait()
         except OffsetOutOfRange as error:
             skipped = self._skippable(reader.next_offset, error)
             if not skipped:
@@ -324,7 +339,7 @@ class Fetching:
         )
         deadline_s = self._options.deadline_s + hold_ms / 1000
         answer = await self._broker_group.call(PULL, request, Effect.NONE, deadline_s=deadline_s)
-        if answer.count or answer.next_offset < answer.max_offset:
+        if answer.count or answer.next_offset < answer.max_offset or asked < self._wanted_since:
             reader.empty_since = None
         else:
             reader.empty_since = asked if reader.empty_since is None else reader.empty_since

@@ -1,13 +1,15 @@
-"""The thread, and the process, that a client's parts belong to.
+"""The event loop, its thread and the process that a client's parts belong to.
 
-Nothing in the client is safe to touch from another thread, and a forked child has neither the event
-loop's thread nor connections of its own. Either mistake used to go unnoticed until messages were
-missing. This owns the one comparison that tells them; it must stay cheap, as it is made for each
-message.
+Nothing in the client is safe to touch from another thread; in another loop of the same one, as of a
+second `asyncio.run`, nobody does what is accepted, and who waits does so for ever; and a forked
+child has neither the event loop's thread nor connections of its own. Each mistake used to go
+unnoticed until messages were missing. This owns the comparisons that tell them; the one of threads
+must stay cheap, as it is made for each message.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from threading import get_ident
 from typing import Final
@@ -19,12 +21,14 @@ _FORKED: Final = -1  # no thread has this id
 
 
 class Owner:
-    """Made in the thread that owns; `thread` is what `get_ident()` says there."""
+    """Made in the thread that owns, and in the loop, if one runs there; `thread` is what
+    `get_ident()` says there."""
 
-    __slots__ = ("__weakref__", "thread")
+    __slots__ = ("__weakref__", "loop", "thread")
 
     def __init__(self) -> None:
         self.thread = get_ident()
+        self.loop = asyncio._get_running_loop()
         _OWNERS.add(self)
 
     @property
@@ -33,13 +37,18 @@ class Owner:
         return self.thread == _FORKED
 
     def check(self, subject: Subject = Subject.REQUEST) -> None:
-        """Returns in the owner's thread.
+        """Returns in the owner's thread, in its loop or where none runs: what needs one there says
+        so itself.
 
         Raises:
             WrongThread, Forked: it is called anywhere else.
         """
         if get_ident() == self.thread:
-            return
+            running = asyncio._get_running_loop()
+            if running is None or self.loop is None or running is self.loop:
+                return
+            text = "this belongs to another event loop: connect in this one"
+            raise WrongThread(text, subject=subject)
         if self.is_of_another_process:
             raise Forked(
                 "the client was connected before this process was forked: connect in the child",

@@ -37,6 +37,7 @@ from dledger.client.failed_sends import Bulk, FailedSends, was_asked
 from dledger.client.faults import contained
 from dledger.client.holding import Holder, Holding
 from dledger.client.lane import Lane
+from dledger.client.leaving import is_hurried, tell
 from dledger.client.options import ProducerOptions
 from dledger.client.owner import Owner
 from dledger.client.packing import Packed, Packer, check_size
@@ -135,7 +136,7 @@ class Producer:
             MessageTooLarge: the body is over 4 MiB.
             QueueNotFound: the topic is known to have no such queue.
             ProducerClosed: after `close`.
-            WrongThread, Forked: called in another thread or process than the event loop's.
+            WrongThread, Forked: called in another event loop, thread or process.
         """
         future: asyncio.Future[SendResult] = self._loop.create_future()
         self._send(topic, body, key, tag, properties, queue_id, deadline_s, future)
@@ -170,7 +171,8 @@ class Producer:
         packed: Packed | None = None,
     ) -> None:
         """`send`, with the future that is told. `packed`: it was packed before, elsewhere."""
-        if get_ident() != self._owner.thread:
+        # Which loop runs costs more to ask than the thread: messages behind others don't.
+        if not self._messages or get_ident() != self._owner.thread:
             self._owner.check(Subject.MESSAGE)
         if (type(topic), type(body), type(key), type(tag), type(queue_id)) not in USUAL:
             topic, body, key, tag, queue_id = message_arguments(topic, body, key, tag, queue_id)
@@ -186,7 +188,7 @@ class Producer:
         ):
             self._refuse_size(body_size)
         if deadline_s is not None:
-            deadline_s = _time_left(deadline_s)
+            deadline_s = time_left(deadline_s)
         if packed is None and self._packer is None:
             encoded, sysflag = b"", 0
             if properties is not None:
@@ -228,6 +230,7 @@ class Producer:
             SendsFailed: the first failure ended it. What was accepted until then is settled, what
                 comes after was not taken from `messages`.
         """
+        self._owner.check(Subject.MESSAGES)
         bulk = Bulk()
         try:
             size = 0
@@ -289,6 +292,7 @@ class Producer:
         Raises:
             ProducerClosed: no room will ever be.
         """
+        self._owner.check()
         while not self._has_room():
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._room_waiters[waiter] = None
@@ -318,6 +322,7 @@ class Producer:
             LimitReached: the brokers hold as many producers as they may.
             ClientError: the brokers could not be asked.
         """
+        self._owner.check()
         return await self._dispatcher.registrar.registered()
 
     # --- topics -------------------------------------------------------------------------------
@@ -426,6 +431,7 @@ class Producer:
         """
         if self._owner.is_of_another_process:
             return  # nothing here is this process's
+        self._owner.check()
         if self._closing:
             is_told = not self._failed.is_given_up
             async with self._failed.told() if is_told else contextlib.nullcontext():
@@ -448,6 +454,7 @@ class Producer:
         `flush` that is under way, or comes later."""
         if self._owner.is_of_another_process:
             return
+        self._owner.check()
         self._failed.give_up()
         try:
             await self._end()
@@ -489,15 +496,13 @@ class Producer:
     ) -> None:
         """Closes; who is being cancelled or interrupted does not wait for the flush. An error
         of the caller's stays the one that is raised, and has a note of failed messages."""
-        if kind is not None and not issubclass(kind, Exception):
+        if is_hurried(kind):
             await self.abort()
             return
         try:
             await self.close()
         except SendsFailed as failed:
-            if error is None:
-                raise
-            error.add_note(str(failed))
+            tell(failed, error)
 
     def statistics(self) -> ProducerStatistics:
         """A frozen picture, as of now."""
@@ -520,8 +525,13 @@ class Producer:
         )
 
 
-def _time_left(deadline_s: object) -> float:
-    """The message's own deadline, which isn't over."""
+def time_left(deadline_s: object) -> float:
+    """The message's own deadline, which isn't over.
+
+    Raises:
+        InvalidArgument: it is no number of seconds.
+        DeadlineExceeded: it is 0 or less.
+    """
     left_s = seconds("deadline_s", deadline_s)
     if left_s <= 0:
         raise DeadlineExceeded(f"the deadline is in {left_s:g} s", subject=Subject.MESSAGE)

@@ -111,6 +111,26 @@ def _not_unicode(properties: Mapping[str, str]) -> str:
     return "properties"
 
 
+@lru_cache(maxsize=1_024)
+def check_topic(topic: str) -> None:
+    """Returns if a topic can have this name.
+
+    Raises:
+        InvalidArgument: none can.
+    """
+    _template(topic, ("0.0.0.0", 0))
+
+
+def _template(topic: str, born_host: tuple[str, int]) -> RecordTemplate:
+    try:
+        return RecordTemplate(topic, born_host)
+    except InvalidRecord as error:
+        raise InvalidArgument(
+            f"topic name {topic[:160]!r}: 1 to 127 of the characters A-Z a-z 0-9 _ % - are allowed",
+            subject=Subject.MESSAGE,
+        ) from error
+
+
 class HeldMessage(NamedTuple):
     """A message whose topic's queue count isn't known yet."""
 
@@ -136,14 +156,7 @@ class Route:
     __slots__ = ("encode", "held", "lanes", "sticky", "topic")
 
     def __init__(self, topic: str, born_host: tuple[str, int]) -> None:
-        try:
-            self.encode = RecordTemplate(topic, born_host).encode
-        except InvalidRecord as error:
-            raise InvalidArgument(
-                f"topic name {topic[:160]!r}: 1 to 127 of the characters A-Z a-z 0-9 _ % - are "
-                "allowed",
-                subject=Subject.MESSAGE,
-            ) from error
+        self.encode = _template(topic, born_host).encode
         self.topic = topic
         self.lanes: list[Lane] = []  # by queue id; empty until the topic is known
         self.sticky: Lane | None = None

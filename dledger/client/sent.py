@@ -57,7 +57,7 @@ class Sent(Future[SendResult]):
         self._check_outside = check_outside
         self._is_over = False  # of the thread that settles it
         self.sender = here.sender
-        self.asked = False
+        self.asked = self._is_known = False  # by whoever asks now; and by one who was answered
 
     def may_settle(self) -> bool:
         """It is known what became of the message: whether that is to be set now, and not if it was
@@ -71,25 +71,25 @@ class Sent(Future[SendResult]):
     def result(self, timeout: float | None = None) -> SendResult:
         """See `Future.result`; `Forked` where nobody would ever settle it, `InvalidArgument` in
         the thread that does: it would wait for itself."""
-        self.asked = True
+        error = self.exception(timeout)
         try:
-            self._wait(timeout)
-            error = self._failure()
             if error is not None:
                 raise error
             return cast(SendResult, self._result)
         finally:
             error = None  # it knows this frame
-            self.asked = self.done()  # it may be the timeout that is over
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """See `Future.exception`; `Forked` and `InvalidArgument` as `result` says."""
-        self.asked = True
+        self.asked = True  # before it is settled: nobody else need be told
         try:
             self._wait(timeout)
-            return self._failure()
-        finally:
-            self.asked = self.done()
+            error = self._failure()
+        except BaseException:  # the time is over, or the asker was interrupted: he knows nothing
+            self.asked = self._is_known
+            raise
+        self.asked = self._is_known = True
+        return error
 
     def done(self) -> bool:
         """See `Future.done`."""

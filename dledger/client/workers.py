@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from typing import TypeVar
 
 from dledger.client.consumer import PullConsumer
+from dledger.client.errors import InvalidArgument
 from dledger.client.failed_sends import closed_together
 from dledger.client.members.push import PushConsumer
 from dledger.client.producer import Producer
@@ -39,6 +40,18 @@ class Workers:
             closing.push_async_callback(simple.close)
         for producer in list(self.producers):
             closing.push_async_callback(producer.abort)
+
+    def check_outside(self) -> None:
+        """Returns where one may wait for the end of all.
+
+        Raises:
+            InvalidArgument: in a handler of one of them, which would be waited for, too.
+        """
+        if any(worker._is_here for worker in tuple(self.push_consumers)):
+            raise InvalidArgument(
+                "closing the client within a handler would wait for that handler: stop the "
+                "consumer, and close the client when `run` has returned"
+            )
 
     async def stop_work(self) -> None:
         """Handlers have done what they were at; they may need producers for that."""

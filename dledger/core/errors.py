@@ -51,7 +51,8 @@ class TransferInProgress(ProposalRefused):
 
 
 class ReadRefused(CoreError):
-    """A linearizable read can't be served: not the leader, or no entry of its term committed."""
+    """A linearizable read can't be served: not the leader, no entry of its term committed, or what
+    is committed can't be applied."""
 
     def __init__(self, reason: str, leader: NodeId | None) -> None:
         super().__init__(reason)

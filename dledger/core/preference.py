@@ -4,9 +4,10 @@ A leader that isn't it hands over to it once it has been well for a while: it vo
 has every committed entry on its disk, was heard lately and has room, by its own recent word (what
 has rotted, or is full, is no room, ADR 17, ADR 39). It is a transfer like an operator's. The wait
 begins with each leadership and with each moment in which the member isn't well, and doubles with
-each try, so a member that comes and goes moves leadership no oftener than it has been well for so
-long, and one that can't take it costs ever less. It must never keep anybody from leading: who is
-preferred and isn't well is a voter like any (docs/adr/0045-a-preferred-leader.md).
+each try of this node's until the member has led, so a member that comes and goes moves leadership
+no oftener than it has been well for so long, and one that can't take it costs ever less. It must
+never keep anybody from leading: who is preferred and isn't well is a voter like any
+(docs/adr/0045-a-preferred-leader.md).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def hand_over_to_preferred(state: RaftState) -> None:
     """One tick of a leader."""
     preferred, seen = state.log.configuration.preferred, state.preference
     if preferred != seen.target:
-        seen.begin_leading(preferred)
+        seen.prefer(preferred)
     if preferred is None or preferred == state.node:
         return
     if not _is_well(state, preferred):

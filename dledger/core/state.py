@@ -98,18 +98,28 @@ class OwnDisk:
 
 
 class Preference:
-    """What a leader has seen of the member that is preferred, in this leadership."""
+    """What a leader has seen of the member that is preferred, and how often this node has tried."""
 
     __slots__ = ("target", "tries", "well_since_tick")
 
     def __init__(self) -> None:
         self.target: NodeId | None = None
         self.well_since_tick: int | None = None
-        self.tries = 0  # to hand over to it
+        self.tries = 0  # to hand over to it, in all leaderships since it has led
 
-    def begin_leading(self, target: NodeId | None = None) -> None:
-        """Nothing has been seen of it."""
+    def prefer(self, target: NodeId | None) -> None:
+        """It is another member by now: nothing has been seen of it."""
         self.target, self.well_since_tick, self.tries = target, None, 0
+
+    def begin_leading(self) -> None:
+        """Nothing has been seen of it in this leadership. The tries stay: one that can't take over
+        may end the leadership of whoever tries, and each would begin to count anew."""
+        self.well_since_tick = None
+
+    def on_leader(self, leader: NodeId) -> None:
+        """That one was elected: if it is the target, it can take over."""
+        if leader == self.target:
+            self.tries = 0
 
 
 class Overtaking:
@@ -312,6 +322,7 @@ class RaftState:
         """Trust `leader` from now on; None: nobody."""
         if leader is not None:
             self.term_leader = leader
+            self.preference.on_leader(leader)
         if leader != self.leader:
             self.leader = leader
             self.emit(LeaderChanged(leader, self.term))

@@ -7,6 +7,7 @@
     ├── StoreUnknown        an object store for which nothing is installed
     ├── ObjectsUnreadable   an object store doesn't answer, or not properly (retriable)
     ├── OtherLog            the log isn't the one that was read before
+    ├── LogOfLaterLevel     the log is, or has become, one for a newer program than this
     └── LogDamaged          the log can't be read to its end; the text says where it ends
         └── EntryDamaged    bytes that should be an intact entry are not: file, offset, facts
 
@@ -102,6 +103,26 @@ class OtherLog(ReadingError):
     def __reduce__(self) -> tuple[type[OtherLog], tuple[str, int, str]]:
         """Engines bring it back from other processes, by all its facts."""
         return OtherLog, (self.commitlog, self.offset, self.reason)
+
+
+class LogOfLaterLevel(ReadingError):
+    """The log uses a level of formats and commands above the one that this program knows (ADR 23):
+    what it holds may mean something else than is read in it."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
+
+    def __init__(self, commitlog: str, level: int, known: int) -> None:
+        super().__init__(
+            f"{commitlog} uses level {level} of formats and commands, and this program knows level "
+            f"{known}: read it with the release that the group's nodes run"
+        )
+        self.commitlog = commitlog
+        self.level = level
+        self.known = known
+
+    def __reduce__(self) -> tuple[type[LogOfLaterLevel], tuple[str, int, int]]:
+        """Engines bring it back from other processes, by all its facts."""
+        return LogOfLaterLevel, (self.commitlog, self.level, self.known)
 
 
 class LogDamaged(ReadingError):

@@ -1,16 +1,19 @@
 """What in the log is no message: of topics that have been deleted, and of units that were refused.
 
 A name may be given again, so a message is of a deleted topic if its entry lies between the one that
-created that topic and the one that deleted it. Which units were refused the log says itself, a
-little later; nothing behind the first of which it hasn't is read yet (ADR 54). This reads the
-headers of the whole log, once, and the commands in it; it goes on from where it was. Judged by the
-log alone and not by the folders of ConsumeQueues, which are derived and may be gone for other
-reasons. Only drivers need it: commands are protobuf, which executors may do without.
+created that topic and the one that deleted it. Whether a creation took effect the log doesn't say:
+another topic may have had the name, or there was no room. The deletion does, which names the entry
+that created what it ends. Which units were refused the log says itself, a little later; nothing
+behind the first of which it hasn't is read yet (ADR 54). This reads the headers of the whole log,
+once, and the commands in it; it goes on from where it was. Judged by the log alone and not by the
+folders of ConsumeQueues, which are derived and may be gone for other reasons. Only drivers need it:
+commands are protobuf, which executors may do without.
 
 Damage ends what can be followed, as a command may be in it, and so does a segment that doesn't go
 on from the one before. Who reads messages sees none of that where each entry is intact by itself,
 and nothing of what lies before the place at which it begins. So whoever reads asks first whether
-the log was followed that far (`check_to`).
+the log was followed that far (`check_to`). A log that uses a level of formats and commands that
+this program doesn't know isn't followed at all (`dledger.reading.levels`).
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ from dataclasses import replace
 
 from google.protobuf.message import DecodeError
 
+from dledger.level import KNOWN_LEVEL
 from dledger.reading.chunks import LogRange
 from dledger.reading.commands import Known, followed_frames, follows
 from dledger.reading.compound import commands_in
 from dledger.reading.decode import Ended, LeftOut
 from dledger.reading.entry import EntryHeader
-from dledger.reading.errors import EntryDamaged
+from dledger.reading.errors import EntryDamaged, LogOfLaterLevel
+from dledger.reading.levels import level_at_start, level_behind
 from dledger.reading.ranges import log_ranges
 from dledger.reading.survey import Survey
 from dledger.records.errors import InvalidFrame
@@ -42,31 +47,33 @@ class Lifetimes:
         self._known = Known(start)
         self._damage: EntryDamaged | None = None  # behind which nothing is known
         self._is_whole = start == 0
-        self._living: dict[str, int] = {}  # the index of the entry that created it
-        self._ended: list[tuple[str, int, int]] = []
+        self._living: dict[str, range] = {}  # from the first creation to the last, since an end
+        self._ended: dict[tuple[str, int], int] = {}  # by name and creation, the deletion
+        self._known_to_end: set[str] = set()  # names: nobody has one from before what was followed
         self._refused: set[tuple[int, int]] = set()
         self._unsettled: list[tuple[int, int]] = []  # index and place of entries with records
         self._gone = 0  # the last entry of which it is known that the log begins behind it
+        self._level: int | None = None  # in use behind what was followed, if anybody says it
 
     @property
     def ended(self) -> Ended:
-        return tuple(self._ended)
+        return tuple((name, created, at) for (name, created), at in self._ended.items())
 
     @property
     def made_anew(self) -> frozenset[tuple[str, int]]:
         """Of those that ended, the ones whose names others were given later: name, and the index of
         the entry that created it; 0: whichever had the name where the log begins."""
-        latest = dict(self._living)
-        for name, created, _ in self._ended:
+        latest = {name: created.start for name, created in self._living.items()}
+        for name, created in self._ended:
             latest[name] = max(created, latest.get(name, 0))
-        return frozenset((name, created) for name, created, at in self._ended if latest[name] > at)
+        return frozenset(topic for topic, at in self._ended.items() if latest[topic[0]] > at)
 
     def ended_since(self, index: int) -> frozenset[str]:
         """The topics that may have been deleted behind that entry: those that were, and those of
         which none lives at the end of what was followed. Whoever follows a log for long knows it
         only of entries that the log still has."""
         return frozenset(
-            name for name, _, at in self._ended if at > index or name not in self._living
+            name for (name, _), at in self._ended.items() if at > index or name not in self._living
         )
 
     def follow(self, log: Survey) -> None:
@@ -74,6 +81,7 @@ class Lifetimes:
 
         Raises:
             LogDamaged: a segment of it is missing.
+            LogOfLaterLevel: what is in it this program doesn't know.
         """
         if log.retained_from > self._known.at:
             self._go_on_at(log.retained_from)
@@ -81,6 +89,9 @@ class Lifetimes:
         if start is not None and size and start.offset(size) <= log.retained_from:
             self._forget_to(start.index)
         is_at_start = self._known == Known(log.retained_from)  # and nothing was read
+        if is_at_start:
+            self._level = level_at_start(log)
+        self._check_level(log)
         if start is not None and is_at_start and start.offset(size) == log.retained_from:
             self._known.index, self._known.digest = start.index, start.digest
         for part in log_ranges(log, self._known.at, max(log.settled, self._known.at)):
@@ -95,6 +106,12 @@ class Lifetimes:
                 place, wanted = self._known.at - part.base, f"{error.field} {error.expected}"
                 wanted = f"intact entries from there on, with {wanted}"
                 self._damage = EntryDamaged(part.path, place, wanted, error.found)
+            self._check_level(log)
+
+    def _check_level(self, log: Survey) -> None:
+        """Raises: LogOfLaterLevel: what follows this program doesn't know."""
+        if self._level is not None and self._level > KNOWN_LEVEL:
+            raise LogOfLaterLevel(log.commitlog, self._level, KNOWN_LEVEL)
 
     def check_to(self, end: int) -> None:
         """What lies before the physical offset `end` is one log, as far as it was followed, and all
@@ -128,6 +145,7 @@ class Lifetimes:
         self._known, self._damage, self._is_whole = Known(start), None, False
         self._unsettled = [each for each in self._unsettled if each[1] >= start]
         self._living.clear()  # They may have ended there, and others may have their names.
+        self._known_to_end.clear()
 
     def _forget_to(self, index: int) -> None:
         """The log begins behind that entry: what is known of messages before it is of no use any
@@ -135,7 +153,8 @@ class Lifetimes:
         if index <= self._gone:
             return
         self._gone = index
-        self._ended = [each for each in self._ended if each[2] > index]
+        self._ended = {topic: at for topic, at in self._ended.items() if at > index}
+        self._known_to_end &= {name for name, _ in self._ended}
         self._refused = {each for each in self._refused if each[0] > index}
 
     def _follow_part(self, part: LogRange) -> None:
@@ -150,7 +169,7 @@ class Lifetimes:
         it can't be read."""
         try:
             for body in commands_in(header, frame):
-                self._apply(header.index, body)
+                self._apply(header, body)
         except InvalidFrame:
             self._unsettled = [u for u in self._unsettled if u[0] != header.index]
 
@@ -158,30 +177,50 @@ class Lifetimes:
         self._unsettled = [each for each in self._unsettled if each[0] > said.through]
         self._refused.update((each.index, each.unit) for each in said.refused)
 
-    def _apply(self, index: int, body: bytes) -> None:
+    def _apply(self, header: EntryHeader, body: bytes) -> None:
         """As every node does; a command that was void changes nothing."""
+        index = header.index
         try:
             command = Command.FromString(body)
         except DecodeError:
             return
         match command.WhichOneof("body"):
             case "create_topic":
-                self._living.setdefault(command.create_topic.name, index)
+                self._create(command.create_topic.name, index)
             case "make_topic":
-                self._living.setdefault(command.make_topic.name, index)
+                self._create(command.make_topic.name, index)
             case "delete_topic":
                 self._delete(command.delete_topic.name, command.delete_topic.incarnation, index)
+            case "raise_level" if not header.is_compound:  # no unit holds one
+                self._level = level_behind(self._level, command.raise_level.level)
             case "settle_units":
                 self._settle(command.settle_units)
 
+    def _create(self, name: str, index: int) -> None:
+        """Any of those since the name's last end may be the one that took effect."""
+        before = self._living.get(name)
+        self._living[name] = range(before.start if before else index, index + 1)
+
     def _delete(self, name: str, meant: int, index: int) -> None:
-        if name not in self._living and self._is_whole:
-            return
-        # A topic from before the log that is kept is known by its end alone.
-        created = self._living.get(name, meant)
-        if not meant or meant == created:
+        """It ends the topic that is meant, if that lives. Leaders name what they saw living, so a
+        number that lies among the creations is the one that took effect.
+
+        Args:
+            meant: the entry that created it; 0: an older release's, of whichever has the name.
+        """
+        created = self._living.get(name, range(index, index))
+        if meant:
+            # A topic from before the log that is kept is known by its end alone.
+            is_older = not self._is_whole and meant < created.start
+            ends = meant in created or (is_older and (name, meant) not in self._ended)
+        else:
+            is_known = self._is_whole or name in self._known_to_end
+            ends = bool(created) or not is_known
+            meant = created.start if is_known else 0
+        if ends:
             self._living.pop(name, None)
-            self._ended.append((name, created, index))
+            self._ended[name, meant] = index
+            self._known_to_end.add(name)
 
 
 def followed(log: Survey) -> Lifetimes:
@@ -189,6 +228,7 @@ def followed(log: Survey) -> Lifetimes:
 
     Raises:
         LogDamaged: a segment is missing.
+        LogOfLaterLevel: what is in it this program doesn't know.
     """
     lifetimes = Lifetimes(log.retained_from)
     lifetimes.follow(log)
@@ -205,6 +245,7 @@ def readable(log: Survey, *, includes_deleted: bool = False) -> tuple[Survey, Le
     Raises:
         LogDamaged: a segment is missing, or isn't of this log, or what would tell them apart is
             damaged.
+        LogOfLaterLevel: this program doesn't know what would.
     """
     lifetimes = followed(log)
     log = lifetimes.cut(log)

@@ -1,8 +1,10 @@
-"""The bytes of a snapshot of state that others than nodes read: its chunks, and where queues stand.
+"""The bytes of a snapshot of state that others than nodes read: its chunks, which level is in use,
+and where queues stand.
 
 As `dledger.records.layout` describes the files. What else is in a snapshot is the broker's alone
-(`broker.state.layout`). An audit of a log that begins later than with entry 1 asks the state that
-it begins with where its queues do (docs/adr/0043-a-log-that-begins-later.md).
+(`broker.state.layout`). Who reads a log that begins later than with entry 1 asks the state that it
+begins with which level was in use there (docs/adr/0023-levels.md), and an audit where its queues
+begin (docs/adr/0043-a-log-that-begins-later.md).
 """
 
 from __future__ import annotations
@@ -10,6 +12,9 @@ from __future__ import annotations
 from typing import Final
 
 from dledger.records.layout import Field, Layout
+
+SNAPSHOT_FOLDER: Final = "snapshot"  # of a data directory: its snapshots are there
+SNAPSHOT_COPY: Final = ".copy"  # behind the name of one that is kept twice
 
 SNAPSHOT_CHUNK: Final = Layout(
     "Chunk of a snapshot",
@@ -30,6 +35,13 @@ SNAPSHOT_CHUNK: Final = Layout(
 
 SNAPSHOT_END: Final = Layout(
     "Section end", 4, (Field(0, "I", "count", "count of the chunks before this one"),)
+)
+
+LEVEL: Final = "level"  # The section's name.
+LEVEL_VERSION: Final = 1
+
+LEVEL_SECTION: Final = Layout(
+    "Section level", 4, (Field(0, "I", "level", "level of formats and commands in use"),)
 )
 
 TOPICS: Final = "topics"  # The section's name.

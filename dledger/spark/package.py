@@ -14,8 +14,8 @@ from typing import Final
 # What reading the log as a table takes, and topics over the network.
 SOURCE: Final = (
     *("dledger/outcome.py", "dledger/records", "dledger/reading", "dledger/spark"),
-    *("dledger/addresses.py", "dledger/limits.py", "dledger/client", "dledger/credentials"),
-    "dledger/wire",
+    *("dledger/addresses.py", "dledger/level.py", "dledger/limits.py", "dledger/client"),
+    *("dledger/credentials", "dledger/wire"),
 )
 _ROOT: Final = Path(__file__).parents[2]
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)

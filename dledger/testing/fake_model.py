@@ -6,6 +6,7 @@ One object for all nodes, as if replication took no time.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Sequence_
@@ -71,6 +72,7 @@ class Model:
     def __init__(self) -> None:
         self.topics: dict[str, list[FakeQueue]] = {}
         self.incarnations: dict[str, int] = {}  # by topic: the entry that created it
+        self.created_ms: dict[str, int] = {}  # by topic
         self.sequences: dict[tuple[bytes, str, int], Sequence] = {}
         self.producers: dict[bytes, Registered] = {}  # by token, former ones too
         self.names: dict[str, Registered] = {}
@@ -95,6 +97,7 @@ class Model:
             self.delete(name)
         self.entries += 1
         self.incarnations[name] = self.entries
+        self.created_ms[name] = time.time_ns() // 1_000_000
         self.topics[name] = [FakeQueue() for _ in range(queues)]
 
     def delete(self, name: str) -> None:

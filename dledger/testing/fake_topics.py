@@ -152,6 +152,7 @@ class FakeTopics:
         return pb.Topic(
             name=name,
             queue_count=len(model.topics[name]),
+            created_time_ms=model.created_ms[name],
             incarnation=model.incarnations[name],
             retention_ms=model.retention_ms.get(name, 0),
             write_queues=model.write_queues.get(name, 0),

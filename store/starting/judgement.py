@@ -49,6 +49,7 @@ class Kind(StrEnum):
     HARD_STATE_OLDER = "old term and vote"
     DISK_REPLACED = "the log names another disk"
     BASE_MISSING = "state before the log's start missing"
+    BASE_UNKNOWN = "state before the log's start of a newer program"
     START_DAMAGED = "log start damaged"
     BOOT_DAMAGED = "boot number damaged"
     BOOT_MISSING = "boot number missing"

@@ -37,6 +37,7 @@ from store.starting.census import take_census
 from store.starting.derived import read_replayed, trusted_index
 from store.starting.errors import (
     BaseMissing,
+    BaseUnknown,
     DiskReplaced,
     LogMissing,
     NotAMember,
@@ -46,6 +47,7 @@ from store.starting.errors import (
 )
 from store.starting.founding import read_founding
 from store.starting.judgement import DirectoryFacts, Effect, FileId, Findings, Judgement, Kind
+from store.starting.levels import check_base_known
 from store.starting.opening import Opened, Site, open_member
 from store.starting.snapshots import opened_own
 from store.worker import ManualWorker
@@ -65,6 +67,7 @@ _KINDS: Final[tuple[tuple[type[Exception], Kind], ...]] = (
     (DiskReplaced, Kind.DISK_REPLACED),
     (OutOfService, Kind.OUT_OF_SERVICE),
     (BaseMissing, Kind.BASE_MISSING),
+    (BaseUnknown, Kind.BASE_UNKNOWN),
     (HardStateOlder, Kind.HARD_STATE_OLDER),
     (HardStateCorrupt, Kind.HARD_STATE_DAMAGED),
 )
@@ -111,8 +114,9 @@ def rehearsed(path: Path, identity: Identity, known: Known = NOTHING_KNOWN) -> I
 
 def start(site: Site, units_per_file: int) -> Opened:
     """Everything that a start does with files, but for what the state machine decides: that only
-    has units mended."""
+    has units mended, and refuses a base of a level that it doesn't know."""
     opened = open_member(site)
+    check_base_known(SnapshotFiles(site.path, site.files), opened.log)
     ConsumeQueues(site.path, site.files, units_per_file=units_per_file).inspect()
     try:
         if opened.log.recovery.clean_shutdown:  # else the walk has read every byte

@@ -10,6 +10,8 @@ later gets it like all others, and no member of the old group is one of the new,
 disks is named (docs/adr/0022-disk-identities.md). It begins another epoch of the group, as one that
 a recovery by force writes does (`store.starting.recovering`): here, too, the log ends before what
 clients and members of consumer groups were given, and their sessions are over.
+A log that uses a level of formats and commands above the one that this program knows founds no
+group: its only member would apply nothing behind that (docs/adr/0023-levels.md).
 Until it is formed the directory is no member's and no node starts on it: where it isn't done, the
 mark says so (`store.starting.unformed`). Done again after a crash, all is begun anew.
 """
@@ -52,6 +54,7 @@ from store.files import FileSystem, OsFiles, make_directory, read_exactly, write
 from store.log_start import INTENT, Install, StartNote
 from store.snapshot_files import SnapshotFiles, SnapshotHead
 from store.starting.founding import FILE as FOUNDING
+from store.starting.levels import check_known, level_at_end, level_of_backup
 from store.starting.opening import Site, open_directory
 from store.starting.unformed import RESTORE
 from store.worker import InlineWorker
@@ -110,6 +113,7 @@ def restore(
         )
     start = _start_of(kept, folder, backup)
     end, last_index = _wanted(folder, backup, through)
+    level = level_of_backup(kept, folder, start)
     with contextlib.closing(open_directory(site)) as directory:
         _begin(files, directory, backup, last_index)
         _copy_base(files, kept, folder, directory, start)
@@ -117,7 +121,8 @@ def restore(
         source = _Source(kept, folder, backup.segment_size_bytes)
         _copy(files, source, site.path, (begin, end), progress)
         named = _Named(address, epoch_id(), now_ms())
-        term, epoch = _found(site, directory, backup, (end, last_index), named)
+        wanted = _Wanted(folder, end, last_index, level)
+        term, epoch = _found(site, directory, backup, wanted, named)
         directory.mark(DirectoryState.FORMED)
         # The group is there from here on, whatever becomes of the mark: it says nothing any more.
         with contextlib.suppress(OSError):
@@ -290,16 +295,27 @@ class _Named:
     time_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Where the backup in `folder` is to end: behind byte `end` and entry `last_index`; `level`: in
+    use where its log begins."""
+
+    folder: Path
+    end: int
+    last_index: int
+    level: int
+
+
 def _found(
-    site: Site, directory: DataDirectory, backup: Backup, wanted: tuple[int, int], named: _Named
+    site: Site, directory: DataDirectory, backup: Backup, wanted: _Wanted, named: _Named
 ) -> tuple[Term, GroupEpoch]:
     """The log is that of the backup, entry by entry, and goes on with the new configuration; the
     term of that, and the epoch that it begins.
 
     Raises:
-        BackupUnusable: the log isn't the backup's.
+        BackupUnusable: the log isn't the backup's, or uses a level that this program doesn't know.
     """
-    end, last_index = wanted
+    end, last_index = wanted.end, wanted.last_index
     path, files = site.path, site.files
     # Nothing runs beside this: what is submitted is done when that returns, and as it opens it has
     # a segment made for what founds the group, should the last one be full.
@@ -319,6 +335,7 @@ def _found(
                 f"up to byte {found[1]} of {end}. Another one, or `dledger log repair` with what "
                 "members still have, may help"
             )
+        check_known(wanted.folder, level_at_end(log, wanted.level))
         disk_id = DiskId(directory.disk.disk_id)
         founding = _founding(log, NodeId(site.identity.node_id), disk_id, named)
         term = Term(log.last_term + EPOCH_TERM_GAP)

@@ -33,6 +33,7 @@ from audit.showing.words import scope_in_words
 from tests.audit.both_ways import BothWays
 from tests.audit.changes import Change, Kind, Map, Repair, allowed, apply, copied, fits, noted
 from tests.audit.simulated_group import group_plan, later_plan, make_group
+from tests.scale import stride
 
 BLOCK: Final = 4096
 FEW: Final = 4
@@ -166,7 +167,7 @@ def test_snapshot_that_is_another_is_told(stopped: Group, kind: Kind) -> None:
     is damaged by one that can't be used, and sound by sums alone beside a forged one."""
     snapshots = stopped.known.snapshots
 
-    @drawn(max_examples=DRAWS or FEW)
+    @drawn(max_examples=DRAWS or FEW // stride(2))
     @given(changes([kind]))
     def holds(change: Change) -> None:
         files = stopped.known.files
@@ -224,7 +225,7 @@ def test_replicas_are_what_they_should_be(group: Group) -> None:
 def test_one_change_has_a_verdict_that_it_allows(group: Group, kind: Kind) -> None:
     """Whatever it is, wherever it is."""
 
-    @drawn(max_examples=DRAWS or FEW)
+    @drawn(max_examples=DRAWS or FEW // stride(2))
     @given(changes([kind]), st.booleans())
     def holds(change: Change, log_only: bool) -> None:
         check(group, change, derived=not log_only)
@@ -238,7 +239,7 @@ def test_one_change_of_a_log_that_begins_later_has_such_a_verdict_too(
 ) -> None:
     """Its start note and base as well; what nobody else holds any more is proved by its digests."""
 
-    @drawn(max_examples=DRAWS or 2 * FEW)
+    @drawn(max_examples=DRAWS or 2 * FEW // stride(2))
     @given(changes([kind]), st.booleans())
     def holds(change: Change, log_only: bool) -> None:
         check(later, change, derived=not log_only)
@@ -261,7 +262,7 @@ def test_logs_that_begin_apart_are_identical(later: Group) -> None:
 def test_damage_to_the_checkpoint_hides_nothing(stopped: Group) -> None:
     """What is found beside an intact checkpoint is found beside any."""
 
-    @drawn(max_examples=DRAWS or 2 * FEW)
+    @drawn(max_examples=DRAWS or 2 * FEW // stride(2))
     @given(changes(list(Kind)), changes([Kind.CHECKPOINT, Kind.FLIP, Kind.CUT, Kind.REMOVE]))
     def holds(change: Change, second: Change) -> None:
         known = stopped.known
@@ -298,7 +299,7 @@ def test_the_same_change_everywhere_is_never_identical(stopped: Group) -> None:
     forged = (Kind.RELABEL, Kind.FORGE)
     beside = (Kind.CHECKPOINT, Kind.SWAP_RANGES, Kind.FORGE_SNAPSHOT)
 
-    @drawn(max_examples=DRAWS or 2 * FEW)
+    @drawn(max_examples=DRAWS or 2 * FEW // stride(2))
     @given(changes([kind for kind in Kind if kind not in beside]))
     def holds(change: Change) -> None:
         assume(all(fits(change, stopped.known, path) for path in stopped.replicas.values()))

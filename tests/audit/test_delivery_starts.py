@@ -5,18 +5,23 @@ The state that a log begins with says it, in the bytes that nodes write.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crc32c import crc32c
 
+from audit.delivery import check
 from audit.delivery.check import _whole_log, audit_delivery
 from audit.delivery.history import QueueKey, QueueStory, Sent
 from audit.delivery.judge import Kind, LoggedQueue, judge_queue
+from audit.delivery.judged import Judged
 from audit.delivery.starts import starts_of
 from audit.engines.engine import Engine, LocalEngine
+from audit.errors import FrontGone
 from audit.reading.replica import Replica, Seat
 from audit.reading.survey import committed_log
 from broker.state.snapshot import seal
@@ -26,6 +31,7 @@ from dledger.history import Outcome
 from dledger.outcome import ExitCode
 from dledger.reading.decode import Wanted, read_records
 from dledger.reading.entry import EntryKind
+from dledger.reading.errors import LogDamaged
 from dledger.reading.lifetimes import followed
 from dledger.reading.log_start import LogStart
 from dledger.reading.survey import Position
@@ -220,14 +226,16 @@ def of_the_one_of_now(path: Path, lost: int) -> str:
 
 
 @pytest.mark.parametrize("ending", [delete("t", 1), delete("t")], ids=["named", "older"])
+@pytest.mark.parametrize("before", [(), (create("t"),)], ids=["", "void"])
 @pytest.mark.parametrize("lost", [0, 100, 150])
 def test_a_topic_that_was_made_anew_begins_at_0(
-    tmp_path: Path, engine: Engine, lost: int, ending: Entry
+    tmp_path: Path, engine: Engine, lost: int, before: tuple[Entry, ...], ending: Entry
 ) -> None:
     """The state knows another one of its name. Nothing of this one's was ever taken away, however
-    much of its front isn't there."""
+    much of its front isn't there. That somebody asked for the other one when it was there already
+    changes nothing."""
     anew = messages(VALUES[lost:], lost)
-    replica = behind_a_former_one(tmp_path, ending, create("t"), *anew)
+    replica = behind_a_former_one(tmp_path, *before, ending, create("t"), *anew)
     report = audit_delivery([replica], [of_the_one_of_now(tmp_path, lost)], engine)
     assert told(report) == [("lost", at, f"v{at}") for at in range(lost)]
     assert [queue.expired for queue in report.queues] == [0]
@@ -286,3 +294,44 @@ def test_real_members_begin_where_their_states_say(tmp_path: Path) -> None:
         begun.append(first["orders", 0])
     assert len(set(begun)) == 2
     assert 0 not in begun
+
+
+@pytest.mark.parametrize("times", [1, check.LOOKS])
+def test_front_that_goes_while_it_is_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """It is read again from where it begins by now; one that goes each time is told as that."""
+    replica = log_of(tmp_path / "log", *VALUES)
+    folder, seen = Path(replica.path), []
+    history = written(tmp_path, all_of_them())
+
+    def judge(*arguments: Any) -> list[Judged]:
+        seen.append(arguments)
+        if len(seen) == 1:
+            start = start_of(folder, len(VALUES))
+            list(dropping(folder, start))
+            write_base(folder, start, {("t", 0): start.index - 1})
+        if len(seen) <= times:
+            return [Judged(damage="No such file or directory")]
+        return judge_really(*arguments)
+
+    judge_really = check._judge
+    monkeypatch.setattr(check, "_judge", judge)
+    if times == 1:
+        report = audit_delivery([replica], [history], LocalEngine(processes=1))
+        assert (report.verdict, len(seen)) == ("delivered", 2)
+    else:
+        begins = itertools.count(1)
+        monkeypatch.setattr(
+            check,
+            "committed_log",
+            lambda each: replace(committed_log(each), retained_from=next(begins) << 30),
+        )
+        with pytest.raises(FrontGone, match="began later each time") as gone:
+            audit_delivery([replica], [history], LocalEngine(processes=1))
+        assert gone.value.exit_code is ExitCode.INCOMPLETE
+        assert len(seen) == check.LOOKS
+    monkeypatch.setattr(check, "_has_front_gone", lambda _: False)
+    monkeypatch.setattr(check, "_judge", lambda *_: [Judged(damage="No such file or directory")])
+    with pytest.raises(LogDamaged):
+        audit_delivery([replica], [history], LocalEngine(processes=1))

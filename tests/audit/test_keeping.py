@@ -585,6 +585,57 @@ def test_two_watches_dont_share_a_store(watching: Watching, tmp_path: Path) -> N
         read_history(tmp_path)
 
 
+def test_history_is_read_behind_a_watch_that_was_killed_while_it_wrote(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had begun is undone first, and who can't do that is told so."""
+    first = failed_round(0.0, 1.0, "no answer", ExitCode.INCOMPLETE)
+    watching.store.add(first)
+    if not (child := os.fork()):
+        base = sqlite3.connect(watching.folder / FILE, isolation_level=None)
+        base.execute("PRAGMA cache_size = 2")  # So that it writes before it commits.
+        base.execute("BEGIN IMMEDIATE")
+        base.execute("UPDATE rounds SET facts = 'begun'")
+        for _ in range(200):
+            base.execute("INSERT INTO rounds (facts) VALUES (?)", ("x" * 1_000,))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    rounds_in = store._rounds_in
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_rounds_in", lambda path, _mode: rounds_in(path, "ro"))
+        with pytest.raises(UsageMistake, match="killed while it wrote"):
+            read_history(watching.folder)
+    assert read_history(watching.folder) == ([first], [])
+
+
+def test_store_whose_header_rots_is_put_aside(three: ReplicaSet, watching: Watching) -> None:
+    """No other program has these tables; what is lost is time, and the watch goes on."""
+    watching.round(three.replicas)
+    path = watching.folder / FILE
+    rotten = bytearray(path.read_bytes())
+    rotten[68] ^= 0x10  # of the application's id
+    path.write_bytes(rotten)
+    assert watching.store.kept(program_digest()) == {}
+    assert "was damaged" in watching.store.problems()[0]
+    assert path.with_name(f"{FILE}.damaged").read_bytes() == rotten
+
+
+def test_store_that_cannot_be_made_is_an_error_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands know what to say of those; the folder is free for the next one."""
+
+    def fail(_base: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_create", fail)
+        with pytest.raises(OSError, match="disk is full") as told:
+            WatchStore(tmp_path)
+        assert told.value.filename == str(tmp_path / FILE)
+    WatchStore(tmp_path).close()
+
+
 def test_store_of_another_group_or_program_is_refused(
     three: ReplicaSet, watching: Watching, tmp_path: Path
 ) -> None:

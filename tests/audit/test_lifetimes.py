@@ -88,6 +88,36 @@ def test_a_topic_that_was_made_with_its_wishes_ends_too(tmp_path: Path, named: b
     assert bodies(replica, Wanted(("body",), left_out=left_out)) == [b"a2"]
 
 
+def test_a_creation_that_was_refused_hides_no_end(tmp_path: Path) -> None:
+    """There was no room for the first `a`, and one was there already at the third; nor is a number
+    that no creation of the name has one."""
+    entries = [create("a"), create("a"), create("a"), data("a", b"a1")]
+    build(tmp_path / "n1", [Entry(1, EntryKind.NOOP), *entries, delete("a", 5), delete("a", 3)])
+    replica = Replica("n1", str(tmp_path / "n1"))
+    _, left_out = readable(committed_log(replica))
+    assert left_out.ended == (("a", 3, 7),)
+    assert not bodies(replica, Wanted(("body",), left_out=left_out))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_creation_without_effect_hides_no_end_of_before_the_log(
+    tmp_path: Path, named: bool
+) -> None:
+    """Whoever makes a topic if there is none leaves one each time. The second `a` lives on: that
+    the first one is deleted again takes nothing from it."""
+    later = [create("a"), data("a", b"a1"), create("a"), delete("a", 2 * named)]
+    anew = [create("a"), *[delete("a", 2)] * named, create("a"), data("a", b"a2")]
+    entries = [Entry(1, EntryKind.NOOP), create("a"), *later, *anew]
+    built = build(tmp_path / "n1", entries)
+    log = committed_log(Replica("n1", str(tmp_path / "n1")))
+    lifetimes = Lifetimes(start := built.headers[2].physical_offset)
+    lifetimes.follow(replace(log, retained_from=start))
+    assert lifetimes.ended == (("a", 2 * named, 6),)
+    assert lifetimes.made_anew == {("a", 2 * named)}
+    left = Wanted(("body",), left_out=lifetimes.left_out())
+    assert bodies(Replica("n1", str(tmp_path / "n1")), left) == [b"a2"]
+
+
 def test_messages_of_the_living_are_left(replica: Replica) -> None:
     """A topic of the same name that was made anew lives; and all of them, if that is asked."""
     _, left_out = readable(committed_log(replica))

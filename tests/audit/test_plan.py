@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import multiprocessing.process
 import os
 import signal
+import threading
+import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -162,6 +166,8 @@ class Deed:
 def do(deed: Deed) -> int:
     if deed.kind == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if deed.kind == "last":
+        time.sleep(3_600)
     if deed.kind == "eat":
         raise MemoryError
     return deed.weight
@@ -178,6 +184,32 @@ def test_killed_process_fails_a_run_and_not_the_next() -> None:
         assert engine.run(do, [Deed("work"), Deed("work")]) == [1, 1]
     finally:
         engine.close()
+
+
+def test_interrupted_run_ends_at_once_and_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for tasks that take an hour, and no thread fails on those that hadn't begun:
+    not even where the pool's thread hears of the processes' end before it hears of the pool's."""
+    failed: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    engine = LocalEngine(processes=2, inline_bytes=0)
+    children = multiprocessing.active_children
+
+    def ended() -> list[multiprocessing.process.BaseProcess]:
+        assert engine._pool is not None
+        for process in children():
+            process.terminate()
+        engine._pool._executor_manager_thread.join(60)  # type: ignore[attr-defined]
+        return []
+
+    monkeypatch.setattr(multiprocessing, "active_children", ended)
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(do, [Deed("work"), *[Deed("last")] * 20], interrupt)
+    assert [each.exc_value for each in failed] == []
+    assert children() == []
 
 
 def test_task_without_memory_says_nothing_of_a_replica() -> None:

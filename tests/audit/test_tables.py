@@ -6,8 +6,10 @@ packages are installed; a format that isn't is skipped by its name.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -19,8 +21,10 @@ import pytest
 from typer.testing import CliRunner
 
 from audit.commands.app import app
-from audit.errors import TableTaken, UsageMistake
+from audit.errors import TableTaken, TableUnsynced, UsageMistake
 from audit.reading.replica import Replica
+from audit.tables import durable
+from audit.tables.delta import DeltaMessages
 from audit.tables.export import STEP_BYTES, TableExported, export_to_table
 from audit.tables.mark import Choice, Mark
 from dledger.outcome import ExitCode
@@ -109,7 +113,7 @@ def test_of_two_runs_that_read_the_same_position_one_wins(three: ReplicaSet, lak
         def __init__(self) -> None:
             self._inner = lake.table()
             self.name, self.next_offset = self._inner.name, self._inner.next_offset
-            self.append = self._inner.append
+            self.append, self.sync = self._inner.append, self._inner.sync
 
         def opened(self, choice: Choice) -> Mark | None:
             mark = self._inner.opened(choice)
@@ -120,6 +124,90 @@ def test_of_two_runs_that_read_the_same_position_one_wins(three: ReplicaSet, lak
         export_to_table(three.replicas[0], Slow(), (None, False))
     assert keys_of(lake.rows()) == expected_keys(three)
     assert export(lake, three.replicas[0]).commits == 0
+
+
+def state_of(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Every file and folder, by size and when it was changed last."""
+    found = {each: each.stat() for each in (folder, *folder.rglob("*"))}
+    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in found.items()}
+
+
+def test_what_a_run_says_is_exported_is_on_disk(
+    three: ReplicaSet, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packages sync nothing, and an archive lets the segment go by it. Nothing is written after
+    the sync, and a run that has nothing to append makes one, too: the one before may have been
+    killed behind its commit."""
+    synced: list[dict[Path, tuple[int, int]]] = []
+    sync = durable._sync_file_system
+
+    def observed(folder: str) -> None:
+        assert Path(folder).is_relative_to(lake.folder)
+        sync(folder)
+        synced.append(state_of(lake.folder))
+
+    monkeypatch.setattr(durable, "_sync_file_system", observed)
+    assert export(lake, three.replicas[0], step_bytes=8_000).commits > 1
+    assert synced[-1] == state_of(lake.folder)
+    assert any(each.suffix == ".parquet" for each in synced[-1])
+    synced.clear()
+    assert export(lake, three.replicas[0]).commits == 0
+    assert synced[-1] == state_of(lake.folder)
+
+
+def test_table_whose_disk_fails_is_not_exported(
+    three: ReplicaSet, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so, and what to look at."""
+
+    def fail(folder: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), folder)
+
+    monkeypatch.setattr(durable, "_sync_file_system", fail)
+    with pytest.raises(TableUnsynced, match=r"isn't known to be on disk \(Input/output") as told:
+        export(lake, three.replicas[0])
+    assert told.value.exit_code == ExitCode.INCOMPLETE
+
+
+def test_failure_of_a_sync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told by a number that is easily passed over."""
+
+    class Libc:
+        """A disk that failed."""
+
+        def syncfs(self, _descriptor: int) -> int:
+            return -1
+
+    durable.sync_folders("t", {str(tmp_path)})
+    monkeypatch.setattr(durable, "_LIBC", Libc())
+    with pytest.raises(TableUnsynced):
+        durable.sync_folders("t", {str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("place", "folder"),
+    [
+        ("lake/messages", "lake/messages"),
+        ("file:///srv/lake", "/srv/lake"),
+        ("file:/srv/lake", "/srv/lake"),
+        ("s3://lake/messages", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_folders_are_synced_and_stores_are_not(place: str | None, folder: str | None) -> None:
+    assert durable.local_folder(place) == folder
+
+
+def test_table_in_a_folder_that_an_address_names_is_synced(
+    three: ReplicaSet, tmp_path: Path
+) -> None:
+    """Where a space is %20, as deltalake reads it."""
+    pytest.importorskip("deltalake", reason="deltalake isn't installed: pip install '.[delta]'")
+    place = f"file://{tmp_path}/a%20lake"
+    table = DeltaMessages(place)
+    assert export_to_table(three.replicas[0], table, (None, False)).messages
+    assert (tmp_path / "a lake").is_dir()
 
 
 def test_another_log_of_the_same_name_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sqlite3
 import subprocess
@@ -131,6 +132,26 @@ def test_report_that_cannot_be_kept_hides_no_verdict(three: ReplicaSet, tmp_path
     assert 'dledger_audit_runs_total{outcome="bit rot"} 2.0' in (
         generate_latest(metrics.registry).decode()
     )
+
+
+def test_report_is_on_disk_before_it_has_its_name(
+    three: ReplicaSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut would leave a name with nothing under it, in the place of a finding."""
+    folder, synced = tmp_path / "audits", dict[str, int]()
+    sync = os.fsync
+
+    def observed(descriptor: int) -> None:
+        sync(descriptor)
+        stat = os.fstat(descriptor)
+        names = [each.name for each in folder.iterdir() if os.path.samestat(each.stat(), stat)]
+        synced.update(dict.fromkeys(names, stat.st_size))
+
+    monkeypatch.setattr(os, "fsync", observed)
+    watch_of(three, folder, rounds=1)[0].once()
+    reports = {each.name: each.stat().st_size for each in folder.glob("audit-*.*")}
+    assert len(reports) == 2
+    assert synced == {f"{name}.new": size for name, size in reports.items()}
 
 
 def test_watch_tells_prometheus_who_has_rotted(three: ReplicaSet, tmp_path: Path) -> None:

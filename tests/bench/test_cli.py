@@ -132,6 +132,7 @@ def test_wrong_arguments_are_usage_errors(arguments: list[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_figures_of_a_real_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The shape of what a short run gives. No figure is judged but what must hold."""
     monkeypatch.setattr(produce, "WARM_UP_SECONDS", 0.1)

@@ -74,6 +74,7 @@ def test_a_killed_follower_is_timed_and_follows_again(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_wiped_member_is_timed_and_votes_again(
     group: LocalGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_log_is_scrubbed_for_the_figures(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_large_state_is_written_down_for_the_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

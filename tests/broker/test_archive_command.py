@@ -32,7 +32,7 @@ def archived(tmp_path: Path, folder: Path) -> str:
     assert FOLDER in command
     command = [str(folder) if each == FOLDER else each for each in command]
     archiver = Archiver(command, 3_600.0, CommandRunner(), lambda: False, lambda: 0.0)
-    return asyncio.run(archiver.release([path]))
+    return asyncio.run(archiver.release([path])).held
 
 
 @pytest.mark.parametrize("cut", [0, 1, 4_096, len(SEGMENT) - 1, len(SEGMENT)])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from broker import archiving
-from broker.archiving import RETRY_S, SAID_BYTES, TIMEOUT_S, Archiver, CommandRunner
+from broker.archiving import RETRY_S, SAID_BYTES, TIMEOUT_S, Archiver, CommandRunner, Released
 
 HOUR_S = 3_600.0
 PATHS = [Path(f"/data/commitlog/{number:020d}") for number in (0, 1_000, 2_000)]
@@ -38,8 +38,12 @@ class Archive:
         self.ran.append(arguments)
         return self.failing
 
+    def released(self, *paths: Path) -> Released:
+        return asyncio.run(self.archiver.release(paths))
+
     def release(self, *paths: Path) -> str:
-        return asyncio.run(self.archiver.release(paths or PATHS))
+        """Why not all go."""
+        return self.released(*(paths or PATHS)).held
 
     def held_s(self, path: Path) -> float:
         """For how long nothing but that segment stands in the way."""
@@ -146,13 +150,141 @@ def test_without_a_hold_each_is_tried_once() -> None:
 
 
 def test_full_disk_waits_for_nobody() -> None:
-    """What is held goes with the next attempt, which is made at once."""
+    """What has failed goes at once, and what is behind it with an attempt of its own."""
     archive = Archive()
     archive.failing = "exit code 1"
     assert archive.release()
     archive.is_full = True
     assert archive.release() == ""
-    assert archive.counts() == (0, 4, 3)
+    assert archive.counts() == (0, 3, 3)
+    assert archive.ran == [["put", str(path)] for path in PATHS]
+
+
+def test_what_comes_to_be_due_behind_holds_nothing_that_has_waited_for_long_enough() -> None:
+    """The group lets a segment go each hour, and the command fails: each is held as long as the
+    first, and no longer. When it works again it gets what is still there."""
+    archive = Archive(hold_s=3 * HOUR_S)
+    archive.failing = "no room"
+    due: list[Path] = []
+    for hour in range(10):
+        due.append(PATHS[0].with_name(f"{hour:020d}"))
+        released = archive.released(*due)
+        assert released.count == (1 if hour >= 3 else 0)
+        assert due[released.count].name in released.held
+        del due[: released.count]
+        archive.now_s += HOUR_S
+    assert archive.counts()[2] == 7
+    archive.failing = ""
+    archive.ran.clear()
+    assert archive.released(*due) == Released(3)
+    assert archive.ran == [["put", str(path)] for path in due]
+    assert archive.counts()[0::2] == (3, 7)
+
+
+def test_what_is_lost_to_the_archive_is_tried_again_while_it_is_there() -> None:
+    """Something else keeps the log's start where it is: it is told as lost once, and given away
+    when that works."""
+    archive = Archive(hold_s=0)
+    archive.failing = "no room"
+    for _ in range(3):
+        assert archive.release(PATHS[0]) == ""
+    assert archive.counts() == (0, 1, 1)
+    archive.now_s += RETRY_S
+    assert archive.release(PATHS[0]) == ""
+    assert archive.counts() == (0, 2, 1)
+    archive.now_s += RETRY_S
+    archive.failing = ""
+    assert archive.release(PATHS[0]) == ""
+    assert archive.release(PATHS[0]) == ""
+    assert archive.counts() == (1, 2, 1)
+
+
+def test_what_goes_together_has_waited_as_long_as_its_oldest() -> None:
+    """What has rotted goes only with what a peer has let go of, which is more each hour."""
+    archive = Archive(hold_s=3 * HOUR_S)
+    archive.failing = "no room"
+    due: list[Path] = []
+    for hour in range(4):
+        due.append(PATHS[0].with_name(f"{hour:020d}"))
+        released = asyncio.run(archive.archiver.release_together(due))
+        assert bool(released.held) == (hour < 3)
+        archive.now_s += HOUR_S
+    assert archive.counts()[2] == 4
+
+
+class Hanging(Archive):
+    """The command never ends by itself."""
+
+    async def _run(self, arguments: Sequence[str], timeout_s: float, /) -> str:
+        self.now_s += timeout_s
+        return f"{await super()._run(arguments, timeout_s)}it took longer than {timeout_s:g} s"
+
+
+def test_command_that_does_not_end_holds_up_a_full_disk_once() -> None:
+    """And not once for each segment; each is told as lost."""
+    archive = Hanging()
+    archive.is_full = True
+    due = [PATHS[0].with_name(f"{number:020d}") for number in range(20)]
+    began_s = archive.now_s
+    assert archive.released(*due) == Released(20)
+    assert archive.now_s - began_s == TIMEOUT_S
+    assert archive.counts() == (0, 1, 20)
+
+
+def test_command_that_did_not_end_before_is_ended_when_the_disk_gets_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has a minute then, as it may work again. One that isn't known to hang is let work: a disk
+    that is kept at its percentage is full whenever something is to go."""
+    monkeypatch.setattr(archiving, "LOOK_S", 0.001)
+
+    async def work() -> None:
+        archive = Hanging()
+        assert (await archive.archiver.release(PATHS)).count == 0
+        archive.now_s += RETRY_S
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        async def hang(arguments: Sequence[str], timeout_s: float, /) -> str:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            return ""
+
+        archive.archiver._run = hang
+        releasing = asyncio.create_task(archive.archiver.release(PATHS))
+        await begun.wait()
+        archive.is_full = True
+        archive.now_s += RETRY_S
+        async with asyncio.timeout(60):
+            assert await releasing == Released(len(PATHS))
+        assert ended.is_set()
+        assert archive.counts() == (0, 2, 3)
+
+    asyncio.run(work())
+
+
+def test_command_that_works_slowly_is_not_ended_on_a_full_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(archiving, "LOOK_S", 0.001)
+
+    async def work() -> None:
+        archive = Archive()
+        archive.is_full = True
+
+        async def works_slowly(arguments: Sequence[str], timeout_s: float, /) -> str:
+            archive.now_s += 5 * RETRY_S
+            for _ in range(3):  # looks at it meanwhile
+                await asyncio.sleep(2 * archiving.LOOK_S)
+            return ""
+
+        archive.archiver._run = works_slowly
+        assert await archive.archiver.release(PATHS) == Released(len(PATHS))
+        assert archive.counts() == (3, 0, 0)
+
+    asyncio.run(work())
 
 
 def test_what_was_given_away_before_rot_was_found_is_given_once_more() -> None:

@@ -122,10 +122,50 @@ def test_those_who_need_little_go_on_in_one_turn() -> None:
         world.steps.append((world.loop.turn, "brief"))
 
     async def test() -> None:
-        await asyncio.gather(*(brief() for _ in range(LOOKING)))
+        await asyncio.gather(*(brief() for _ in range(100)))
 
     world.play(test)
     assert len(world.steps_of()) == 1
+
+
+def test_those_behind_them_go_on_in_the_next_turn() -> None:
+    """However many have paused, each turn is used."""
+    world = World()
+
+    async def brief() -> None:
+        await world.turns.pause()
+        world.steps.append((world.loop.turn, "brief"))
+
+    async def test() -> None:
+        await asyncio.gather(*(brief() for _ in range(3 * LOOKING)))
+
+    world.play(test)
+    turns = sorted(world.steps_of())
+    assert turns == list(range(turns[0], turns[0] + 3))
+
+
+def test_who_comes_later_begins_behind_those_that_paused() -> None:
+    """Where they need little, too: there is something left of the turn, and it is theirs."""
+    world = World()
+    order: list[str] = []
+
+    async def call(name: str) -> None:
+        if world.turns.share()():
+            await world.turns.pause()
+            assert not world.turns.share()()
+            assert not world.turns.share()(), "for each of its reads"
+        order.append(name)
+
+    async def test() -> None:
+        full = asyncio.create_task(world.call("full", 1))
+        paused = [asyncio.create_task(call("first")) for _ in range(LOOKING + 1)]
+        await asyncio.sleep(0)
+        late = asyncio.create_task(call("late"))
+        assert not order
+        await asyncio.gather(full, *paused, late)
+
+    world.play(test)
+    assert order == ["first"] * (LOOKING + 1) + ["late"]
 
 
 def test_calls_that_come_all_the_time_hold_up_nobody_for_good() -> None:

@@ -65,6 +65,7 @@ def desks(shop: Shop, bury: Bury, serves: Callable[[], int] = lambda: 1) -> Call
         used_again_ms=HOUR_MS,
         check_room=lambda: None,
         check_begun=lambda _: None,
+        is_placing=lambda *about: parts.appender.coming.is_placing(*about),
     )
     place = Place("g", "t", machine.topics["t"].incarnation)
 
@@ -559,7 +560,7 @@ def test_desk_rests_only_where_many_more_could_be_taken(
     async def rest(*, is_fifo: bool) -> None:
         held = SimpleNamespace(wake=lambda key: None)
         around: Any = SimpleNamespace(held=held, bury=None, buried_bytes=1)
-        around.state = around.check_begun = around.sparing = None
+        around.state = around.check_begun = around.is_placing = around.sparing = None
         desk = Desk(Place("g", "t", 7), around, _unread, is_fifo=is_fifo)
         for number in range(takers):
             desk.receive(wanted(number, each))

@@ -578,6 +578,33 @@ def test_program_of_before_is_told_and_judged_by_what_it_says() -> None:
     assert set(kinds(old)) == {Kind.LEVEL_BELOW}
 
 
+def at_level(facts: GroupFacts) -> GroupFacts:
+    for name in names(len(facts.members)):
+        facts = member(level=9, known_level=9)(facts, name)
+    return facts
+
+
+def test_a_program_below_the_level_in_use_is_told_to_be_upgraded_now() -> None:
+    """Nothing waits for it: that would be a level which isn't in use. It is told once, by its own
+    word where it has found out; where nobody leads as well."""
+    facts = member(level=0, known_level=8, applied_index=LAST - 4)(at_level(well(3)), VICTIM)
+    (told,) = judge(facts)
+    assert (told.kind, told.kind.gravity, told.member) == (
+        Kind.APPLY_STOPPED,
+        Gravity.DEGRADED,
+        VICTIM,
+    )
+    assert "knows level 8, and the group uses 9" in told.detail
+    assert "install the version of the others" in told.remedy
+    (told,) = judge(member(apply_stopped="entry 7 raises the level")(facts, VICTIM))
+    assert told == Finding(Kind.APPLY_STOPPED, VICTIM, "entry 7 raises the level")
+    leaderless = member(role="follower", is_serving=False)(facts, LEADER)
+    assert Kind.APPLY_STOPPED in kinds(leaderless)
+    assert Kind.LEVEL_BELOW not in kinds(leaderless)
+    waiting = member(known_level=10)(at_level(well(3)), VICTIM)
+    assert kinds(waiting) == [Kind.LEVEL_BELOW, Kind.LEVEL_BELOW]
+
+
 # --- anything that anybody could say --------------------------------------------------------------
 
 IDS = st.sampled_from(["", "n1", "n2", "n3", "n4", "{x}", "\x1b[2J"])

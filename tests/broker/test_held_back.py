@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Task
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -13,14 +13,16 @@ import pytest
 
 from broker.errors import BrokerError, ErrorCode, Failure
 from broker.leader.batches import Placed
+from broker.leader.commands import Commands
 from broker.leader.deliveries.asking import Settlement
 from broker.reading.held_back import HeldBack
 from broker.reading.queues import Found
+from broker.services.consumers import MoveWish, To
 from broker.services.deliveries import Receive, Received
 from broker.services.queue_pulls import Pulled, QueuesRequest, QueueWish
 from broker.services.topics import QueueWish as Numbers
 from broker.services.topics import Topic
-from broker.state.groups import Settings
+from broker.state.groups import JoinWish, Settings
 from broker.state.registration import Registration
 from broker.state.topic_permissions import USUAL, Permission
 from broker.state.topics import TopicRef
@@ -212,6 +214,78 @@ def test_what_is_freed_while_a_pull_looks_at_its_queues_is_not_missed() -> None:
     assert pulling.done()
 
 
+class UsedUp:
+    """`Turns` of which others have used up the first; `meanwhile` is awaited before the next."""
+
+    def __init__(self, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        self._meanwhile: Callable[[], Awaitable[object]] | None = meanwhile
+
+    def share(self) -> Callable[[], bool]:
+        is_over = self._meanwhile is not None
+        return lambda: is_over
+
+    def later(self, call: Callable[[], None]) -> object:
+        return asyncio.get_running_loop().call_soon(call)
+
+    async def pause(self) -> None:
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+
+
+def moved_shop() -> tuple[Shop, Callable[[], Awaitable[object]]]:
+    """Queue 1 has a message; and what moves a key to it, whose old queue is unread, and sends."""
+    shop = Shop(settings=ORDERLY)
+    shop.send(3, b"the key's")
+    shop.send(1, b"another's")
+    services = shop.room.leader.replica.services
+
+    async def meanwhile() -> object:
+        await services.topics.update(T, Numbers(0, 2, False))
+        later = [batch(shop.sent[1], b"the key's next", queue_id=1, tag="x")]
+        return await services.sends.send(shop.producer, later)
+
+    return shop, meanwhile
+
+
+def test_a_key_that_moves_while_a_pull_waits_for_its_turn_is_held_back() -> None:
+    """The queue is judged in the turn in which it is read."""
+    shop, meanwhile = moved_shop()
+    shop.room.leader.replica.services.queue_pulls._turns = UsedUp(meanwhile)
+    assert shop.pull((1, 0)) == {1: [b"another's"]}
+    assert shop.pull((1, 1)) == {}
+
+
+def test_a_key_that_moves_while_a_pull_looks_whether_it_may_read_is_held_back() -> None:
+    """Whoever says that it may not confirms it, and may be told otherwise by then."""
+    shop, meanwhile = moved_shop()
+    services = shop.room.leader.replica.services
+    shop.room.world.run(shop.room.leader, services.topics.permit(T, int(Permission.WRITE)))
+    gate = services.pulls._gate
+    confirm = gate.confirm
+
+    async def once() -> None:
+        gate.confirm = confirm  # type: ignore[method-assign]
+        await services.topics.permit(T, int(USUAL))
+        await meanwhile()
+
+    gate.confirm = once  # type: ignore[method-assign]
+    assert shop.pull((1, 0)) == {1: [b"another's"]}
+    assert gate.confirm == confirm
+
+
+def test_who_loses_a_queue_while_a_pull_waits_for_its_turn_is_given_nothing_of_it() -> None:
+    shop, _ = moved_shop()
+    node = shop.room.leader
+    services = node.replica.services
+    wish = MoveWish("g", T, (1,), To.FIRST)
+    services.queue_pulls._turns = UsedUp(lambda: services.consumers.move(wish))
+    request = QueuesRequest((QueueWish(T, 1, 0, shop.member.held["t", 1]),), "g", hold_ms=0)
+    ((_, told),) = shop.room.world.run(node, services.queue_pulls.pull(request, EndlessCall()))
+    assert isinstance(told, Failure)
+    assert told.code is ErrorCode.LEASE_LOST
+
+
 def test_a_pull_waits_for_nothing_but_messages_where_nothing_is_held_back() -> None:
     """All that lay before the change is read; and nothing was changed at first."""
     shop = Shop(settings=ORDERLY)
@@ -377,6 +451,36 @@ def test_nor_do_queues_into_which_messages_are_on_their_way() -> None:
         shop.update(2, 2)
     assert refused.value.code is ErrorCode.QUEUES_UNREAD
     assert "on their way into t/2, and group 'everybody' broadcasts" in refused.value.message
+
+
+@pytest.mark.parametrize("topic", ["t", "u"])
+def test_nor_do_queues_while_such_a_member_is_about_to_come(topic: str) -> None:
+    """Of it nothing is applied, and it joins before they would go; of other topics it says nothing,
+    nor of queues without messages."""
+    shop = Shop(settings=ORDERLY)
+    shop.send(2, b"one")
+    shop.room.commit(shop.member, 2, 1)
+    everybody = Settings(topics=(topic,), is_broadcast=True)
+    commands = Commands(shop.room.leader.replica.parts.appender)
+
+    def joins(name: str) -> asyncio.Future[object]:
+        wish = JoinWish("everybody", name, name.encode() * 8, everybody)
+        with shop.room.leader.running():
+            return asyncio.ensure_future(commands.join_group(wish))
+
+    joining = joins("b")
+    assert shop.update(3, 3).queue_count == 3, "the fourth is empty"
+    assert joining.done()
+    shop.room.pass_ms(60_000, shop.seat)
+    assert not shop.room.machine.groups.members("everybody"), "it never was heard"
+    joining = joins("c")
+    code = None
+    try:
+        shop.update(2, 2)
+    except BrokerError as error:
+        code = error.code
+    assert code is (ErrorCode.BUSY if topic == "t" else None)
+    assert joining.done()
 
 
 def test_a_broadcast_group_that_reads_other_topics_keeps_nobody_waiting() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator
+from dataclasses import replace
 
 import pytest
 
@@ -70,15 +71,20 @@ def test_a_group_that_was_forgotten_and_comes_back_is_given_its_retries(
 MESSAGES = 9
 
 
+def send_to_all(room: Room) -> None:
+    """Some messages to each queue of topic t."""
+    sends = room.leader.replica.services.sends
+    for queue_id in range(QUEUES):
+        wanted = [batch(0, *[b"x"] * MESSAGES, queue_id=queue_id)]
+        room.world.run(room.leader, sends.send(b"", wanted))
+
+
 class Late:
     """A group whose member `a` comes to topic t, and starts behind all that is there."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int = 1) -> None:
         self.room = Room(count)
-        sends = self.room.leader.replica.services.sends
-        for queue_id in range(QUEUES):
-            wanted = [batch(0, *[b"x"] * MESSAGES, queue_id=queue_id)]
-            self.room.world.run(self.room.leader, sends.send(b"", wanted))
+        send_to_all(self.room)
         one_step_a_turn(self.room)
         self.ticks: list[tuple[NodeId, int]] = []  # in which each entry was read
         stored_at = QueueReader._stored_at
@@ -159,6 +165,48 @@ def test_who_looks_for_where_it_begins_holds_up_no_other_group(
     assert late.room.leader.replica.groups.looks_under_way
     late.room.pass_ms(2 * SOON_MS, late.seat)
     assert late.member.held
+
+
+def test_while_a_group_looks_for_where_it_begins_its_other_queues_go_from_hand_to_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It begins in topic t, for minutes: whoever goes leaves those of u to who is there, and who
+    comes is given some. When it is found, t is given out as the group is then."""
+    room, is_slow, found_by = Room(), True, QueueReader.offset_by_time_in_steps
+    room.topic("u")
+    send_to_all(room)
+    time_ms = room.world.now_ms + 1_000_000
+    former = Settings(topics=("u",), start=Start.TIME, start_time_ms=time_ms, version=1)
+    seat, other = room.seat(), room.seat()
+    first, gone = seat.join("a", settings=former), other.join("b", settings=former)
+    room.pass_ms(4 * SOON_MS, seat, other)
+    assert share([first, gone]) == [QUEUES // 2, QUEUES // 2]
+
+    def slowly(
+        reader: QueueReader, topic: TopicRef, queue_id: int, time_ms: int
+    ) -> Generator[None, None, int]:
+        while is_slow:
+            yield
+        return (yield from found_by(reader, topic, queue_id, time_ms))
+
+    monkeypatch.setattr(QueueReader, "offset_by_time_in_steps", slowly)
+    one_step_a_turn(room)
+    both = replace(former, topics=("t", "u"), version=2)
+    new = seat.join("c", settings=both)
+    room.pass_ms(4 * SOON_MS, seat, other)
+    assert room.leader.replica.groups.looks_under_way
+    other.leave(0)
+    room.pass_ms(SOON_MS, seat)
+    assert len(first.held) + len(new.held) == QUEUES
+    assert not [queue for topic, queue in new.held if topic == "t"]
+    also = seat.join("d", settings=both)
+    room.pass_ms(PACE.release_ms + 4 * SOON_MS, seat)
+    assert len(first.held) + len(new.held) + len(also.held) == QUEUES
+    is_slow = False
+    room.pass_ms(PACE.release_ms + 4 * SOON_MS, seat)
+    ours = [place for each in (new, also) for place in each.held]
+    assert sorted(queue for topic, queue in ours if topic == "t") == list(range(QUEUES))
+    assert share([first, new, also])[-1]
 
 
 def test_who_ends_or_leads_no_more_leaves_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from broker.state.topic_retention import MAX_RETENTION_MS
 from broker.state.topics import TopicRef
 from dledger.core.errors import InvariantViolation
 from dledger.core.types import EntryKind
-from dledger.level import DELIVERY_LEVEL, KNOWN_LEVEL, TOPIC_RULES_LEVEL
+from dledger.level import DELIVERY_LEVEL, KNOWN_LEVEL, LOG_START_LEVEL, TOPIC_RULES_LEVEL
 from dledger.reading.entry import HEADER_SIZE
 from dledger.records.record import decode_records
 from dledger.records.reserved import SCHEDULE_TOPIC
@@ -416,6 +416,39 @@ def test_service_makes_topics_with_their_wishes() -> None:
     with pytest.raises(BrokerError) as caught:
         made("v", Wishes(permission=0))
     assert caught.value.code is ErrorCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("permission", [None, int(USUAL)])
+def test_service_makes_topics_with_their_retention_before_permissions_are_known(
+    permission: int | None,
+) -> None:
+    """In two entries, as a topic is made and changed by itself; where nobody knows of topics'
+    retention either nothing is made."""
+    bench = with_topic(DELIVERY_LEVEL)
+    topics = bench.node.replica.services.topics
+
+    def made(retention_ms: int | None, *, if_not_exists: bool = False) -> Topic:
+        wishes = Wishes(retention_ms, permission)
+        work = topics.make("u", 2, wishes, if_not_exists=if_not_exists)
+        return bench.world.run(bench.node, work)
+
+    before = bench.log.last_index
+    topic = made(5)
+    assert (topic.name, topic.retention_ms, topic.permission) == ("u", 5, USUAL)
+    assert bench.log.last_index == before + 2
+    with pytest.raises(BrokerError) as caught:
+        made(6)
+    assert caught.value.code is ErrorCode.TOPIC_EXISTS
+    assert made(7, if_not_exists=True).retention_ms == 7
+    assert made(None, if_not_exists=True).retention_ms == 7, "nothing was said of it"
+    early = raised(Bench(known_level=KNOWN_LEVEL), LOG_START_LEVEL)
+    work = early.node.replica.services.topics.make(
+        "u", 2, Wishes(5, permission), if_not_exists=False
+    )
+    with pytest.raises(BrokerError) as caught:
+        early.world.run(early.node, work)
+    assert caught.value.code is ErrorCode.NOT_READY
+    assert "u" not in early.machine.topics
 
 
 def test_a_topic_is_measured_a_page_at_a_time() -> None:

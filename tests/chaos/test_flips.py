@@ -116,6 +116,10 @@ def test_members_that_differ_are_told(directory: Path, tmp_path: Path) -> None:
         assert [each[: len(broken[0])] for each in found[-2:]] == broken
         return [each.partition(":")[0] for each in found[:-2]]
 
+    assert differences(both, SEGMENT + 1_000, SEGMENT)[:-2] == []
+    assert differences(both, SEGMENT + 1_000, 0)[:-2] == [
+        f"{name}: the log begins at byte {SEGMENT}, and not at 0" for name in both
+    ]
     Place(LOG, other / "commitlog" / START, 1_000, 0).flip()
     Place(QUEUES, queue, 12, 0).flip()
     assert told() == []
@@ -135,6 +139,10 @@ def test_a_reader_that_is_given_something_else_says_so(tmp_path: Path) -> None:
                 await content.send(client, 40)
                 assert await content.read_all(client) == []
                 assert content.read == 40
+                content.fronts[1] = 3
+                assert await content.read_all(client) == ["queue 1 begins at 0, and not at 3"]
+                await content.begin(client)
+                assert content.fronts == dict.fromkeys(range(4), 0)
                 content.bodies[2][5] += b"x"
                 content.bodies[3].append(b"never sent")
                 found = await content.read_all(client)

@@ -114,10 +114,12 @@ def test_what_went_with_its_queue_is_not_lost() -> None:
     before = SendResult("t", 0, -1, 0, 0, b"", duplicate=True)
     book = book_of((b"a", at(0), None), (b"b", before, None), (b"c", at(2), None))
     held = Held({(0, 2): b"c"}, {0: 2})
-    book.check(held)
+    book.check(held, has_moved=True)
     assert book.gone(held) == {b"a", b"b"}
     with pytest.raises(Defect, match="lost"):
         book.check(Held({(0, 2): b"c"}, {0: 0}))
+    with pytest.raises(Defect, match="nobody changed the queues"):
+        book.check(held)
 
 
 def test_a_doubt_is_neither_one_nor_the_other() -> None:

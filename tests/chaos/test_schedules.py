@@ -17,6 +17,8 @@ from chaos.sim.run import run_plan
 # The first few are the time of a step of the disk.
 STOPPED_AFTER_S: Final = (0.00001, 0.00003, 0, 0.0001, 0.001, 0.01, 0.03)
 
+LONG = pytest.mark.long
+
 
 def plain(seed: int, duration_ms: int, rate: int, faults: tuple[FaultEvent, ...]) -> Plan:
     """Three nodes, and nothing but these faults."""
@@ -46,13 +48,13 @@ def stopped_on_a_failing_disk(seed: int) -> Plan:
     return plain(seed, 6_000, 100, faults)
 
 
-@pytest.mark.parametrize("seed", [1, 2, pytest.param(0, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(each, marks=LONG) for each in (0, 2))])
 def test_leaders_of_before_deny_nothing(seed: int) -> None:
     """Whatever they are asked."""
     assert run_plan(stale_leaders(seed)).failure is None
 
 
-@pytest.mark.parametrize("seed", [14, 15, pytest.param(13, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", [14, *(pytest.param(each, marks=LONG) for each in (13, 15))])
 def test_who_stops_on_a_failing_disk_does_not_stop_cleanly(seed: int) -> None:
     """And says so, also where nobody listens any more when it fails."""
     assert run_plan(stopped_on_a_failing_disk(seed)).failure is None
@@ -71,7 +73,7 @@ def rotten_and_started_again(seed: int) -> Plan:
     return plain(seed, 7_000, 100, faults)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 3, pytest.param(5, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", [0, 3, *(pytest.param(each, marks=LONG) for each in (1, 5))])
 def test_who_stops_before_its_log_is_whole_leaves_nothing_at_work(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

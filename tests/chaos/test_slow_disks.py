@@ -48,7 +48,9 @@ def latencies_us(run: Run, since_us: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
-@pytest.mark.parametrize("whose", [Role.LEADER, Role.FOLLOWER])
+@pytest.mark.parametrize(
+    "whose", [Role.LEADER, pytest.param(Role.FOLLOWER, marks=pytest.mark.long)]
+)
 def test_slow_disk_moves_no_leader_and_slows_no_majority(whose: Role, seed: int) -> None:
     """50 to 150 ms a sync on one node: its group has the leader that it had, and sends take what
     they took."""

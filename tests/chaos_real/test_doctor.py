@@ -111,6 +111,7 @@ def test_processes_that_are_gone_or_hang(tmp_path: Path) -> None:
     within_group(tmp_path, act)
 
 
+@pytest.mark.long
 def test_directory_that_was_wiped(tmp_path: Path) -> None:
     """It stands by, until it is taken in with the command that the doctor names."""
 

@@ -137,6 +137,7 @@ def test_an_audit_that_does_not_hold_is_a_problem(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_years_in_some_seconds(tmp_path: Path) -> None:
     """Members come and go, nodes die, bytes rot, old messages go: nothing is lost of what is kept,
     and the audits say the same."""

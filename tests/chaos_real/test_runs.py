@@ -174,6 +174,7 @@ def test_what_members_did_is_judged_and_judged_again(tmp_path: Path, nothing_lef
     assert [each["name"] for each in json.loads(again.stdout)["anomalies"]] == ["forgotten"]
 
 
+@pytest.mark.long
 def test_power_cut_of_all_nodes_loses_what_async_flush_acknowledged(
     tmp_path: Path, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +314,7 @@ def schedule(plan: Plan) -> Steps:
 '''
 
 
+@pytest.mark.long
 def test_run_with_old_files_rot_and_cut_clients_is_kept_and_audited(
     tmp_path: Path, nothing_left: None
 ) -> None:

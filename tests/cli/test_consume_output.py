@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from rich.progress import Progress
 
+from dledger.client import Message, StartFrom
 from dledger.client.blocking import BlockingClient
 from dledger.testing import BlockingFakeGroup
+from dledger_cli import consume
+from dledger_cli.streams import ByteWriter
 from tests.cli.called import command
 
 OLD = b"what was there\n"
@@ -80,6 +88,50 @@ def test_lines_of_a_group_begin_anew_behind_one_that_broke_off(
     send(group, topic, b"2")
     assert consumed(group, topic, file, "--group", "anew", "--raw") == 0
     assert file.read_bytes() == b"whole\nbroken o\n1\n2"
+
+
+def test_lines_are_on_disk_before_they_are_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut would take them, and the group gives them to nobody again. So it is with a new
+    file's name."""
+    file, seen = tmp_path / "lines", list[tuple[str, int]]()
+    sync, sync_name = os.fdatasync, os.fsync
+
+    def on_sync(descriptor: int) -> None:
+        sync(descriptor)
+        seen.append(("synced", file.stat().st_size))
+
+    def on_sync_name(descriptor: int) -> None:
+        sync_name(descriptor)
+        if os.path.samestat(os.fstat(descriptor), tmp_path.stat()):
+            seen.append(("name", file.stat().st_size))
+
+    monkeypatch.setattr(os, "fdatasync", on_sync)
+    monkeypatch.setattr(os, "fsync", on_sync_name)
+
+    class Consumer:
+        """Two batches, of which one is finished when the next one is asked for."""
+
+        async def batches(self) -> AsyncIterator[list[Message]]:
+            for body in (b"one", b"two"):
+                yield [cast("Message", SimpleNamespace(body=body))]
+                seen.append(("finished", file.stat().st_size))
+
+    async def check(job: consume.Job) -> None:
+        descriptor = consume._open_output(job.output, appends=job.group is not None)
+        await consume._prepare(cast("Any", None), descriptor, job)
+        writer = ByteWriter(descriptor, str(file))
+        consumer = cast("Any", Consumer())
+        writing = consume.Writing(consumer, job, writer, consume.Unreadable())
+        await writing.run(Progress(disable=True))
+        os.close(descriptor)
+
+    place = ("t", str(file), "g", StartFrom.FIRST, None, None)
+    job = consume.Job(*place, as_json=False, raw=False, when_gone=consume.Gone.RAISE)
+    asyncio.run(check(job))
+    expected = [("name", 0), ("synced", 4), ("finished", 4), ("synced", 8), ("finished", 8)]
+    assert seen == expected
 
 
 def test_output_that_is_no_file_is_only_written_to(group: BlockingFakeGroup) -> None:

@@ -22,6 +22,7 @@ from broker.local_group import (
 from broker.local_group.ports import reserve_ports
 from dledger.addresses import split_address
 from dledger.listening import why_not_listening
+from store.files import OsFiles
 
 
 def changed(directory: Path, **changes: object) -> None:
@@ -44,6 +45,16 @@ def test_new_group_has_a_configuration_for_each_node(tmp_path: Path) -> None:
     assert {config.store.flush for config in configs} == {"async"}
     assert {config.store.segment_size_bytes for config in configs} == {64 << 20}
     assert not any(node.is_running() for node in group.nodes)
+
+
+def test_folder_of_a_new_group_is_on_disk_with_those_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing in a folder outlives a power cut that takes the folder's own name."""
+    synced: list[Path] = []
+    monkeypatch.setattr(OsFiles, "fsync_directory", lambda _self, path: synced.append(path))
+    LocalGroup.create(tmp_path / "a" / "run", GroupOptions(nodes=1))
+    assert synced[:2] == [tmp_path, tmp_path / "a"]
 
 
 def test_base_port_decides_all_ports(tmp_path: Path) -> None:

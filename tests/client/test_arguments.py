@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from enum import Enum
+from math import nan
 from typing import Any
 
 import pytest
 
-from dledger.client import InvalidArgument
+from dledger.client import Client, ClientError, DeadlineExceeded, InvalidArgument
+from dledger.client.blocking import BlockingClient
+from dledger.testing import BlockingFakeGroup
 from tests.client.loops import async_test
 from tests.client.test_producer import producing
 
@@ -64,6 +68,42 @@ def test_argument_of_a_wrong_kind_harms_nobody(argument: str, value: object) -> 
             assert producer.statistics().accepted == 2
 
     check()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "refusal"),
+    [
+        ("deadline_s", "2", InvalidArgument),
+        ("deadline_s", nan, InvalidArgument),
+        ("deadline_s", 0, DeadlineExceeded),
+        ("topic", "no such name", InvalidArgument),
+        ("topic", "", InvalidArgument),
+        ("topic", None, InvalidArgument),
+        ("key", "two words", InvalidArgument),
+        ("queue_id", "0", InvalidArgument),
+    ],
+)
+def test_message_that_nobody_asks_about_is_refused_by_both_faces(
+    argument: str, value: object, refusal: type[ClientError]
+) -> None:
+    """The blocking one counted some of these as failures of which nobody is told."""
+    with BlockingFakeGroup() as group, BlockingClient.connect(group.addresses) as client:
+        topic = group.topic()
+        wrong: dict[str, Any] = {"topic": topic, "body": b"x", argument: value}
+        with client.producer() as producer:
+            with pytest.raises(refusal):
+                producer.send_one_way(**wrong)
+            producer.send_one_way(topic, b"right", deadline_s=60)
+            producer.flush()
+            assert producer.statistics().one_way_failed == 0
+        assert group.bodies(topic) == [b"right"]
+
+        async def alike() -> None:
+            async with Client.connect(group.addresses) as other, other.producer() as producer:
+                with pytest.raises(refusal):
+                    producer.send_one_way(**wrong)
+
+        asyncio.run(alike())
 
 
 @async_test

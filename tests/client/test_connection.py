@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from functools import partial
 
 import grpc
 import pytest
 
-from dledger.client import ALL, Client, ClientOptions, ConsumerOptions, ProducerOptions, WrongThread
+from dledger.client import (
+    ALL,
+    Client,
+    ClientOptions,
+    ConsumerOptions,
+    NewMessage,
+    Producer,
+    ProducerOptions,
+    WrongThread,
+)
 from dledger.client.broker_group import MAX_LINKS, BrokerGroup
 from dledger.client.connection import ATTEND_PATH, GET_STATUS, NodeLink
 from dledger.client.errors import ClientError, LeadershipLost
@@ -340,6 +350,40 @@ async def test_infinite_times_are_long_and_not_over() -> None:
             "t", idle_timeout_s=never, options=ConsumerOptions(deadline_s=never)
         )
         assert (await anext(consumer)).body == b"x"
+
+
+def test_producer_of_a_loop_that_is_over_says_so() -> None:
+    """It took messages that nobody sent, and who flushed or closed waited for ever. In its own loop
+    all is well, before it runs, too."""
+
+    async def begin(group: FakeGroup) -> tuple[Client, Producer]:
+        await group.__aenter__()
+        group.model.create("t", 1)
+        client = await Client.connect(group.bootstrap).__aenter__()
+        producer = client.producer()
+        await producer.send("t", b"x")
+        return client, producer
+
+    async def elsewhere(producer: Producer) -> None:
+        for send in (producer.send, producer.send_one_way):
+            with pytest.raises(WrongThread, match="another event loop"):
+                send("t", b"y")
+        message = NewMessage("t", b"y")
+        for call in (
+            *(producer.flush, partial(producer.send_all, [message]), producer.room),
+            *(producer.register, producer.close, producer.abort),
+        ):
+            with pytest.raises(WrongThread, match="another event loop"):
+                await call()
+
+    group = FakeGroup()
+    with asyncio.Runner() as first:
+        client, producer = first.run(begin(group))
+        asyncio.run(elsewhere(producer))
+        producer.send_one_way("t", b"z")
+        first.run(client.close())
+        assert group.model.bodies("t", 0) == [b"x", b"z"]
+        first.run(group.__aexit__())
 
 
 def test_client_of_a_loop_that_is_over_says_so() -> None:

@@ -316,6 +316,10 @@ async def test_other_threads_are_refused_by_name() -> None:
         consumer = client.pull_consumer("t")
         with pytest.raises(WrongThread, match="call_soon_threadsafe"):
             await asyncio.to_thread(producer.send, "t", b"x")
+        sent = producer.send("t", b"mine")
+        with pytest.raises(WrongThread, match="call_soon_threadsafe"):
+            await asyncio.to_thread(producer.send, "t", b"behind it")
+        await sent
         errors: list[ClientError] = []
 
         def elsewhere() -> None:
@@ -329,7 +333,7 @@ async def test_other_threads_are_refused_by_name() -> None:
         thread.start()
         thread.join()
         assert [type(error) for error in errors] == [WrongThread] * 3
-        assert (await producer.send("t", b"fine")).queue_offset == 0
+        assert (await producer.send("t", b"fine")).queue_offset == 1
 
 
 FORK = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -53,6 +54,58 @@ def test_cancelling_what_is_being_settled_wakes_nobody() -> None:
     time.sleep(0.05)
     sent.set_result(STORED)
     assert [each.result(PATIENCE_S) for each in waiting] == [STORED, None, STORED]
+
+
+def lost() -> ClientError:
+    return ClientError("it was not stored")
+
+
+def test_who_was_told_that_the_time_is_over_has_not_seen_the_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It failed right behind that, and neither `flush` nor `close` told of it."""
+    for ask in (Sent.result, Sent.exception):
+        sent = unsettled()
+        failure = sent._failure
+
+        def and_then_fails(sent: Sent = sent, failure: Callable[[], object] = failure) -> object:
+            try:
+                return failure()
+            finally:
+                if not sent.done():
+                    sent.set_exception(lost())
+
+        monkeypatch.setattr(sent, "_failure", and_then_fails)
+        with pytest.raises(TimeoutError):
+            ask(sent, 0)
+        assert sent.done()
+        assert not sent.asked
+        assert isinstance(sent.exception(0), ClientError)
+        assert sent.asked
+
+
+def test_who_is_interrupted_as_it_fails_has_not_seen_the_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But where somebody had seen it before, nobody is told again."""
+    sent = unsettled()
+
+    def interrupted(_: float | None) -> None:
+        if not sent.done():
+            sent.set_exception(lost())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sent, "_wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sent.result()
+        assert not sent.asked
+        patched.undo()
+        assert sent.exception() is not None
+        patched.setattr(sent, "_wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sent.result()
+        assert sent.asked
 
 
 def test_time_that_is_over_is_told() -> None:

@@ -14,13 +14,24 @@ from dledger.codec import decode_configuration, encode_configuration
 from dledger.core import HandOverBegun, NodeId, RaftOptions, TimeoutNow, TransferEnded
 from dledger.core.errors import MessageRefused
 from dledger.core.membership import left, with_disk, without
-from dledger.core.types import AppendRequest, Configuration, EntryKind, EntryMeta, Index, Term
+from dledger.core.types import (
+    AppendRequest,
+    Configuration,
+    EntryKind,
+    EntryMeta,
+    HeartbeatRequest,
+    Index,
+    PreVoteRequest,
+    Term,
+    VoteRequest,
+)
 from tests.core.harness import A, B, C, Cluster, D, E, Node
 from tests.core.test_changes import DISK, group, names
 from tests.core.test_sick_disk import pass_time
 
 WAIT = 120
 OPTIONS = RaftOptions(preferred_after_ticks=WAIT)
+ASKS = (AppendRequest, HeartbeatRequest, PreVoteRequest, VoteRequest)
 
 
 def preferring(node: NodeId | None, *voters: NodeId, learners: tuple[NodeId, ...] = ()) -> Cluster:
@@ -114,6 +125,38 @@ def test_tries_that_fail_come_ever_less_often() -> None:
     gaps = [later - earlier for earlier, later in pairwise(tries)]
     assert len(tries) == 4, tries
     assert gaps == [2 * WAIT, 4 * WAIT, 8 * WAIT]
+
+
+def test_tries_that_end_leadership_come_ever_less_often() -> None:
+    """It hears and answers, and its own requests reach nobody: it is well, it campaigns when it is
+    told to, and its later term ends the leadership that told it."""
+    cluster = preferring(B)
+    tries: dict[NodeId, list[int]] = {A: [], C: []}
+    for tick in range(40 * WAIT):
+        told = {name: len(begun(cluster[name])) for name in tries}
+        for node in cluster.nodes.values():
+            cluster.network += node.tick()
+        cluster.deliver(lambda message: message.sender != B or not isinstance(message, ASKS))
+        for name, before in told.items():
+            tries[name] += [tick] * (len(begun(cluster[name])) - before)
+    assert cluster[A].term > 2, "its campaigns are heard of"
+    assert max(map(len, tries.values())) > 2
+    for each in tries.values():
+        gaps = [later - earlier for earlier, later in pairwise(each)]
+        assert all(gap >= 2 * WAIT << at for at, gap in enumerate(gaps)), tries
+
+
+def test_member_that_has_led_is_tried_as_soon_as_at_first() -> None:
+    """What it couldn't take before it can by now."""
+    cluster = preferring(B)
+    for _ in range(4 * WAIT):
+        for node in cluster.nodes.values():
+            cluster.network += node.tick()
+        cluster.deliver(lambda message: not isinstance(message, TimeoutNow))
+    assert len(begun(cluster[A])) == 2
+    cluster.elect(B)
+    cluster.elect(A)
+    assert pass_time(cluster, WAIT + 40) == [A, B]
 
 
 def test_another_preference_begins_anew() -> None:

@@ -58,11 +58,17 @@ class Calls:
     """n1, which leads the group, and n2 on a new disk."""
 
     def __init__(
-        self, group: Group | str, *course: str, disk: bytes = DISK, known_level: int = 9
+        self,
+        group: Group | str,
+        *course: str,
+        disk: bytes = DISK,
+        known_level: int = 9,
+        level: int = 9,
     ) -> None:
         self.group = group if isinstance(group, Group) else Group(group, *course)
         self.disk = disk
         self.known_level = known_level
+        self.group_level = level
         self.joined: list[bytes] = []
         self.asked: list[str] = []
         self.is_silent = False  # who led is gone
@@ -82,7 +88,7 @@ class Calls:
 
     async def level(self, address: str) -> int:
         assert address == LEADER
-        return 9
+        return self.group_level
 
     async def replace_disk(
         self, address: str, node_id: str, disk_id: bytes, held: cpb.HeldLog | None = None
@@ -209,8 +215,11 @@ def test_the_command_says_what_it_is(
 
 
 def test_a_program_that_is_too_old_is_not_taken_in() -> None:
-    """It would apply nothing, and a log that begins behind the raise can't be filled into it. A
-    release that doesn't say what it knows is taken in, as ever."""
+    """It would apply nothing, and a log that begins behind the raise can't be filled into it. One
+    that doesn't say what it knows is of a release before level 9."""
     with pytest.raises(FormationRefused, match="n2 knows level 8, and the group uses level 9"):
         replaced(Calls("voter", known_level=8), 60.0)
-    assert replaced(Calls("voter", known_level=0), 60.0).votes
+    with pytest.raises(FormationRefused, match="n2 knows at most level 8, and the group uses"):
+        replaced(Calls("voter", known_level=0), 60.0)
+    assert replaced(Calls("voter", known_level=9), 60.0).votes
+    assert replaced(Calls("voter", known_level=0, level=8), 60.0).votes

@@ -66,7 +66,7 @@ def test_segments_are_in_the_archive_before_they_go_and_stay_while_it_fails(
                 assert "not allowed" in status.health.front_held
             allowed.touch()
             for node in nodes.values():
-                node.archiver._not_before_s = 0.0  # rather than a minute
+                node.archiver._failed_s.clear()  # rather than a minute
             await until(lambda: all(node.log.first_index > 1 for node in nodes.values()))
             for name, path in before.items():
                 await until(lambda path=path: not path.exists())  # type: ignore[misc]

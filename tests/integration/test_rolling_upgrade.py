@@ -255,8 +255,9 @@ async def check_put_back_too_late(group: MixedGroup, load: Load, node_id: str, o
 
 @pytest.mark.parametrize(
     ("level", "next_level"),
-    [pytest.param(4, COMPOUND_LEVEL, marks=pytest.mark.long), (8, TOPIC_RULES_LEVEL)],
+    [(4, COMPOUND_LEVEL), (8, TOPIC_RULES_LEVEL)],
 )
+@pytest.mark.long
 def test_older_member_keeps_what_it_cannot_read(
     tmp_path: Path, level: int, next_level: int
 ) -> None:

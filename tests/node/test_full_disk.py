@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from broker.errors import BrokerError
+from broker.errors import TRAITS, BrokerError, ErrorCode
 from broker.leader.commands import makes_room
 from dledger.applying import APPLY_RETRY_TICKS
 from dledger.checksum import seal
@@ -242,7 +242,8 @@ def test_read_that_waits_for_applying_ends_with_leadership() -> None:
     world.settle()
     assert leader.driver.statistics().is_apply_paused
     answers: list[bool] = []
-    leader.driver.read_index(answers.append)
+    leader.driver._reads.add(answers.append)  # as one that came just before
+    leader.driver._schedule()
     world.settle()
     assert answers == []
     for _ in range(MAX_TICKS):
@@ -252,6 +253,29 @@ def test_read_that_waits_for_applying_ends_with_leadership() -> None:
     assert leader.driver.statistics().is_apply_paused
     assert answers == [False]
     assert leader.driver.statistics().reads_waiting == 0
+
+
+def test_reads_are_refused_while_applying_is_paused() -> None:
+    """Each would wait for as long as the disk is full, and be kept when whoever asked has gone: a
+    leader that nobody can replace would gather them without a bound."""
+    world = World(count=1)
+    leader = world.serving()
+    leader.propose("t")
+    world.settle()
+    leader.disk.fill_up(0)
+    send(leader, 0)
+    world.settle()
+    assert leader.driver.statistics().is_apply_paused
+    gate = leader.replica.services.offsets._gate
+    for _ in range(10_000):
+        with pytest.raises(BrokerError, match="can't be applied") as refused:
+            world.run(leader, gate.confirm())
+    assert refused.value.code is ErrorCode.NOT_READY
+    assert TRAITS[refused.value.code].is_retriable
+    assert leader.driver.statistics().reads_waiting == 0
+    leader.disk.make_room()
+    world.run_for(APPLY_RETRY_TICKS)
+    world.run(leader, gate.confirm())
 
 
 # --- what makes room ------------------------------------------------------------------------------

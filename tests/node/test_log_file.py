@@ -117,6 +117,28 @@ def test_line_that_the_disk_took_in_part_does_not_run_into_the_next(
     assert path.read_text() == "lost\nwhole\n"
 
 
+def test_line_that_a_process_before_left_in_part_does_not_run_into_the_next(
+    tmp_path: Path,
+) -> None:
+    """The disk was full, and the node was started anew; or the file was put back by who rotates."""
+    path = tmp_path / "node.log"
+    for content in (b"", b"whole\n", b"lost in p"):
+        path.write_bytes(content)
+        log = LogFile(path)
+        log.write("first\n")
+        path.write_bytes(content)
+        log.reopen()
+        log.write("second\n")
+        log.close()
+        ended = content + b"\n" if content.endswith(b"p") else content
+        assert path.read_bytes() == ended + b"second\n"
+        path.write_bytes(content)
+        log = LogFile(path)
+        log.write("first\n")
+        log.close()
+        assert path.read_bytes() == ended + b"first\n"
+
+
 @on_a_loop
 async def test_node_whose_log_cannot_be_written_lives_and_stops_as_ever(
     tmp_path: Path, monkeypatch: Any

@@ -12,6 +12,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
+from broker.archiving import Released
 from broker.pulling import head_of
 from broker.replica import Replica
 from dledger.core.types import LogBase, NodeId
@@ -39,12 +40,12 @@ async def kept_back(group: Members, victim: Replica, *besides: Replica) -> None:
     assert victim.log.first_index == 1
 
 
-async def not_yet(segments: Iterable[Path]) -> str:
-    return "not yet"
+async def not_yet(segments: Iterable[Path]) -> Released:
+    return Released(0, "not yet")
 
 
-async def given(segments: Iterable[Path]) -> str:
-    return ""
+async def given(segments: Iterable[Path]) -> Released:
+    return Released(len(list(segments)))
 
 
 def rotten(victim: Replica, index: int) -> CorruptionFound:
@@ -78,12 +79,12 @@ async def test_the_log_begins_behind_what_nobody_can_give_back(tmp_path: Path) -
             await kept_back(group, victim)
             archived: list[Path] = []
 
-            async def release(segments: Iterable[Path]) -> str:
+            async def release(segments: Iterable[Path]) -> Released:
                 archived.extend(segments)
-                return ""
+                return Released(len(archived))
 
             assert victim.repairs.takes(rotten(victim, 20))
-            victim.archiver.release = release  # type: ignore[method-assign]
+            victim.archiver.release_together = release  # type: ignore[method-assign]
             await healed(group, victim, 1)
             assert f"{0:020}" not in {path.name for path in archived}
             other = next(each for each in group.replicas.values() if each is not victim)

@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker import installing, later_start, pulling
+from broker.archiving import Released
 from broker.later_start import LaterStart
 from dledger.checksum import seal
 from dledger.codec import configuration_bytes
@@ -65,8 +66,8 @@ async def left_behind(group: Members, where: Callable[[Members, NodeId], list[in
     name = follower(group, leader)
     victim, before = group.replicas[name], leader.log.first_index
 
-    async def not_yet(segments: Iterable[Path]) -> str:
-        return "not yet"
+    async def not_yet(segments: Iterable[Path]) -> Released:
+        return Released(0, "not yet")
 
     victim.archiver.release = not_yet  # type: ignore[method-assign]
     leader = await grow(group, 2, f"{where.__name__}{LONG}")

@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from broker.forming.member import Member
 from dledger.codec import decode_configuration
 from dledger.core.types import NodeId
+from dledger.level import KNOWN_LEVEL
 from dledger.reading.backup import Backup
 from dledger.reading.entry import EPOCH_TERM_GAP, HEADER_SIZE
 from dledger.records.layout import file_name
 from dledger.wire import raft_pb2
 from store.backup import read_backup, write_backup
-from store.commitlog import CommitLogOptions
+from store.commitlog import CommitLog, CommitLogOptions
 from store.directory import DataDirectory, DirectoryState, Identity
 from store.errors import BackupUnusable, CorruptionFound, StorageFailed, StoreError
 from store.files import FileSystem, OsFiles
@@ -35,6 +36,7 @@ from store.starting.restoring import KEPT_FILES, Restored, restore
 from store.starting.unformed import RESTORE
 from store.worker import ManualWorker
 from tests.audit.replicas import SEGMENT, build, flip_bit, usual_entries
+from tests.audit.test_later_levels import LATER, begun_at, raise_to, raised_to
 from tests.scale import examples
 from tests.store.faulty_files import SimulatedDisk
 
@@ -281,6 +283,55 @@ def test_so_many_calls_are_all_of_them(made: Made) -> None:
     begin = len(disk.calls)
     restore(made.folder, site_at(Path("/data/m1"), disk), ADDRESS)
     assert 100 < len(disk.calls) - begin < 150
+
+
+# --- levels of formats and commands (docs/adr/0023-levels.md) -------------------------------------
+
+
+def backup_of(folder: Path, first_index: int = 1) -> Backup:
+    """What lies in the folder is a backup."""
+    log = CommitLog.open(folder, CommitLogOptions(segment_size_bytes=SEGMENT, reserve_bytes=0))
+    last = log.last_index, log.last_term, log.last_digest, log.end_offset
+    log.close()
+    made = Backup("g", "n1", SEGMENT, first_index, *last, taken_ms=1)
+    write_backup(OsFiles(), folder, made)
+    return made
+
+
+def test_backup_of_a_later_level_is_refused(tmp_path: Path) -> None:
+    """Its group's only member would apply nothing behind the raise, and there is none to hand over
+    to. Up to there it is restored, and so is one of the level that is known, whatever it holds of
+    raises that took no effect."""
+    folder = tmp_path / "later"
+    build(folder, raised_to(LATER))
+    last = backup_of(folder).last_index
+    site = site_at(tmp_path / "m1")
+    with pytest.raises(BackupUnusable, match=f"used level {LATER} .* knows level {KNOWN_LEVEL}"):
+        restore(folder, site, ADDRESS)
+    assert state_of(site.path, site.files) is DirectoryState.UNFORMED
+    with pytest.raises(RestoreUnfinished):
+        open_member(site)
+    assert restore(folder, site, ADDRESS, last - 2).last_index == last - 2
+    build(tmp_path / "known", [*raised_to(KNOWN_LEVEL), raise_to(LATER + 1), raise_to(1)])
+    last = backup_of(tmp_path / "known").last_index
+    assert restore(tmp_path / "known", site_at(tmp_path / "m2"), ADDRESS).last_index == last
+
+
+@pytest.mark.parametrize("is_later", [True, False])
+def test_backup_that_begins_behind_the_raise_is_refused(tmp_path: Path, is_later: bool) -> None:
+    """The state that it begins with says so, and the directory isn't touched; a raise behind a
+    state of a level that is known counts as ever."""
+    folder, site = tmp_path / "n1", site_at(tmp_path / "m1")
+    log = begun_at(folder, LATER) if is_later else begun_at(folder, KNOWN_LEVEL, raise_to(LATER))
+    assert log.start is not None
+    backup_of(folder, log.start.first_index)
+    with pytest.raises(BackupUnusable, match=f"used level {LATER} .* knows level {KNOWN_LEVEL}"):
+        restore(folder, site, ADDRESS)
+    assert site.path.exists() != is_later
+    known = begun_at(tmp_path / "n2", KNOWN_LEVEL, raise_to(LATER + 1))
+    assert known.start is not None
+    last = backup_of(tmp_path / "n2", known.start.first_index).last_index
+    assert restore(tmp_path / "n2", site_at(tmp_path / "m2"), ADDRESS).last_index == last
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])

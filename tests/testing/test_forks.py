@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 WAIT_S = 60.0
 
 LIVING_CHILD = """
@@ -134,6 +136,7 @@ def ran(program: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_a_forked_child_that_ends_ends_nothing_else() -> None:
     """Not by leaving `with`, nor by what is called at its exit."""
     ran(CHILD_THAT_ENDS)

@@ -3,6 +3,10 @@
 The next command says so, if there is room for so many offsets (`broker.leader.offsets_room`). A
 group that is at work goes on where it is where there is none: nothing that is asked of its desk is
 refused for it, and it isn't silent about that.
+
+What a group is handed first is chosen from where it begins, and once it is in the log all before
+that counts as finished. Until then it may be put elsewhere as any group is that has only committed:
+so it begins where that was chosen, or the desk looks again.
 """
 
 from __future__ import annotations
@@ -15,8 +19,10 @@ import structlog
 from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.choosing import Choice
 from broker.leader.offsets_room import starts_begun
+from broker.state.delivering import Owners, begun
 from broker.state.handouts import Record
-from broker.state.offsets import Offsets
+from broker.state.refusals import HandoutSuperseded, Refusal
+from broker.state.topic_retention import TopicRetentions
 from broker.state.topics import TopicState
 from dledger.sparing import Sparing
 
@@ -27,26 +33,33 @@ Records = dict[int, Record]  # by queue
 log = structlog.get_logger(__name__)
 
 
-class State(Protocol):
+class State(Owners, Protocol):
     """`broker.state.machine.StateMachine`, as far as it is looked at here."""
 
     @property
-    def offsets(self) -> Offsets: ...
+    def topic_retention(self) -> TopicRetentions: ...
 
 
 class Beginning:
     """One desk's."""
 
     def __init__(
-        self, group: str, state: State, check: Callable[[int], None], sparing: Sparing
+        self,
+        group: str,
+        state: State,
+        check: Callable[[int], None],
+        is_placing: Callable[[str, str], bool],
+        sparing: Sparing,
     ) -> None:
         """Args:
+        is_placing: whether a group is about to go on elsewhere in a topic.
         check: raises BrokerError, LIMIT_REACHED, unless so many offsets more may begin.
         sparing: all desks': one lives as long as somebody waits at it.
         """
         self._group = group
         self._state = state
         self._check = check
+        self._is_placing = is_placing
         self._sparing = sparing
         self._is_left_out = False  # of the next command
 
@@ -78,6 +91,31 @@ class Beginning:
                 self._tell(topic.name, lacking, error)
                 return False
         return True
+
+    def refusal_of(self, choice: Choice) -> Refusal | None:
+        """Why the group can't begin as the command was chosen, asked when its turn has come: what
+        was put elsewhere meanwhile isn't passed over.
+
+        Raises:
+            BrokerError: BUSY.
+        """
+        command, topic, records = choice.command, choice.topic, choice.planning.records
+        if not command.starts:
+            return None
+        if self._is_placing(self._group, topic.name):
+            text = f"group {self._group!r} is just about to go on elsewhere: ask again"
+            raise BrokerError(ErrorCode.BUSY, text)
+        known = self._state.deliveries.in_topic(self._group, topic.incarnation)
+        now = begun(self._state, topic, command, len(known))
+        if not isinstance(now, dict):
+            return now
+        retention = self._state.topic_retention
+        for queue_id, start in enumerate(command.starts, command.first_start):
+            record = records[queue_id]
+            is_gone = record.next == start < retention.start_of(topic.incarnation, queue_id)
+            if is_gone or now.get(queue_id) != record:
+                return HandoutSuperseded(queue_id, record.next)
+        return None
 
     def leave_out(self, choice: Choice | None, error: BrokerError) -> bool:
         """Whether the command, which failed so, is to be made again without its starts: others took

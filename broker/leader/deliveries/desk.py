@@ -5,7 +5,8 @@
                └──────── refused: look again ────────┘
 
 One command of a desk is under way at a time, and what is asked meanwhile shares the next
-(ADR 57). So whatever is chosen is chosen of a state that only this desk changes. Nothing that was
+(ADR 57). So whatever is chosen is chosen of a state that only this desk changes, where a group
+begins aside (`broker.leader.deliveries.beginning`). Nothing that was
 chosen leaves before its entry is applied. A desk works while somebody waits at it, and ends with
 this node's leadership: whoever waits then is told what became of what he asked for.
 
@@ -85,6 +86,7 @@ class Surroundings:
         check_room: raises BrokerError unless an answer may be kept until it is read.
         check_begun: raises BrokerError, LIMIT_REACHED, unless groups may have offsets in so many
             queues more, behind what is on its way.
+        is_placing: whether a group is about to go on elsewhere in a topic, by what is on its way.
         hold: so many bytes of answers are kept, until what it gives is called.
     """
 
@@ -101,6 +103,7 @@ class Surroundings:
     used_again_ms: int
     check_room: Callable[[], None]
     check_begun: Callable[[int], None]
+    is_placing: Callable[[str, str], bool]
     hold: Callable[[int], Callable[[], None]] = lambda _: _nothing
     sparing: Sparing = field(default_factory=Sparing)
 
@@ -139,7 +142,9 @@ class Desk:
         self._settlers: list[Settler] = []
         self._taken: list[Settler] = []  # whose settlements are on their way
         self._burials = Burials(place, around.bury, around.buried_bytes, read)
-        self._beginning = Beginning(place.group, around.state, around.check_begun, around.sparing)
+        self._beginning = Beginning(
+            *(place.group, around.state, around.check_begun, around.is_placing, around.sparing)
+        )
         self._turn = 0  # of the queues: which comes first
         self._held: list[Callable[[], None]] = []  # what was read for the command under way
         self._bell: QueueKey = (-next(self._numbers), 0)  # no topic has that incarnation
@@ -392,9 +397,9 @@ class Desk:
         attempts = self.max_attempts if self._burials.are_possible else 0
 
         def end_of(queue_id: int) -> int:
-            end = topic.next_offsets[queue_id]
-            held = self._around.held_back.end_of(place.group, topic, queue_id)
-            return end if held is None or not self.is_fifo else held
+            if not self.is_fifo:
+                return topic.next_offsets[queue_id]
+            return self._around.held_back.end_of(place.group, topic, queue_id)
 
         turns = self._around.turns
         reads = self._read_to_give, end_of, turns, self._read_to_tell_again
@@ -442,7 +447,8 @@ class Desk:
 
     async def _propose(self, choice: Choice) -> UnitResult:
         commands = (Command(deliver=choice.command),)
-        return await self._around.units.propose(ProposedUnit(commands=commands), is_single=True)
+        unit = ProposedUnit(commands=commands, condition=lambda: self._beginning.refusal_of(choice))
+        return await self._around.units.propose(unit, is_single=True)
 
     def _answer(self, choice: Choice, settlers: Sequence[Settler], index: int) -> None:
         for settler in settlers:

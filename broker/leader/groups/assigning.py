@@ -3,14 +3,15 @@
     a group is   on                                             becomes
     idle         it is to be looked at                          looked at, some steps a tick
     looked at    the plan is made, of what is so now            its grants are proposed, in parts
-    looked at    the same, and it starts at a time              begins: that is looked for, in steps
-    begins       it is found, the plan is of what is so now     its grants are proposed, in parts
-    begins       it is found, the plan is of what was before    idle, and to be looked at again
     looked at    the plan is made, of who was there, or which   idle, and to be looked at again;
                  queues, before                                 after `DROPPED` of these as above
     proposed     applied, and there are more                    the next ones are proposed
     proposed     refused, or never applied                      idle, looked at again in a while
     proposed     applied, there are none left                   idle
+
+Where a group starts by time in a topic is looked for beside all that, in steps: until it is found
+grants of that topic are left out, and then the group is looked at again. It may take minutes, in
+which members come and go, and the group's other queues are theirs.
 
 This owns the looks that are under way and what was asked of whom, for one leadership. Whatever it
 proposes holds when it is proposed (`broker.leader.groups.planning.still_holds`), though a look may
@@ -171,10 +172,7 @@ class Assigning:
         """Whether the group may be looked at now."""
         part = self._parts.get(name)
         return part is None or not (
-            part.granting
-            or part.look is not None
-            or part.begins is not None
-            or self._owner.now < part.look_again_at
+            part.granting or part.look is not None or self._owner.now < part.look_again_at
         )
 
     @property
@@ -291,12 +289,13 @@ class Assigning:
             try:
                 while part.grants and len(some) < GRANTS_AT_ONCE:
                     grant = part.grants.popleft()
+                    if self._commands.is_changing(grant.topic):
+                        self._rest(group.name)  # it is looked at as that is made of it
+                        continue
                     has_room = grant.queue_id < self._end_of_room(group, part, grant)
                     if has_room and still_holds(grant, self._state, group.name):
                         some.append(grant)
                 self._propose(group, part, some)
-                if part.begins is not None:
-                    return
             except BrokerError as error:
                 self._again(group.name, part, error)
             except Exception as error:
@@ -340,7 +339,8 @@ class Assigning:
         self._rest(group.name)
 
     def _propose(self, group: Group, part: _Part, grants: list[Grant]) -> None:
-        """As many of them as one command may begin: the others come before all that are left."""
+        """As many of them as one command may begin: the others come before all that are left. Those
+        of topics in which it isn't known where the group starts are left out until it is."""
         by_topic: dict[tuple[str, int], list[Grant]] = {}
         for grant in grants:
             by_topic.setdefault((grant.topic, grant.incarnation), []).append(grant)
@@ -348,16 +348,18 @@ class Assigning:
         asked = begun = 0  # where the group starts; offsets that are new
         unknown: list[tuple[TopicState, int]] = []
         for some in by_topic.values():
-            if asked >= STARTS_AT_ONCE or self._is_unknown(group, part, some[0], unknown):
+            if self._is_unknown(group, part, some[0], unknown):
+                continue
+            if asked >= STARTS_AT_ONCE:
                 part.grants.extendleft(reversed(some))  # when these are there
                 continue
             found, new = self._topic_grant(group, part, some, begun)
             told += found
             asked, begun = asked + sum(len(each.starts) for each in found), begun + new
+        if unknown and part.begins is None:
+            part.begins = part.begun.look(self._reader, group, unknown)
+            self._beginning[group.name] = part
         if not told:
-            if unknown:
-                part.begins = part.begun.look(self._reader, group, unknown)
-                self._beginning[group.name] = part
             return
         answer = self._commands.grant_leases(group.name, told)
         part.granting = True
@@ -415,18 +417,13 @@ class Assigning:
                     return
         except StopIteration:
             part.begins = None
+            self._owner.look_again(name)
         except Exception as error:
             part.begins = None
             if not isinstance(error, BrokerError) and not self._is_mended(error):
                 raise
-            self._again(name, part, error)
-            return
-        group = self._state.groups.joined(name)
-        if group is not None and self._is_of_now(part, name):
-            self._grant(group, part)
-        else:
-            part.grants.clear()
-            self._owner.look_again(name)
+            self._tell_failure(name, error)
+            self._rest(name)
 
     def _concerned(self, group: str, told: list[TopicGrant]) -> dict[int, list[Place]]:
         """Who is to get something by it, or to lose it, and what."""

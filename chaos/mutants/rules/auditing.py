@@ -131,6 +131,14 @@ AUDITING = (
         tests=_PLAN,
     ),
     Mutant(
+        "report-has-its-name-before-it-is-on-disk",
+        "audit/commands/watching.py",
+        "            os.fsync(file.fileno())  # else",
+        "            # else",
+        masked=_READS_ONLY,
+        tests=_WATCH,
+    ),
+    Mutant(
         "who-gives-no-answer-lags-no-more",
         "audit/commands/watching.py",
         "        known = {**before, **answering}\n",

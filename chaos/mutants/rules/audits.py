@@ -624,7 +624,7 @@ AUDITS = (
     Mutant(
         "who-is-gone-was-made-anew",
         "dledger/reading/lifetimes.py",
-        " if latest[name] > at",
+        " if latest[topic[0]] > at",
         "",
         masked=_READS_ONLY,
         tests=_STARTS,

@@ -6,6 +6,7 @@ from chaos.mutants.mutant import Mutant
 
 _EMPTY = ("tests/client/members/test_emptiness.py",)
 _IDLENESS = ("tests/client/test_idleness.py",)
+_LEAVING = ("tests/client/test_leaving.py",)
 _STOPPED = ("tests/client/test_stopped_meanwhile.py",)
 _HIDDEN = ("tests/client/test_kept_hidden.py",)
 _KEPT = ("tests/client/test_kept_deliveries.py",)
@@ -36,6 +37,86 @@ _LOST_LEASES = ("tests/client/members/test_threads_of_lost_leases.py",)
 _BLOCKING_MEMBERS = ("tests/client/members/test_blocking_members.py",)
 
 CLIENT = (
+    Mutant(
+        "one-way-with-a-wrong-deadline-is-taken",
+        "dledger/client/blocking_producer.py",
+        "due_at(time_left(deadline_s))",
+        "due_at(deadline_s)",
+        masked=_NO_SUCH_CLIENT,
+        tests=_ARGUMENTS,
+    ),
+    Mutant(
+        "one-way-to-what-is-no-topic-is-taken",
+        "dledger/client/blocking_producer.py",
+        "        check_topic(topic)\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_ARGUMENTS,
+    ),
+    Mutant(
+        "failures-behind-a-timeout-count-as-seen",
+        "dledger/client/sent.py",
+        "            self.asked = self._is_known\n",
+        "            self.asked = self.done()\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(_SENT + "test_who_was_told_that_the_time_is_over_has_not_seen_the_failure",),
+    ),
+    Mutant(
+        "loops-that-have-ended-go-on-asking",
+        "dledger/client/fetching.py",
+        "                await self._wanted.wait()\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_IDLENESS,
+    ),
+    Mutant(
+        "silence-of-before-ends-the-next-loop",
+        "dledger/client/fetching.py",
+        "                reader.empty_since = None\n            self._wanted_since",
+        "                pass\n            self._wanted_since",
+        masked=_NO_SUCH_CLIENT,
+        tests=_IDLENESS,
+    ),
+    Mutant(
+        "answers-of-before-are-silence-of-the-next-loop",
+        "dledger/client/fetching.py",
+        "answer.next_offset < answer.max_offset or asked < self._wanted_since:\n",
+        "answer.next_offset < answer.max_offset:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_IDLENESS,
+    ),
+    Mutant(
+        "members-without-an-idle-time-spin",
+        "dledger/client/members/reading.py",
+        "max(min(LOOK_S, self._idle_timeout_s / 4), MIN_LOOK_S)",
+        "min(LOOK_S, self._idle_timeout_s / 4)",
+        masked=_NO_SUCH_CLIENT,
+        tests=_IDLENESS,
+    ),
+    Mutant(
+        "generators-that-are-closed-drop-what-they-sent",
+        "dledger/client/leaving.py",
+        "(Exception, GeneratorExit, SystemExit)",
+        "(Exception, SystemExit)",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LEAVING,
+    ),
+    Mutant(
+        "programs-that-exit-drop-what-they-sent",
+        "dledger/client/leaving.py",
+        "(Exception, GeneratorExit, SystemExit)",
+        "(Exception, GeneratorExit)",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LEAVING,
+    ),
+    Mutant(
+        "failed-sends-are-noted-where-nobody-looks",
+        "dledger/client/leaving.py",
+        "    if error is None or isinstance(error, GeneratorExit):\n",
+        "    if error is None:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_LEAVING,
+    ),
     Mutant(
         "a-drop-of-queues-in-doubt-is-repeated",
         "dledger/client/topics.py",
@@ -370,10 +451,18 @@ CLIENT = (
     Mutant(
         "send-from-any-thread",
         "dledger/client/producer.py",
-        "        if get_ident() != self._owner.thread:\n",
-        "        if False:\n",
+        "        if not self._messages or get_ident() != self._owner.thread:\n",
+        "        if not self._messages:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_FAILED_SENDS,
+    ),
+    Mutant(
+        "send-in-any-loop",
+        "dledger/client/producer.py",
+        "        if not self._messages or get_ident() != self._owner.thread:\n",
+        "        if get_ident() != self._owner.thread:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_CONNECTION,
     ),
     Mutant(
         "forked-child-uses-its-parents-client",
@@ -1424,8 +1513,8 @@ CLIENT = (
     Mutant(
         "client-closes-itself-from-its-own-thread",
         "dledger/client/blocking.py",
-        "        thread.check_outside()\n",
-        "",
+        "        thread.check_outside()\n        self",
+        "        self",
         masked=_NO_SUCH_CLIENT,
         tests=_BLOCKING_ENDS,
     ),
@@ -1455,9 +1544,9 @@ CLIENT = (
     ),
     Mutant(
         "client-of-a-loop-that-is-over",
-        "dledger/client/broker_group.py",
-        "        if running is not self._loop:\n",
-        "        if not self:\n",
+        "dledger/client/owner.py",
+        "            if running is None or self.loop is None or running is self.loop:\n",
+        "            if True:\n",
         masked=_NO_SUCH_CLIENT,
         tests=_CONNECTION,
     ),

@@ -17,6 +17,7 @@ _REVOKING = ("tests/client/members/test_revoking.py",)
 _FAILED = ("tests/client/members/test_failed_members.py",)
 _STRAGGLERS = ("tests/client/members/test_stragglers.py",)
 _SPELLS = ("tests/client/members/test_spells.py",)
+_CLOSING = "tests/client/members/test_closing_within.py::"
 _SIGNALS = ("tests/client/members/test_signals.py",)
 _MEMBER = "dledger/client/members/member.py"
 _QUEUE = "dledger/client/members/process_queue.py"
@@ -159,6 +160,48 @@ CONSUMERS = (
         "            error.outcome = Outcome.MAY_HAVE_HAPPENED\n",
         "            pass\n",
         _REVOKING,
+    ),
+    _mutant(
+        "handler-that-closes-waits-for-itself",
+        "dledger/client/members/push.py",
+        "        elif not self._is_here:\n",
+        "        else:\n",
+        (_CLOSING + "test_handler_that_closes_its_consumer_ends_it",),
+    ),
+    _mutant(
+        "thread-that-closes-waits-for-itself",
+        "dledger/client/blocking_push.py",
+        "            if self._consumer._is_here:\n",
+        "            if False:\n",
+        (_CLOSING + "test_handler_of_the_blocking_face_that_closes_ends_it[False]",),
+    ),
+    _mutant(
+        "handler-that-closes-its-client-waits-for-itself",
+        "dledger/client/workers.py",
+        "        if any(worker._is_here for worker in tuple(self.push_consumers)):\n",
+        "        if False:\n",
+        (_CLOSING + "test_handler_that_closes_its_client_is_told",),
+    ),
+    _mutant(
+        "cancelled-commit-is-not-in-doubt",
+        _MEMBERSHIP,
+        "            _doubt(progress)\n            raise\n",
+        "            raise\n",
+        _READING,
+    ),
+    _mutant(
+        "commit-after-the-end-says-yes",
+        "dledger/client/members/reading.py",
+        "            self.look()  # nothing is held",
+        "            pass  # nothing is held",
+        _READING,
+    ),
+    _mutant(
+        "commit-without-time-has-ten-seconds",
+        _MEMBERSHIP,
+        "CALL_S if deadline_s is None else deadline_s",
+        "deadline_s or CALL_S",
+        _READING,
     ),
     _mutant(
         "what-went-in-doubt-is-said-not-to-be-committed",
@@ -641,7 +684,7 @@ CONSUMERS = (
     _mutant(
         "who-is-cancelled-in-a-block-waits-for-handlers",
         "dledger/client/members/push.py",
-        "        await (self.abort() if is_over else self.close())\n",
+        "        await (self.abort() if is_hurried(kind) else self.close())\n",
         "        await self.close()\n",
         ("tests/client/test_any_argument.py",),
     ),
@@ -660,10 +703,73 @@ CONSUMERS = (
         _BROADCAST,
     ),
     _mutant(
+        "broadcast-offsets-of-another-group-are-gone-on-with",
+        "dledger/client/members/kept_offsets.py",
+        "            if is_later or known.created_ms != found.created_ms:\n",
+        "            if is_later:\n",
+        _BROADCAST,
+    ),
+    _mutant(
+        "broadcast-topic-is-older-than-the-one-kept",
+        "dledger/client/members/kept_offsets.py",
+        "            if is_later or known.created_ms != found.created_ms:\n",
+        "            if known.created_ms != found.created_ms:\n",
+        _BROADCAST,
+    ),
+    _mutant(
+        "broadcast-offsets-of-another-epoch-are-gone-on-with",
+        "dledger/client/members/kept_offsets.py",
+        "            if known.epoch != found.epoch:\n",
+        "            if False:\n",
+        _BROADCAST,
+    ),
+    _mutant(
+        "broadcast-topic-that-is-gone-ends-its-member",
+        "dledger/client/members/kept_offsets.py",
+        "            error.retriable = True\n",
+        "",
+        _BROADCAST,
+    ),
+    _mutant(
+        "broadcast-file-takes-its-link-s-place",
+        "dledger/client/members/kept_offsets.py",
+        "Path(os.path.realpath(path))\n",
+        "Path(path)\n",
+        _BROADCAST,
+    ),
+    _mutant(
+        "broadcast-file-is-held-by-who-was-forked",
+        "dledger/client/members/kept_offsets.py",
+        "            fcntl.flock(self._lock, fcntl.LOCK_UN)\n",
+        "            pass\n",
+        _BROADCAST,
+    ),
+    _mutant(
+        "broadcast-file-is-freed-by-who-was-forked",
+        "dledger/client/members/kept_offsets.py",
+        " and self._locked_by == os.getpid():\n",
+        ":\n",
+        _BROADCAST,
+    ),
+    _mutant(
+        "flipped-bit-in-a-broadcast-file-is-an-offset",
+        "dledger/client/members/offsets_format.py",
+        '    if said["format"] == FORMAT and said.pop("sum") != _sum(said):\n',
+        "    if False:\n",
+        _BROADCAST,
+    ),
+    _mutant(
+        "broadcast-offset-that-no-queue-has",
+        "dledger/client/members/offsets_format.py",
+        "not 0 <= value <= MAX_OFFSET:\n",
+        "value < 0:\n",
+        _BROADCAST,
+    ),
+    _mutant(
         "broken-broadcast-file-is-a-fresh-start",
         "dledger/client/members/kept_offsets.py",
         "        raise OffsetsFileUnusable(\n            f\"{self._path} isn't",
-        "        return {}, set()\n"
+        "        return OffsetsFile()\n"
         "        raise OffsetsFileUnusable(\n            f\"{self._path} isn't",
         _BROADCAST,
     ),

@@ -31,6 +31,22 @@ DELIVERIES = (
         tests=_DESK,
     ),
     Mutant(
+        "begins-where-it-was-before-it-was-put-elsewhere",
+        "broker/leader/deliveries/beginning.py",
+        "            if is_gone or now.get(queue_id) != record:\n",
+        "            if is_gone:\n",
+        masked="no simulated group is put elsewhere before its first handout",
+        tests=("tests/broker/test_first_handouts.py",),
+    ),
+    Mutant(
+        "begins-where-it-is-as-it-is-put-elsewhere",
+        "broker/leader/deliveries/beginning.py",
+        "        if self._is_placing(self._group, topic.name):\n",
+        "        if False:\n",
+        masked="no simulated group is put elsewhere before its first handout",
+        tests=("tests/broker/test_first_handouts.py",),
+    ),
+    Mutant(
         "all-that-is-over-is-buried-in-a-turn",
         "broker/leader/deliveries/over.py",
         "                if left <= 0:\n                    return 0\n",

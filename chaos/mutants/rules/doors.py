@@ -63,8 +63,8 @@ DOORS = (
     Mutant(
         "who-begins-holds-up-other-groups",
         "broker/leader/groups/assigning.py",
-        "                self._beginning[group.name] = part\n",
-        "                self._under_way[group.name] = part\n",
+        "            self._beginning[group.name] = part\n",
+        "            self._under_way[group.name] = part\n",
         masked="no simulated leader has so many groups that begin",
         tests=("tests/broker/test_starting.py",),
     ),

@@ -43,6 +43,14 @@ DRIVER = (
         tests=("tests/node/test_driver.py",),
     ),
     Mutant(
+        "reads-pile-up-while-applying-is-paused",
+        "dledger/driver.py",
+        "        if not self._can_serve():\n            raise ReadRefused(",
+        "        if False:\n            raise ReadRefused(",
+        masked="it costs memory and time, and no truth",
+        tests=("tests/node/test_full_disk.py",),
+    ),
+    Mutant(
         "reads-wait-at-who-leads-no-more",
         "dledger/driver.py",
         "            self._reads.end_leadership()\n",

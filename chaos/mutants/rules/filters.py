@@ -190,8 +190,8 @@ FILTERS: Final = (
     Mutant(
         "queue-empty-though-only-looked-at-in-part",
         "dledger/client/fetching.py",
-        "        if answer.count or answer.next_offset < answer.max_offset:\n",
-        "        if answer.count:\n",
+        "        if answer.count or answer.next_offset < answer.max_offset or",
+        "        if answer.count or",
         masked=_NO_SUCH_CLIENT,
         tests=_CLIENT,
     ),

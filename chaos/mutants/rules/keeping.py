@@ -97,6 +97,14 @@ KEEPING = (
         tests=_KEEPING,
     ),
     Mutant(
+        "store-whose-header-rotted-is-another-programs",
+        "audit/keeping/store.py",
+        "        elif application != _APPLICATION and format_ == FORMAT and",
+        "        elif False and",
+        masked=_READS_ONLY,
+        tests=_KEEPING,
+    ),
+    Mutant(
         "good-reports-displace-bad-ones",
         "audit/commands/watching.py",
         'return bool(report["exit_code"] == ExitCode.CONSISTENT)',

@@ -180,8 +180,8 @@ LOG_START = (
     Mutant(
         "archive-is-given-what-has-rotted",
         "broker/log_start.py",
-        "        whole = [path for path in paths if not front.repairs.is_rotten(path)]\n",
-        "        whole = list(paths)\n",
+        "        return [path for path in paths if not front.repairs.is_rotten(path)]\n",
+        "        return list(paths)\n",
         masked="no run of the simulator has an archive",
         tests=_PAST_ROT,
     ),

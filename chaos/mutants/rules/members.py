@@ -472,6 +472,14 @@ MEMBERS = (
         tests=("tests/cli/test_unrecorded.py",),
     ),
     Mutant(
+        "folder-of-a-group-is-in-the-page-cache-only",
+        "broker/local_group/layout.py",
+        "        OsFiles().fsync_directory(folder.parent)\n",
+        "",
+        masked=_NO_COMMANDS,
+        tests=("tests/cli/test_local_layout.py",),
+    ),
+    Mutant(
         "lock-that-was-wiped-is-a-lock",
         "broker/local_group/layout.py",
         "            if not _is_there(directory / LOCK_FILE, descriptor):\n",

@@ -57,6 +57,22 @@ PREFERENCE = (
         tests=_TESTS,
     ),
     Mutant(
+        "tries-counted-in-each-leadership-anew",
+        "dledger/core/state.py",
+        "        self.well_since_tick = None\n\n    def on_leader",
+        "        self.well_since_tick, self.tries = None, 0\n\n    def on_leader",
+        masked="it can take over, in a run",
+        tests=_TESTS,
+    ),
+    Mutant(
+        "tries-outlive-a-leadership-of-the-preferred",
+        "dledger/core/state.py",
+        "        if leader == self.target:\n            self.tries = 0\n",
+        "        pass\n",
+        masked=_PATIENT,
+        tests=_TESTS,
+    ),
+    Mutant(
         "sick-leader-forgets-whom-it-prefers",
         "dledger/core/sick_disk.py",
         "(each.peer == preferred, each.match_index, each.last_heard_tick)",

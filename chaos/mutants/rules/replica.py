@@ -368,6 +368,14 @@ REPLICA = (
         tests=("tests/node/test_log_file.py",),
     ),
     Mutant(
+        "half-a-line-of-the-process-before-runs-into-the-next",
+        "broker/logging.py",
+        "        self._stream = self._open()\n        self._is_torn = _ends_within_a_line(path)\n",
+        "        self._stream = self._open()\n        self._is_torn = False\n",
+        masked="simulated nodes write no lines",
+        tests=("tests/node/test_log_file.py",),
+    ),
+    Mutant(
         "failed-disk-ends-like-a-defect",
         "broker/ending.py",
         "        return ExitCode.DISK_FAILED if is_the_disk",

@@ -9,9 +9,11 @@ _STATE = ("tests/broker/test_queue_numbers.py",)
 _RETURN = ("tests/broker/test_queues_that_return.py",)
 _HELD = ("tests/broker/test_held_back.py",)
 _CLIENT = ("tests/client/test_rerouting.py",)
+_GOING = ("tests/broker/test_queues_that_go.py",)
 _NO_CLIENT = "the simulator's senders are its own"
 _NOT_PROPOSED = "a leader proposes nothing for a closed queue"
 _DRAWN = "simulated topics have no wishes, are never deleted and are changed a few times"
+_FEW_GO = "few simulated groups are put elsewhere just as a queue of theirs goes"
 _MEMBERS = "simulated crews of keys are members"
 
 
@@ -65,10 +67,18 @@ RESIZING = (
         tests=_HELD,
     ),
     Mutant(
+        "queue-goes-as-a-member-comes-that-is-given-everything",
+        "broker/services/topics.py",
+        "        elif self._commands.is_broadcasting(state.name):\n",
+        "        elif False:\n",
+        masked="no simulated group broadcasts",
+        tests=_HELD,
+    ),
+    Mutant(
         "queue-goes-as-the-group-that-read-it-is-forgotten",
         "broker/services/topics.py",
-        "        if self._commands.is_ending_groups and",
-        "        if False and",
+        "        if self._commands.is_ending_groups:\n",
+        "        if False:\n",
         masked="few simulated groups are forgotten just as a queue of theirs goes",
         tests=_STATE,
     ),
@@ -79,6 +89,79 @@ RESIZING = (
         "            if False:\n",
         masked="a topic that can't be changed again loses nothing",
         tests=_HELD,
+    ),
+    # --- groups in queues that go ---
+    Mutant(
+        "moved-as-queues-go",
+        "broker/services/consumers.py",
+        "            if self._commands.is_changing(topic.name):\n",
+        "            if False:\n",
+        masked=_FEW_GO,
+        tests=_GOING,
+    ),
+    Mutant(
+        "moved-to-before-queues-went",
+        "broker/services/consumers.py",
+        "            if is_so and all(",
+        "            if True or all(",
+        masked=_FEW_GO,
+        tests=_GOING,
+    ),
+    Mutant(
+        "begins-as-queues-go",
+        "broker/leader/groups/assigning.py",
+        "                    if self._commands.is_changing(grant.topic):\n",
+        "                    if False:\n",
+        masked=_FEW_GO,
+        tests=_GOING,
+    ),
+    Mutant(
+        "handed-out-as-queues-go",
+        "broker/leader/flight.py",
+        "group in self._placing.values() or self.is_changing(topic)",
+        "group in self._placing.values()",
+        masked=_FEW_GO,
+        tests=_GOING,
+    ),
+    Mutant(
+        "handed-out-from-before-queues-went",
+        "broker/leader/deliveries/beginning.py",
+        "            if is_gone or now",
+        "            if now",
+        masked=_FEW_GO,
+        tests=_GOING,
+    ),
+    Mutant(
+        "committed-as-queues-go",
+        "broker/services/offsets.py",
+        "        if is_coming or self._behind",
+        "        if self._behind",
+        masked=_FEW_GO,
+        tests=_GOING,
+    ),
+    Mutant(
+        "committed-in-front-of-queues-that-went-meanwhile",
+        "broker/services/offsets.py",
+        "        if is_coming or self._behind_what_went(commit) != commit:\n",
+        "        if is_coming:\n",
+        masked=_FEW_GO,
+        tests=_GOING,
+    ),
+    Mutant(
+        "reset-in-front-of-queues-that-went",
+        "broker/services/offsets.py",
+        "                if commit.is_reset:\n",
+        "                if False:\n",
+        masked=_FEW_GO,
+        tests=_GOING,
+    ),
+    Mutant(
+        "committed-in-front-of-queues-that-went",
+        "broker/services/offsets.py",
+        "            wanted.append((queue_id, max(offset, start)))\n",
+        "            wanted.append((queue_id, offset))\n",
+        masked=_FEW_GO,
+        tests=_GOING,
     ),
     # --- state ---
     Mutant(
@@ -317,6 +400,22 @@ RESIZING = (
         tests=_HELD,
     ),
     Mutant(
+        "judged-in-another-turn-than-read",
+        "broker/services/queue_pulls.py",
+        "            if piece.is_over() or count % LOOKED",
+        "            if count % LOOKED",
+        masked="simulated calls find no turn that others have used up",
+        tests=_HELD,
+    ),
+    Mutant(
+        "what-came-since-it-was-judged-is-handed-out",
+        "broker/reading/held_back.py",
+        "            return end\n        return min",
+        "            return end + (1 << 20)\n        return min",
+        masked="few simulated topics are changed while a member is told that it may not read",
+        tests=_HELD,
+    ),
+    Mutant(
         "what-was-held-back-waits-for-news",
         "broker/services/queue_pulls.py",
         "self._held.wait(list(keys), left, looked, freed)\n",
@@ -359,16 +458,16 @@ RESIZING = (
     Mutant(
         "fifo-receivers-not-held-back",
         "broker/leader/deliveries/desk.py",
-        "            return end if held is None or not self.is_fifo else held\n",
-        "            return end\n",
+        "            return self._around.held_back.end_of(place.group, topic, queue_id)\n",
+        "            return topic.next_offsets[queue_id]\n",
         masked=_MEMBERS,
         tests=_HELD,
     ),
     Mutant(
         "receivers-in-any-order-held-back",
         "broker/leader/deliveries/desk.py",
-        "            return end if held is None or not self.is_fifo else held\n",
-        "            return end if held is None else held\n",
+        "            if not self.is_fifo:\n                return topic.next_offsets[queue_id]\n",
+        "",
         masked=_MEMBERS,
         tests=_HELD,
     ),

@@ -9,6 +9,8 @@ _DISKS = ("tests/broker/test_full_disks.py", "tests/node/test_fullest_disk.py")
 _WISHES = ("tests/broker/test_topic_retention.py",)
 _WISHED = "few topics of simulated groups wish anything, and none of them meets this"
 _ARCHIVE = ("tests/broker/test_archiving.py",)
+_FRONT_ARCHIVED = ("tests/node/test_front_archived.py",)
+_PAST_ROT = ("tests/node/test_past_rot.py",)
 _ARCHIVED = "no simulated group has an archive"
 _READING = ("tests/client/test_reading_loops.py",)
 _CLIENT = "the simulator's consumers are its own"
@@ -229,10 +231,99 @@ RETENTION = (
     Mutant(
         "segment-goes-before-it-is-archived",
         "broker/log_start.py",
-        "        return not held\n",
-        "        return True\n",
+        "        if not released.held:\n            return start\n",
+        "        if released:\n            return start\n",
         masked=_ARCHIVED,
         tests=("tests/integration/test_archiving.py",),
+    ),
+    Mutant(
+        "segment-goes-past-rot-before-it-is-archived",
+        "broker/log_start.py",
+        "        return not released.held\n",
+        "        return True\n",
+        masked=_ARCHIVED,
+        tests=_PAST_ROT,
+    ),
+    Mutant(
+        "what-is-held-behind-holds-what-may-go",
+        "broker/log_start.py",
+        "        return earlier if earlier is not None and earlier.configuration_index else None\n",
+        "        return None\n",
+        masked=_ARCHIVED,
+        tests=_FRONT_ARCHIVED,
+    ),
+    Mutant(
+        "what-is-held-goes-with-what-may-go",
+        "broker/log_start.py",
+        "log.ends_by(int(paths[released.count].name)) + 1)\n",
+        "start.index + 1)\n",
+        masked=_ARCHIVED,
+        tests=_FRONT_ARCHIVED,
+    ),
+    Mutant(
+        "what-goes-past-rot-waits-for-what-comes-behind",
+        "broker/log_start.py",
+        "archiver.release_together(",
+        "archiver.release(",
+        masked=_ARCHIVED,
+        tests=_PAST_ROT,
+    ),
+    Mutant(
+        "what-goes-together-waits-one-by-one",
+        "broker/archiving.py",
+        "min(self._handed_s.values(), default=0.0)",
+        "max(self._handed_s.values(), default=0.0)",
+        masked=_ARCHIVED,
+        tests=_ARCHIVE,
+    ),
+    Mutant(
+        "what-is-lost-is-taken-for-archived",
+        "broker/archiving.py",
+        '            if self._is_lost(path):\n                return ""\n',
+        "            if self._is_lost(path):\n                self._given.add(path)\n"
+        '                return ""\n',
+        masked=_ARCHIVED,
+        tests=_ARCHIVE,
+    ),
+    Mutant(
+        "what-is-lost-is-told-at-each-look",
+        "broker/archiving.py",
+        "        if path not in self._lost:\n",
+        "        if True:\n",
+        masked=_ARCHIVED,
+        tests=_ARCHIVE,
+    ),
+    Mutant(
+        "each-segment-waits-for-a-command-that-hangs",
+        "broker/archiving.py",
+        "        return self._is_full() and self._hung_s is not None and",
+        "        return False and self._hung_s is not None and",
+        masked=_ARCHIVED,
+        tests=_ARCHIVE,
+    ),
+    Mutant(
+        "command-that-hangs-again-keeps-a-full-disk-waiting",
+        "broker/archiving.py",
+        "                if is_long and self._is_full():\n",
+        "                if False:\n",
+        masked=_ARCHIVED,
+        tests=_ARCHIVE,
+    ),
+    Mutant(
+        "command-that-works-slowly-is-ended-on-a-full-disk",
+        "broker/archiving.py",
+        "is_long = self._hung_s is not None and self._clock()",
+        "is_long = self._clock()",
+        masked=_ARCHIVED,
+        tests=_ARCHIVE,
+    ),
+    Mutant(
+        "failed-segment-tried-at-each-look",
+        "broker/archiving.py",
+        "now_s - self._failed_s[path] < RETRY_S:\n",
+        "now_s - self._failed_s[path] < 0:\n",
+        masked=_ARCHIVED,
+        tests=_ARCHIVE,
     ),
     Mutant(
         "who-is-behind-lets-go-for-its-own-disk",
@@ -253,16 +344,16 @@ RETENTION = (
     Mutant(
         "time-of-a-working-archive-counts-as-a-hold",
         "broker/archiving.py",
-        "            took_s = self._clock() - began_s",
-        "            took_s = 0.0",
+        "at_s + took_s for each,",
+        "at_s for each,",
         masked="no simulated node has an archive",
         tests=_ARCHIVE,
     ),
     Mutant(
         "segment-held-for-ever",
         "broker/archiving.py",
-        "self._clock() - self._handed_s[path] >= self._hold_s",
-        "self._clock() < 0",
+        "self._clock() - self._handed_s[path] < self._hold_s:",
+        "self._clock() >= 0:",
         masked=_ARCHIVED,
         tests=_ARCHIVE,
     ),
@@ -277,8 +368,8 @@ RETENTION = (
     Mutant(
         "segment-held-by-nobody",
         "broker/archiving.py",
-        "        if not self._may_be_lost(path):\n",
-        "        if False:\n",
+        "        if not self._is_full() and self._clock() - self._handed_s[path]",
+        "        if False and self._clock() - self._handed_s[path]",
         masked=_ARCHIVED,
         tests=_ARCHIVE,
     ),
@@ -333,16 +424,16 @@ RETENTION = (
     Mutant(
         "what-is-lost-to-the-archive-is-held-for-rot",
         "broker/archiving.py",
-        "            if not self._why and self._times_forgotten != before:\n",
-        "            if self._times_forgotten != before:\n",
+        "            if self._is_lost(path):\n",
+        "            if self._times_forgotten == before and self._is_lost(path):\n",
         masked=_ARCHIVED,
         tests=_ARCHIVE,
     ),
     Mutant(
         "archive-keeps-rot-that-was-found-meanwhile",
         "broker/archiving.py",
-        "            if not self._why and self._times_forgotten != before:\n",
-        "            if False:\n",
+        "        if self._times_forgotten != before:\n",
+        "        if False:\n",
         masked=_ARCHIVED,
         tests=_ARCHIVE,
     ),

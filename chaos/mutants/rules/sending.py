@@ -317,6 +317,13 @@ SENDING: Final = (
         "tests/cli/test_consume_output.py",
     ),
     _broken(
+        "lines-are-committed-before-they-are-on-disk",
+        "dledger_cli/consume.py",
+        "            await self._writer.sync()\n",
+        "            pass\n",
+        "tests/cli/test_consume_output.py",
+    ),
+    _broken(
         "texts-of-others-speak-to-the-terminal",
         "dledger/terminal/output.py",
         "        each if each.isprintable() else each.encode",

@@ -108,6 +108,8 @@ class SentBook:
         Raises:
             Defect: it isn't.
         """
+        if not has_moved and (later := {q: at for q, at in held.fronts.items() if at}):
+            raise Defect("front", f"nobody changed the queues, and they begin later: {later}")
         times = Counter(held.messages.values())
         where = {body: place for place, body in held.messages.items()}
         gone = self.gone(held)

@@ -8,6 +8,7 @@
     workers         handlers: coroutines in a pool, functions on threads
     push, pull      what users see
     kept_offsets    a broadcast group's offsets, in a file
+    offsets_format  what that file says
 
 The first three are pure: they are told what happened and when, and have neither a clock nor I/O.
 Source: docs/adr/0055-consumer-groups.md, "What a client does".

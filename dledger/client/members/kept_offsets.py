@@ -1,9 +1,4 @@
-"""How far a broadcast member is, in a file of its own: JSON, replaced as a whole.
-
-    {"format": 1, "group": "g",
-     "topics": {"t": {"incarnation": 7, "queues": {"0": [frontier, [gap, count, ...]]}}}}
-
-and `"whole": false` in a topic of which not every queue that was there at first has its place yet.
+"""How far a broadcast member is, in a file of its own (`offsets_format`), replaced as a whole.
 
 Nobody else knows where a broadcast member is, so a file that can't be read is an error and never a
 fresh start; and two processes that kept theirs in one file would each undo the other's, so it is
@@ -14,33 +9,40 @@ Where there is none for a queue: the group's start if the topic is new to this m
 that dies between two parts of what it is told leaves it new), and its first message if the queue
 was made since: since the file was written by the process before, or since this one was told
 everything there is.
+
+Places are of one topic of one broker group, in one epoch of that: brokers are asked when the topic
+was made before any of its queues is read from where the file says. In another one other messages
+are at those offsets, and nobody would see which were passed over.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TextIO
 
 from dledger.client.arguments import milliseconds
 from dledger.client.broker_group import BrokerGroup, Effect
-from dledger.client.connection import GET_OFFSET_BY_TIME, GET_QUEUE_OFFSETS
-from dledger.client.errors import OffsetsFileUnusable
-from dledger.client.members.finished import Finished, Run, decode_runs, encode_runs
+from dledger.client.connection import DESCRIBE_TOPIC, GET_OFFSET_BY_TIME, GET_QUEUE_OFFSETS
+from dledger.client.errors import OffsetsFileUnusable, TopicNotFound, TopicReplaced
+from dledger.client.members.finished import Finished
 from dledger.client.members.member import Progress
+from dledger.client.members.offsets_format import (
+    FORMAT,
+    Kept,
+    OffsetsFile,
+    Origin,
+    Topic,
+    decode_file,
+    encode_file,
+)
 from dledger.client.members.process_queue import Held, Place, ProcessQueue
 from dledger.client.options import StartFrom
 from dledger.wire import broker_pb2 as pb
-
-FORMAT: Final = 1
-
-Kept = tuple[int, list[Run]]
-Topic = tuple[str, int]  # its name and incarnation
 
 
 class KeptOffsets:
@@ -57,14 +59,17 @@ class KeptOffsets:
         broker_group: BrokerGroup,
         start: StartFrom | datetime,
     ) -> None:
-        self._path = Path(path)
+        # Of a link the file that it leads to: what is renamed to a link's name takes its place.
+        self._path = Path(os.path.realpath(path))
         self._group = group
         self._broker_group = broker_group
         self._start = start
         self._writing = asyncio.Lock()
-        self._lock = self._locked()
+        self._lock, self._locked_by = self._locked(), os.getpid()
         try:
-            self._kept, self._in_part = self._read()
+            found = self._read()
+            self._kept, self._in_part = dict(found.kept), set(found.in_part)
+            self._origins = dict(found.origins)
             known = {_topic_of(place) for place in self._kept}
             self._known = known - self._in_part
         except BaseException:
@@ -72,7 +77,12 @@ class KeptOffsets:
             raise
 
     def close(self) -> None:
-        """The file may be somebody else's."""
+        """The file may be somebody else's, also while a process is there that was forked meanwhile:
+        it has the lock open, too. That one gives away nothing."""
+        import fcntl
+
+        if not self._lock.closed and self._locked_by == os.getpid():
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
         self._lock.close()
 
     # --- where to begin -----------------------------------------------------------------------
@@ -83,8 +93,11 @@ class KeptOffsets:
 
         Raises:
             ClientError: the brokers couldn't be asked.
-            OffsetsFileUnusable: the file can't be written.
+            OffsetsFileUnusable: the file can't be written, or what it has of one of the topics is
+                of another one.
         """
+        queues = [queue for queue in queues if queue.state is not Held.GONE]
+        await self._judge({_topic_of(queue.place) for queue in queues})
         found: dict[Place, Kept] = {}
         for queue in queues:
             place = queue.place
@@ -102,6 +115,44 @@ class KeptOffsets:
         for queue in queues:
             if queue.state is not Held.GONE:
                 queue.locate(Finished(*found[queue.place]))
+
+    async def _judge(self, topics: Iterable[Topic]) -> None:
+        """What the file has of these topics is of them.
+
+        Raises:
+            ClientError: the brokers couldn't be asked; or a topic is gone, and who has its queues
+                is about to be told.
+            OffsetsFileUnusable: it is of another topic of that name, or of messages that the broker
+                group may have lost.
+        """
+        for topic in sorted(topics):
+            found = await self._origin_of(topic)
+            kept = {_topic_of(place) for place in self._kept if place.topic == topic[0]}
+            if topic not in kept or topic not in self._origins:
+                self._origins[topic] = found
+            known = self._origins[topic]
+            is_later = any(incarnation > topic[1] for _, incarnation in kept)
+            if is_later or known.created_ms != found.created_ms:
+                raise self._other(topic, "a topic of that name in another broker group")
+            if known.epoch != found.epoch:
+                raise self._other(topic, "an epoch of the broker group that another one follows")
+
+    async def _origin_of(self, topic: Topic) -> Origin:
+        name, incarnation = topic
+        request = pb.DescribeTopicRequest(name=name, incarnation=incarnation)
+        try:
+            answer = await self._broker_group.call(DESCRIBE_TOPIC, request, Effect.NONE)
+        except (TopicNotFound, TopicReplaced) as error:
+            error.retriable = True
+            raise
+        # Who leads has told of its epoch by now.
+        return Origin(answer.topic.created_time_ms, self._broker_group.epoch)
+
+    def _other(self, topic: Topic, whose: str) -> OffsetsFileUnusable:
+        return OffsetsFileUnusable(
+            f"{self._path} has offsets of topic {topic[0]!r} that are of {whose}: messages behind "
+            "them would be passed over; delete it only if the member may begin anew"
+        )
 
     async def on_all_located(self) -> None:
         """Every queue that was there at first has its place: no topic in the file is new any more.
@@ -147,7 +198,7 @@ class KeptOffsets:
         kept = self._kept | dict(moved)
         last = dict(sorted(map(_topic_of, kept)))
         kept = {place: of for place, of in kept.items() if last[place.topic] == place.incarnation}
-        content = _encoded(self._group, kept, self._in_part - settled)
+        content = encode_file(self._group, kept, self._in_part - settled, self._origins)
         # No task: whoever cancels all there are, as a loop that ends does, would cancel it as well.
         loop = asyncio.get_running_loop()
         await _to_its_end(loop.run_in_executor(None, self._replace, content))
@@ -187,38 +238,21 @@ class KeptOffsets:
             ) from error
         return file
 
-    def _read(self) -> tuple[dict[Place, Kept], set[Topic]]:
+    def _read(self) -> OffsetsFile:
         try:
             content = self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            return {}, set()
+            return OffsetsFile()
         except (OSError, UnicodeDecodeError) as error:
             raise OffsetsFileUnusable(f"{self._path}: {error}") from error
         with suppress(
             ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError
         ):
-            return self._decoded(json.loads(content))
+            return decode_file(content, self._group)
         raise OffsetsFileUnusable(
-            f"{self._path} isn't a file of offsets of format {FORMAT} of group {self._group!r}; "
-            "delete it only if the member may begin anew"
+            f"{self._path} isn't a whole file of offsets of format {FORMAT} or 1 of group "
+            f"{self._group!r}; delete it only if the member may begin anew"
         )
-
-    def _decoded(self, content: Any) -> tuple[dict[Place, Kept], set[Topic]]:
-        if (content["format"], content["group"]) != (FORMAT, self._group):
-            raise ValueError
-        kept: dict[Place, Kept] = {}
-        in_part: set[Topic] = set()
-        for topic, of in content["topics"].items():
-            if type(whole := of.get("whole", True)) is not bool:
-                raise ValueError
-            if not whole:
-                in_part.add((topic, int(of["incarnation"])))
-            for queue_id, (frontier, numbers) in of["queues"].items():
-                place = Place(topic, int(of["incarnation"]), int(queue_id))
-                if not all(type(each) is int and each >= 0 for each in (frontier, *numbers)):
-                    raise ValueError
-                kept[place] = (frontier, decode_runs(frontier, numbers))
-        return kept, in_part
 
 
 async def _to_its_end(writing: asyncio.Future[None]) -> None:
@@ -237,15 +271,3 @@ async def _to_its_end(writing: asyncio.Future[None]) -> None:
 
 def _topic_of(place: Place) -> Topic:
     return place.topic, place.incarnation
-
-
-def _encoded(group: str, kept: Mapping[Place, Kept], in_part: Container[Topic]) -> str:
-    topics: dict[str, dict[str, Any]] = {}
-    for place in sorted(kept):
-        frontier, runs = kept[place]
-        fresh: dict[str, Any] = {"incarnation": place.incarnation, "queues": {}}
-        if _topic_of(place) in in_part:
-            fresh["whole"] = False
-        of = topics.setdefault(place.topic, fresh)
-        of["queues"][str(place.queue_id)] = [frontier, encode_runs(frontier, runs)]
-    return json.dumps({"format": FORMAT, "group": group, "topics": topics}, indent=1) + "\n"

@@ -544,6 +544,9 @@ class Membership:
         except ClientError as error:
             _log.warning("group %s: committing: %s", self.identity.group, error.message)
             return error
+        except asyncio.CancelledError:  # it may have been on the wire
+            _doubt(progress)
+            raise
         self.counts.commits += 1
         for each in progress:
             why = refused.get(each.queue.place)
@@ -578,7 +581,7 @@ class Membership:
             )
         answer = await self._broker_group.call(
             *(COMMIT_LEASES, request, Effect.IDEMPOTENT),
-            deadline_s=deadline_s or CALL_S,
+            deadline_s=CALL_S if deadline_s is None else deadline_s,
             on_doubt=partial(_doubt, progress),
         )
         return {

@@ -26,6 +26,7 @@ from dledger.client.arguments import queue_ids, text, wanted_tags
 from dledger.client.broker_group import BrokerGroup
 from dledger.client.errors import ClientClosed, ClientError, ConsumerInUse, InvalidArgument
 from dledger.client.hooks import HookFailures, checked_on_revoke
+from dledger.client.leaving import is_hurried
 from dledger.client.members.attendance import Attendance
 from dledger.client.members.clock import clock
 from dledger.client.members.kept_offsets import KeptOffsets
@@ -310,15 +311,24 @@ class PushConsumer:
         if self._is_closed:
             raise ClientClosed("the consumer is closed")
 
+    @property
+    def _is_here(self) -> bool:
+        """Whether the caller is one of its handlers: `run` waits for those."""
+        return any(pool.is_here for pool in self._pools)
+
     async def close(self) -> None:
-        """Stops, and returns when `run` has; no task is left behind."""
+        """Stops, and returns when `run` has; no task is left behind. In a handler it only stops, as
+        `run` waits for that."""
         self._owner.check()
-        self._is_closed = True
-        self.stop()
+        self._close_soon()
         if self._running is None or self._running is asyncio.current_task():
             self._on_closed(self)
-            return
-        await self._ended.wait()
+        elif not self._is_here:
+            await self._ended.wait()
+
+    def _close_soon(self) -> None:
+        self._is_closed = True
+        self.stop()
 
     async def abort(self) -> None:
         """As `close`, without waiting for handlers: `run` is cancelled."""
@@ -338,8 +348,7 @@ class PushConsumer:
         trace: TracebackType | None,
     ) -> None:
         """Closes; who is being cancelled or interrupted waits for no handler."""
-        is_over = kind is not None and not issubclass(kind, Exception)
-        await (self.abort() if is_over else self.close())
+        await (self.abort() if is_hurried(kind) else self.close())
 
     async def _end(self) -> None:
         """No task is left, whatever became of the member. A thread that is at work goes on."""

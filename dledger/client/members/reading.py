@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
-from dledger.client.arguments import milliseconds, offset_number, wanted_tags
+from dledger.client.arguments import milliseconds, offset_number, seconds, wanted_tags
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import GET_OFFSET_BY_TIME, GET_QUEUE_OFFSETS
 from dledger.client.errors import (
@@ -24,6 +24,7 @@ from dledger.client.errors import (
     LeaseLost,
     QueueNotFound,
 )
+from dledger.client.fetching import MIN_HOLD_MS
 from dledger.client.members.attendance import Attendance
 from dledger.client.members.clock import clock
 from dledger.client.members.finished import Finished
@@ -41,6 +42,7 @@ from dledger.wire import broker_pb2 as pb
 
 MIN_BYTES: Final = 16 << 10  # of one queue, whatever the others have
 LOOK_S: Final = 0.25  # between looks at what no event tells
+MIN_LOOK_S: Final = 0.01  # the same, however short the idle timeout is
 
 
 class MemberReading:
@@ -189,7 +191,9 @@ class MemberReading:
 
     @property
     def _look_s(self) -> float:
-        return LOOK_S if self._idle_timeout_s is None else min(LOOK_S, self._idle_timeout_s / 4)
+        if self._idle_timeout_s is None:
+            return LOOK_S
+        return max(min(LOOK_S, self._idle_timeout_s / 4), MIN_LOOK_S)
 
     def _is_idle(self, membership: Membership) -> bool:
         """Whether everything that it holds was empty for the idle timeout."""
@@ -217,7 +221,8 @@ class MemberReading:
         options = self._options
         hold_ms = options.hold_ms
         if self._idle_timeout_s is not None:
-            hold_ms = min(hold_ms, int(min(self._idle_timeout_s, 60.0) * 1000) + 1)
+            idle_ms = int(min(self._idle_timeout_s, 60.0) * 1000) + 1
+            hold_ms = min(hold_ms, max(idle_ms, MIN_HOLD_MS))
         membership = self._membership = Membership(
             self._broker_group,
             self._attendance(),
@@ -293,6 +298,9 @@ class MemberReading:
             if message is None:
                 return
             raise InvalidArgument("this consumer never gave any message")
+        total_s = self._broker_group.options.deadline_s
+        if deadline_s is not None:
+            total_s = seconds("deadline_s", deadline_s)
         wanted: list[tuple[ProcessQueue, int]] = []
         if message is None:
             self._wish_finished()
@@ -306,7 +314,7 @@ class MemberReading:
                 self._wish(queue_id, offset)
         self._asked += wanted
         try:
-            error = await self._membership.commit(deadline_s)
+            error = await self._membership.commit(total_s)
         finally:
             for each in wanted:
                 self._asked.remove(each)
@@ -420,8 +428,12 @@ class MemberReading:
     async def close(self) -> None:
         """Gives everything back, and says goodbye; what is in hand isn't finished."""
         self.stop()
-        if self._membership is not None:
+        if self._membership is None:
+            return
+        try:
             await self._membership.leave(0.0)
+        finally:
+            self.look()  # nothing is held: what wasn't committed the next `commit()` tells
 
 
 def _committed(queue: ProcessQueue) -> int:

@@ -103,6 +103,10 @@ class Pool(Protocol):
     def expire(self, now: float) -> None:
         """Handlers that have taken too long are done for."""
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is one of them: its end would be waited for by itself."""
+
     async def close(self) -> None:
         """Nobody works any more; coroutines are cancelled."""
 
@@ -188,6 +192,14 @@ class CoroutineWorkers:
                 worker.overdue, worker.since = True, now
                 if worker.task is not None:
                     worker.task.cancel()
+
+    @property
+    def is_here(self) -> bool:
+        """See `Pool.is_here`; from any thread."""
+        if asyncio._get_running_loop() is not self._loop:
+            return False
+        task = asyncio.current_task()
+        return any(worker.task is task for worker in self._workers)
 
     async def close(self) -> None:
         """Cancels all."""
@@ -278,6 +290,9 @@ async def _within(
 # --- threads ------------------------------------------------------------------------------------
 
 Functions = Mapping[str, Callable[[Message], object]]
+
+
+_at_work = threading.local()  # `pool`: whose thread it is
 
 
 class Settled:
@@ -395,6 +410,11 @@ class ThreadWorkers:
                     *(message.topic, message.queue_id, message.queue_offset, self._timeout_s),
                 )
 
+    @property
+    def is_here(self) -> bool:
+        """See `Pool.is_here`; from any thread."""
+        return getattr(_at_work, "pool", None) is self
+
     async def close(self) -> None:
         """Nothing more is begun. Threads that are at work end when they have done."""
         self.withdraw_for_good()
@@ -451,6 +471,7 @@ class ThreadWorkers:
     # --- on a thread --------------------------------------------------------------------------
 
     def _run(self, number: int, around: Surrounding | None) -> None:
+        _at_work.pool = self
         while (work := self._todo.get()) is not None:
             now = clock()
             if now > self._may_start_until:

@@ -5,19 +5,34 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from dledger.client import Client, Message, OffsetsFileUnusable, PushConsumer, Reject, StartFrom
+from dledger.client import (
+    Client,
+    Message,
+    OffsetsFileUnusable,
+    PushConsumer,
+    Reject,
+    StartFrom,
+    TopicNotFound,
+)
+from dledger.client.broker_group import BrokerGroup
+from dledger.client.connection import DESCRIBE_TOPIC, Method
+from dledger.client.group_epoch import FIRST_EPOCH, EpochName
+from dledger.client.members.attendance import is_final
 from dledger.client.members.kept_offsets import KeptOffsets
 from dledger.client.members.member import Progress
-from dledger.client.members.process_queue import Bounds, Order, Place, ProcessQueue
+from dledger.client.members.offsets_format import Origin
+from dledger.client.members.process_queue import Bounds, Held, Order, Place, ProcessQueue
 from dledger.testing.fake_model import FakeQueue
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import broker_pb2 as bpb
@@ -157,7 +172,16 @@ def test_member_that_does_not_know_where_to_begin_ends_at_once(tmp_path: Path) -
 class Ended:
     """Brokers of whose queues each holds ten messages."""
 
-    async def call(self, *_: object) -> bpb.GetQueueOffsetsResponse:
+    def __init__(self, created_ms: int = 5, epoch: EpochName = FIRST_EPOCH) -> None:
+        self.created_ms = created_ms
+        self.epoch = epoch
+
+    async def call(
+        self, method: Method[Any, Any], *_: object
+    ) -> bpb.GetQueueOffsetsResponse | bpb.DescribeTopicResponse:
+        if method is DESCRIBE_TOPIC:
+            topic = bpb.Topic(created_time_ms=self.created_ms)
+            return bpb.DescribeTopicResponse(topic=topic)
         return bpb.GetQueueOffsetsResponse(min_offset=0, max_offset=10)
 
 
@@ -364,8 +388,9 @@ def test_queues_that_were_made_since_begin_at_their_first_message(tmp_path: Path
                 await until(lambda: len(seen) == 4)
             assert sorted(seen) == [(0, 0), (0, 1), (1, 0), (1, 1)]
             kept = json.loads(file.read_text())["topics"]["t"]
-            made = group.model.incarnations["t"]
-            assert kept == {"incarnation": made, "queues": {"0": [2, []], "1": [2, []]}}
+            made, at = group.model.incarnations["t"], group.model.created_ms["t"]
+            queues = {"0": [2, []], "1": [2, []]}
+            assert kept == {"incarnation": made, "created_ms": at, "queues": queues}
 
     check()
 
@@ -449,7 +474,9 @@ def test_file_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:
                     await service_of(client, file, seen).run()
             queues = '{"t": {"incarnation": 1, "queues": {"0": %s}}}'
             place = f'{{"format": 1, "group": "g", "topics": {queues}}}'
-            places = [place % each for each in ("[-1, []]", "[Infinity, []]", "[1, [-1, 1]]")]
+            far = f"[1, [{1 << 61}, {1 << 62}]]"
+            offsets = ("[-1, []]", "[Infinity, []]", "[1, [-1, 1]]", f"[{(1 << 62) + 1}, []]", far)
+            places = [place % each for each in offsets]
             wrong = ("{", "[]", '{"format": 1, "group": "h", "topics": {}}', "\0", "[" * 100_000)
             for content in (*wrong, *places):
                 file.write_text(content)
@@ -461,6 +488,138 @@ def test_file_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:
             assert len(seen) == 1
 
     check()
+
+
+def queue_of(incarnation: int = 1, queue_id: int = 0) -> ProcessQueue:
+    place = Place("t", incarnation, queue_id)
+    return ProcessQueue(place, 0, None, order=Order.KEYS, bounds=Bounds())
+
+
+async def located(
+    file: Path, brokers: Any, incarnation: int = 1, start: StartFrom = StartFrom.LAST
+) -> int:
+    """Where a process begins that is told of a queue."""
+    kept = KeptOffsets(file, "g", brokers, start)
+    try:
+        queue = queue_of(incarnation)
+        await kept.locate([queue], made_since=())
+        return queue.finished.frontier
+    finally:
+        kept.close()
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "brokers", "whose"),
+    [
+        (7, Ended(created_ms=6), "another broker group"),
+        (6, Ended(created_ms=5), "another broker group"),
+        (7, Ended(epoch=EpochName(1, b"1" * 16)), "epoch"),
+    ],
+)
+def test_offsets_of_another_group_or_epoch_are_refused(
+    tmp_path: Path, incarnation: int, brokers: Any, whose: str
+) -> None:
+    """Incarnations are indexes of a log, and come again in one that is made anew: who went on at
+    those offsets would pass over messages, and nobody would know. The file stays as it is."""
+    file = tmp_path / "offsets"
+    assert asyncio.run(located(file, Ended(), 7)) == 10
+    content = file.read_text()
+    with pytest.raises(OffsetsFileUnusable, match=whose):
+        asyncio.run(located(file, brokers, incarnation))
+    assert file.read_text() == content
+    assert asyncio.run(located(file, Ended(), 7, StartFrom.FIRST)) == 10
+
+
+def test_offsets_of_an_epoch_are_read_in_it(tmp_path: Path) -> None:
+    """Whoever tells less of the recoveries before the last one tells of the same epoch."""
+    of, told = EpochName(2, b"2" * 16, (b"1" * 16,)), EpochName(2, b"2" * 16)
+    assert asyncio.run(located(tmp_path / "kept", Ended(epoch=of))) == 10
+    assert asyncio.run(located(tmp_path / "kept", Ended(epoch=told), start=StartFrom.FIRST)) == 10
+
+
+def test_file_of_a_release_before_is_read_and_says_more_from_then_on(tmp_path: Path) -> None:
+    """It has neither a checksum nor when its topics were made: what is met first counts."""
+    file = tmp_path / "offsets"
+    topics = {"t": {"incarnation": 1, "queues": {"0": [4, [1, 2]]}}}
+    file.write_text(json.dumps({"format": 1, "group": "g", "topics": topics}))
+    assert asyncio.run(located(file, Ended())) == 4
+    assert json.loads(file.read_text())["topics"]["t"]["created_ms"] == 5
+    with pytest.raises(OffsetsFileUnusable):
+        asyncio.run(located(file, Ended(created_ms=6)))
+
+
+def test_file_in_which_a_bit_has_flipped_is_refused(tmp_path: Path) -> None:
+    """Wherever it is: one in a digit of an offset would pass over messages."""
+    file = tmp_path / "offsets"
+    asyncio.run(located(file, Ended(), 7))
+    content = file.read_bytes()
+    for at in range(len(content)):
+        for bit in range(8):
+            rotten = bytearray(content)
+            rotten[at] ^= 1 << bit
+            file.write_bytes(rotten)
+            with suppress(OffsetsFileUnusable):
+                kept = KeptOffsets(file, "g", cast("BrokerGroup", Ended()), StartFrom.LAST)
+                assert kept._kept == {Place("t", 7, 0): (10, [])}
+                assert kept._origins == {("t", 7): Origin(5)}
+                kept.close()
+
+
+def test_topic_that_is_gone_is_asked_for_again(tmp_path: Path) -> None:
+    """Its queues are about to be taken away, and no member ends by it; then nothing is asked."""
+
+    class Gone(Ended):
+        async def call(self, method: Method[Any, Any], *_: object) -> Any:
+            raise TopicNotFound("t")
+
+    brokers: Any = Gone()
+
+    async def check() -> None:
+        kept = KeptOffsets(tmp_path / "kept", "g", brokers, StartFrom.LAST)
+        queue = queue_of()
+        with pytest.raises(TopicNotFound) as told:
+            await kept.locate([queue], made_since=())
+        assert not is_final(told.value)
+        queue.state = Held.GONE
+        await kept.locate([queue], made_since=())
+        kept.close()
+
+    asyncio.run(check())
+
+
+def test_file_behind_a_link_stays_behind_it(tmp_path: Path) -> None:
+    """What is renamed to a link's name would take the link's place, and a second member that names
+    the file itself would be let in."""
+    (tmp_path / "disk").mkdir()
+    file, link = tmp_path / "disk" / "offsets", tmp_path / "link"
+    link.symlink_to(file)
+    brokers: Any = Ended()
+    kept = KeptOffsets(link, "g", brokers, StartFrom.LAST)
+    with pytest.raises(OffsetsFileUnusable, match="another member"):
+        KeptOffsets(file, "g", brokers, StartFrom.LAST)
+    kept.close()
+    assert asyncio.run(located(link, brokers)) == 10
+    assert link.is_symlink()
+    assert asyncio.run(located(file, brokers, start=StartFrom.FIRST)) == 10
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["disk", "link"]
+
+
+def test_closed_file_is_free_while_a_forked_process_is_there(tmp_path: Path) -> None:
+    """It has inherited the lock. Where it closes what it has inherited, that frees nothing."""
+    brokers: Any = Ended()
+    kept = KeptOffsets(tmp_path / "kept", "g", brokers, StartFrom.LAST)
+    if not (child := os.fork()):
+        kept.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(OffsetsFileUnusable, match="another member"):
+        KeptOffsets(tmp_path / "kept", "g", brokers, StartFrom.LAST)
+    inherited = os.dup(kept._lock.fileno())
+    try:
+        kept.close()
+        KeptOffsets(tmp_path / "kept", "g", brokers, StartFrom.LAST).close()
+    finally:
+        os.close(inherited)
 
 
 def test_file_is_waited_for_where_every_task_is_cancelled(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,12 +20,14 @@ from dledger.client import (
     LeaseLost,
     LimitReached,
     Message,
+    Outcome,
     Permission,
     PullConsumer,
     RevokedQueues,
     StartFrom,
 )
-from dledger.client.members import pulling
+from dledger.client.connection import COMMIT_LEASES
+from dledger.client.members import membership, pulling
 from dledger.testing.fake_nodes import FakeNode
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import errors_pb2 as epb
@@ -195,6 +198,101 @@ async def test_commit_of_all_tells_of_what_went_uncommitted() -> None:
         assert group.members.frontier("g", "t", done) == 0
 
 
+@pytest.mark.parametrize("is_silent", [True, False])
+@async_test
+async def test_commit_after_the_end_tells_of_what_was_finished_and_is_not_committed(
+    monkeypatch: pytest.MonkeyPatch, is_silent: bool
+) -> None:
+    """Once; where the leader had stood still as the member said goodbye, it said yes."""
+    monkeypatch.setattr(membership, "GOODBYE_S", 0.05 if is_silent else 5.0)
+    async with stocked(1, 5) as (group, client):
+        consumer = client.pull_consumer("t", group="g", options=OWN_WORD)
+        async with consumer:
+            for _ in range(4):
+                message = await anext(consumer)
+                if message.queue_offset == 1:
+                    await consumer.commit(message)
+            if is_silent:
+                group.nodes[0].running.clear()
+        group.nodes[0].running.set()
+        with pytest.raises(LeaseLost):
+            await consumer.commit()
+        await consumer.commit()
+        assert group.members.frontier("g", "t") == 2
+
+
+@async_test
+async def test_commit_after_the_end_says_yes_where_all_is_committed() -> None:
+    """By itself, as the queue was given back."""
+    async with stocked(1, 5) as (group, client):
+        consumer = client.pull_consumer("t", group="g", options=BY_ITSELF)
+        async with consumer:
+            for _ in range(4):
+                await anext(consumer)
+        await consumer.commit()
+        assert group.members.frontier("g", "t") == 3
+
+
+@pytest.mark.parametrize("by_message", [True, False])
+@async_test
+async def test_commit_that_was_cancelled_may_have_happened(by_message: bool) -> None:
+    """It was on the wire: who is told later that the queue has gone hears so."""
+    async with (
+        stocked(1, 5) as (group, client),
+        client.pull_consumer("t", group="g", options=OWN_WORD) as consumer,
+    ):
+        sent, answered = asyncio.Event(), asyncio.Event()
+
+        async def hold(method: str, node: FakeNode, request: Any) -> None:
+            if method == "CommitLeases":
+                sent.set()
+                await answered.wait()
+
+        message = await anext(consumer)
+        going_on = asyncio.ensure_future(anext(consumer))
+        await going_on
+        group.after.append(hold)
+        committing = asyncio.ensure_future(consumer.commit(message if by_message else None))
+        await sent.wait()
+        committing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await committing
+        answered.set()
+        assert group.members.frontier("g", "t") == 1
+        group.members.take_away("g", "t", 0)
+        if not by_message:
+            await until(lambda: consumer.positions == {})
+        with pytest.raises(LeaseLost) as told:
+            await consumer.commit(message if by_message else None)
+        assert told.value.outcome is Outcome.MAY_HAVE_HAPPENED
+
+
+@pytest.mark.parametrize("deadline_s", [0, 0.05, None])
+@async_test
+async def test_commit_has_the_deadline_that_it_is_given(deadline_s: float | None) -> None:
+    """0 is one, as with other calls; without one it is the client's."""
+    async with (
+        stocked(1, 5) as (group, _),
+        Client.connect(group.bootstrap, options=replace(QUICK, deadline_s=0.07)) as client,
+        client.pull_consumer("t", group="g", options=OWN_WORD) as consumer,
+    ):
+        message = await anext(consumer)
+        commits: list[float | None] = []
+        call = client._broker_group.call
+
+        async def noting(method: Any, *args: Any, deadline_s: Any = None, **kwargs: Any) -> Any:
+            if method is COMMIT_LEASES:
+                commits.append(deadline_s)
+            return await call(method, *args, deadline_s=deadline_s, **kwargs)
+
+        client._broker_group.call = noting  # type: ignore[method-assign]
+        with nullcontext() if deadline_s is None else suppress(DeadlineExceeded):
+            await consumer.commit(message, deadline_s=deadline_s)
+        assert commits == [0.07 if deadline_s is None else deadline_s]
+        with pytest.raises(InvalidArgument, match="deadline_s"):
+            await consumer.commit(message, deadline_s="soon")  # type: ignore[arg-type]
+
+
 @async_test
 async def test_queue_that_is_heard_to_be_gone_before_its_commit_is_answered_was_committed() -> None:
     """It was handed over with all that was finished: the two come by different ways."""
@@ -234,8 +332,8 @@ async def test_commit_does_not_say_yes_where_the_queue_goes_meanwhile() -> None:
         client.pull_consumer("t", group="g", options=OWN_WORD) as consumer,
     ):
         message = await anext(consumer)
-        membership = consumer._reading._membership  # type: ignore[attr-defined]
-        async with membership._committing:
+        joined = consumer._reading._membership  # type: ignore[attr-defined]
+        async with joined._committing:
             committing = asyncio.create_task(consumer.commit(message))
             await asyncio.sleep(0)
             group.members.take_away("g", "t", 0)
