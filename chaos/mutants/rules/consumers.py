@@ -618,6 +618,13 @@ CONSUMERS = (
         (_BROADCAST[0] + "::test_member_that_does_not_know_where_to_begin_ends_at_once",),
     ),
     _mutant(
+        "topic-deleted-before-it-is-located-ends-its-member",
+        _MEMBERSHIP,
+        " and not isinstance(error, GONE):  # the stream says so, too\n",
+        ":\n",
+        _BROADCAST,
+    ),
+    _mutant(
         "broadcast-start-forgotten-with-a-session",
         _MEMBERSHIP,
         "        made_since = places - self._unlocated\n",

@@ -312,14 +312,14 @@ class Membership:
         assert self.keeper is not None
         while self.member.standing is not Standing.OVER:
             try:
-                if any(queue.state is not Held.GONE for queue in queues):
-                    await self.keeper.locate(queues, made_since=made_since)
-                    self._unlocated -= {queue.place for queue in queues}
+                if held := [queue for queue in queues if queue.state is not Held.GONE]:
+                    await self.keeper.locate(held, made_since=made_since)
+                    self._unlocated -= {queue.place for queue in held}
                 if self.member.is_whole and self._unlocated.isdisjoint(self.member.queues):
                     await self.keeper.on_all_located()
                 break
             except ClientError as error:
-                if is_final(error):
+                if is_final(error) and not isinstance(error, GONE):  # the stream says so, too
                     self._on_failed(error)
                     return
                 _log.warning("group %s: where to begin: %s", self.identity.group, error.message)

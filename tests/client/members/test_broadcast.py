@@ -34,7 +34,9 @@ from dledger.client.members.member import Progress
 from dledger.client.members.offsets_format import Origin
 from dledger.client.members.process_queue import Bounds, Held, Order, Place, ProcessQueue
 from dledger.testing.fake_model import FakeQueue
+from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import broker_pb2 as bpb
+from dledger.wire import errors_pb2 as epb
 from dledger.wire import groups_pb2 as gpb
 from tests.client.loops import async_test
 from tests.client.members.test_push import PUSH, fill, running, stocked, until
@@ -105,6 +107,42 @@ def test_slow_first_start_begins_where_it_was_told(tmp_path: Path) -> None:
                 await fill(client, 2, 1)
                 await until(lambda: len(seen) >= 3)
                 assert set(seen) == {(0, 10), (1, 10), (2, 0)}
+
+    check()
+
+
+def test_topic_that_is_deleted_while_its_queues_are_located_ends_nobody(tmp_path: Path) -> None:
+    """The member goes on with its other topics, as it does where it is told of that a moment
+    later; also where it hears only later that the queues are gone."""
+
+    @async_test
+    async def check() -> None:
+        async with stocked(2, 1) as (group, client):
+            await client.create_topic("u", queues=1)
+            async with client.producer() as producer:
+                await producer.send("u", b"x")
+            refused, told = asyncio.Event(), asyncio.Event()
+
+            async def delete(method: str, _node: object, request: Any) -> None:
+                if method == "GetQueueOffsets" and request.topic == "t":
+                    if refused.is_set():
+                        told.set()
+                        group.model.delete("t")
+                    refused.set()
+                    raise Refusal(wire_error(epb.TOPIC_NOT_FOUND, "it is gone"))
+
+            group.before.append(delete)
+            seen: list[bytes] = []
+            service = service_of(client, tmp_path / "offsets", [])
+
+            @service.on("u")
+            async def handle(message: Message) -> None:
+                seen.append(message.body)
+
+            async with running(service):
+                await until(lambda: seen == [b"x"])
+                assert told.is_set()
+                assert service.statistics().queues == 1
 
     check()
 
