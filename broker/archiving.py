@@ -12,7 +12,8 @@ nothing goes from fills its disk.
               └─ fails ─▶ held ─ again ─ ok ▶ given away
                             └─ longer than hold_s, or the disk is full ─▶ lost to the archive, told
 
-What is lost goes with the oldest that may go. As long as its file is there it is tried again.
+What is lost goes before anything behind it is looked at, if it can: there may be room by then, and
+another try may take long. As long as its file is there it is tried again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ import structlog
 PLACE: Final = "{path}"  # in an argument: the segment's
 TIMEOUT_S: Final = 600.0  # a command that takes longer is ended, and has failed
 RETRY_S: Final = 60.0  # from one failure to the next attempt
-LOOK_S: Final = 1.0  # from one look at whether a running command is to be ended to the next
 END_S: Final = 5.0  # that a command which is killed may take to be gone
 SAID_BYTES: Final = 2_000  # of what it says, that is told
 
@@ -94,7 +94,7 @@ class Archiver:
         self._handed_s: dict[Path, float] = {}
         self._lost: set[Path] = set()
         self._failed_s: dict[Path, float] = {}  # when the command failed last for those that wait
-        self._hung_s: float | None = None  # when it failed last, if it took long to
+        self._hung_s: float | None = None  # when it failed last, if it didn't end by itself
         self._why = ""  # it failed last
         self._archived = self._failed = self._unarchived = 0
 
@@ -113,8 +113,11 @@ class Archiver:
             return Released(len(paths))
         self._hand(paths)
         for count, path in enumerate(paths):
+            was_lost = path in self._lost
             if held := await self._why_held(path):
                 return Released(count, held)
+            if path in self._lost and not was_lost and path != paths[-1]:
+                return Released(count + 1, "what goes without the archive goes before the rest")
         return Released(len(paths))
 
     async def release_together(self, segments: Iterable[Path]) -> Released:
@@ -123,7 +126,10 @@ class Archiver:
         paths = list(segments)
         self._hand(paths)
         self._handed_s = dict.fromkeys(paths, min(self._handed_s.values(), default=0.0))
-        return await self.release(paths)
+        before, released = 0, await self.release(paths)
+        while released.held and released.count > before:  # nothing goes before the rest here
+            before, released = released.count, await self.release(paths)
+        return released
 
     def forget(self) -> None:
         """Rot has been found, wherever: an archive may have it by now."""
@@ -165,7 +171,7 @@ class Archiver:
         """Whether the command has taken it."""
         began_s = self._clock()
         arguments = [each.replace(PLACE, str(path)) for each in self._command]
-        why = await self._ran(arguments, began_s)
+        why = await self._run(arguments, TIMEOUT_S)
         now_s = self._clock()
         took_s = now_s - began_s
         if not why:
@@ -178,23 +184,9 @@ class Archiver:
         self._why = why
         self._failed += 1
         self._failed_s[path] = now_s
-        self._hung_s = now_s if took_s >= RETRY_S else None
+        self._hung_s = now_s if took_s >= TIMEOUT_S else None
         log.warning("segment_not_archived", file=path.name, reason=why, retry_s=RETRY_S)
         return False
-
-    async def _ran(self, arguments: Sequence[str], began_s: float) -> str:
-        """Why the command failed. One that took long to fail the last time has a minute while the
-        disk is full."""
-        running = asyncio.ensure_future(self._run(arguments, TIMEOUT_S))
-        try:
-            while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:
-                is_long = self._hung_s is not None and self._clock() - began_s >= RETRY_S
-                if is_long and self._is_full():
-                    return f"it took longer than {RETRY_S:g} s, and the disk is full"
-            return await running
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
 
     def _is_lost(self, path: Path) -> bool:
         """Whether it may go without the archive: it has been held for long enough, behind others

@@ -96,6 +96,33 @@ class DeliveryReport:
                 return "violated"
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be judged, whatever log it is held against. `size_bytes`: of the histories;
+    `committed`: an entry that was committed before their `ends` were taken; 0: nobody can tell."""
+
+    histories: tuple[str, ...]
+    size_bytes: int
+    ends: tuple[int, ...]
+    committed: int
+
+    def of(self, log: Survey, lifetimes: Lifetimes, witness: Witness) -> DeliveryTask:
+        """All of it against that log, whose tail isn't known."""
+        return DeliveryTask(
+            self.histories,
+            _whole_log(log),
+            starts_of(log, lifetimes.made_anew),
+            tail_is_known=False,
+            share=0,
+            shares=1,
+            weight=self.size_bytes + log.settled - log.retained_from,
+            host=witness.replica.host,
+            left_out=lifetimes.left_out(includes_deleted=True),
+            ends=self.ends,
+            ended=lifetimes.ended_since(self.committed),
+        )
+
+
 def audit_delivery(
     replicas: Sequence[Replica],
     histories: Sequence[str],
@@ -130,24 +157,13 @@ def audit_delivery(
     sizes = sizes_of(histories)
     ends = tuple(sizes if ends is None else ends)
     shares = max(engine.parallelism, -(-sum(sizes) // share_bytes))
+    asked = _Asked(tuple(histories), sum(sizes), ends, known_committed(earlier))
     for _ in range(LOOKS):
         witness = witness_among(replicas)
         try:
             log, lifetimes = _cut(witness.log)
             tail = open_tail(replicas, log.settled)
-            task = DeliveryTask(
-                tuple(histories),
-                _whole_log(log),
-                starts_of(log, lifetimes.made_anew),
-                not tail,
-                0,
-                1,
-                sum(sizes) + log.settled - log.retained_from,
-                witness.replica.host,
-                lifetimes.left_out(includes_deleted=True),
-                ends,
-                lifetimes.ended_since(known_committed(earlier)),
-            )
+            task = replace(asked.of(log, lifetimes, witness), tail_is_known=not tail)
             judged = _judge(task, shares, engine, progress)
             _check_judged(judged)
             break

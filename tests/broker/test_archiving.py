@@ -45,6 +45,13 @@ class Archive:
         """Why not all go."""
         return self.released(*(paths or PATHS)).held
 
+    def gone(self, *paths: Path) -> int:
+        """How many go until no more does."""
+        left = list(paths or PATHS)
+        while left and (count := self.released(*left).count):
+            del left[:count]
+        return len(paths or PATHS) - len(left)
+
     def held_s(self, path: Path) -> float:
         """For how long nothing but that segment stands in the way."""
         began_s = self.now_s
@@ -95,7 +102,7 @@ def test_segment_goes_when_it_has_been_held_for_long_enough() -> None:
     archive = Archive()
     archive.failing = "exit code 1"
     assert archive.held_s(PATHS[0]) == HOUR_S
-    assert archive.release() == ""
+    assert archive.gone(*PATHS[1:]) == 2
     assert archive.counts()[2] == len(PATHS)
     later = PATHS[0].with_name(f"{1 << 40:020d}")
     began_s = archive.now_s
@@ -138,14 +145,14 @@ def test_a_command_that_works_now_and_then_holds_nothing_for_ever() -> None:
     archive.now_s += HOUR_S / 2
     assert PATHS[1].name in archive.release()
     archive.now_s += HOUR_S / 2
-    assert archive.release() == ""
+    assert archive.gone() == 3
     assert archive.counts()[2] == 2
 
 
 def test_without_a_hold_each_is_tried_once() -> None:
     archive = Archive(hold_s=0)
     archive.failing = "exit code 1"
-    assert archive.release() == ""
+    assert archive.gone() == 3
     assert archive.counts() == (0, 3, 3)
 
 
@@ -155,7 +162,7 @@ def test_full_disk_waits_for_nobody() -> None:
     archive.failing = "exit code 1"
     assert archive.release()
     archive.is_full = True
-    assert archive.release() == ""
+    assert archive.gone() == 3
     assert archive.counts() == (0, 3, 3)
     assert archive.ran == [["put", str(path)] for path in PATHS]
 
@@ -170,8 +177,8 @@ def test_what_comes_to_be_due_behind_holds_nothing_that_has_waited_for_long_enou
         due.append(PATHS[0].with_name(f"{hour:020d}"))
         released = archive.released(*due)
         assert released.count == (1 if hour >= 3 else 0)
-        assert due[released.count].name in released.held
         del due[: released.count]
+        assert due[0].name in archive.released(*due).held
         archive.now_s += HOUR_S
     assert archive.counts()[2] == 7
     archive.failing = ""
@@ -226,65 +233,48 @@ def test_command_that_does_not_end_holds_up_a_full_disk_once() -> None:
     archive.is_full = True
     due = [PATHS[0].with_name(f"{number:020d}") for number in range(20)]
     began_s = archive.now_s
-    assert archive.released(*due) == Released(20)
+    assert archive.gone(*due) == 20
     assert archive.now_s - began_s == TIMEOUT_S
     assert archive.counts() == (0, 1, 20)
 
 
-def test_command_that_did_not_end_before_is_ended_when_the_disk_gets_full(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It has a minute then, as it may work again. One that isn't known to hang is let work: a disk
-    that is kept at its percentage is full whenever something is to go."""
-    monkeypatch.setattr(archiving, "LOOK_S", 0.001)
-
-    async def work() -> None:
-        archive = Hanging()
-        assert (await archive.archiver.release(PATHS)).count == 0
-        archive.now_s += RETRY_S
-        begun, ended = asyncio.Event(), asyncio.Event()
-
-        async def hang(arguments: Sequence[str], timeout_s: float, /) -> str:
-            begun.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.set()
-            return ""
-
-        archive.archiver._run = hang
-        releasing = asyncio.create_task(archive.archiver.release(PATHS))
-        await begun.wait()
-        archive.is_full = True
-        archive.now_s += RETRY_S
-        async with asyncio.timeout(60):
-            assert await releasing == Released(len(PATHS))
-        assert ended.is_set()
-        assert archive.counts() == (0, 2, 3)
-
-    asyncio.run(work())
+def test_what_goes_without_the_archive_goes_before_the_rest_is_looked_at() -> None:
+    """There may be room then; and another try may take ten minutes."""
+    archive = Hanging(hold_s=0)
+    assert archive.released(*PATHS).count == 1
+    assert len(archive.ran) == 1
+    archive.is_full = True
+    assert archive.released(*PATHS[1:]).count == 1
+    archive.is_full = False
+    archive.archiver._hold_s = HOUR_S
+    assert archive.released(PATHS[2]).count == 0
 
 
-def test_command_that_works_slowly_is_not_ended_on_a_full_disk(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(archiving, "LOOK_S", 0.001)
+def test_what_is_lost_and_cannot_go_alone_holds_nothing_behind_it() -> None:
+    """The log may begin behind several only."""
+    archive = Archive(hold_s=0)
+    archive.failing = "no room"
+    assert [archive.released(*PATHS).count for _ in PATHS] == [1, 2, 3]
+    assert archive.counts() == (0, 3, 3)
 
-    async def work() -> None:
-        archive = Archive()
-        archive.is_full = True
 
-        async def works_slowly(arguments: Sequence[str], timeout_s: float, /) -> str:
-            archive.now_s += 5 * RETRY_S
-            for _ in range(3):  # looks at it meanwhile
-                await asyncio.sleep(2 * archiving.LOOK_S)
-            return ""
+def test_command_that_works_slowly_is_let_work_on_a_full_disk() -> None:
+    """A disk that is kept at its percentage is full whenever something is to go. One failure costs
+    the archive one segment, however long it took."""
+    archive = Archive()
+    archive.is_full = True
+    slow = archive.archiver._run
 
-        archive.archiver._run = works_slowly
-        assert await archive.archiver.release(PATHS) == Released(len(PATHS))
-        assert archive.counts() == (3, 0, 0)
+    async def takes_long(arguments: Sequence[str], timeout_s: float, /) -> str:
+        archive.now_s += timeout_s - 1
+        return await slow(arguments, timeout_s)
 
-    asyncio.run(work())
+    archive.archiver._run = takes_long
+    archive.failing = "exit code 1"
+    assert archive.released(*PATHS).count == 1
+    archive.failing = ""
+    assert archive.released(*PATHS[1:]) == Released(2)
+    assert archive.counts() == (2, 1, 1)
 
 
 def test_what_was_given_away_before_rot_was_found_is_given_once_more() -> None:
@@ -322,7 +312,7 @@ def test_what_is_lost_to_the_archive_goes_though_rot_is_found_meanwhile() -> Non
         return await really_run(arguments, timeout_s)
 
     archive.archiver._run = finds_rot
-    assert archive.release() == ""
+    assert archive.gone() == 3
     assert archive.counts() == (0, 3, 3)
 
 
