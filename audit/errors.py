@@ -77,15 +77,16 @@ class SegmentGone(AuditError, FileNotFoundError):
 
 
 class FrontGone(AuditError):
-    """Retention took segments of `replica`'s log while it was read, so many `looks` in a row."""
+    """Retention took segments of `replica`'s log while it was read, so many `looks` in a row;
+    `reason`: what couldn't be read at the last, which needn't have gone."""
 
     retriable: ClassVar[bool] = True
     exit_code: ClassVar[ExitCode] = ExitCode.INCOMPLETE
 
-    def __init__(self, replica: str, looks: int) -> None:
+    def __init__(self, replica: str, looks: int, reason: str) -> None:
         super().__init__(
             f"{replica}'s log began later each time it was read, {looks} times in a row: nothing "
-            "was judged; audit a copy, or when less is taken away"
+            f"was judged; audit a copy, or when less is taken away (the last time: {reason})"
         )
 
 

@@ -10,6 +10,8 @@ in the exit code: the others go on.
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
 import stat
@@ -277,10 +279,16 @@ async def _prepare(client: Client, descriptor: int, job: Job) -> None:
 
 
 def _sync_name(path: Path) -> None:
-    """The file is found under its name after a power cut."""
-    folder = os.open(Path(os.path.realpath(path)).parent, os.O_RDONLY | os.O_DIRECTORY)
+    """The file is found under its name after a power cut, where that can be had."""
+    try:
+        folder = os.open(Path(os.path.realpath(path)).parent, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        return  # who may only write there can't have it synced
     try:
         os.fsync(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of a file system that has none
+            raise
     finally:
         os.close(folder)
 
@@ -354,7 +362,11 @@ class Writing:
         lines = (self._unreadable.line(self._job, message) for message in batch)
         await self._writer.write(b"".join(lines))
         if self._job.group is not None:  # before the batch is finished, so that it is committed
-            await self._writer.sync()
+            try:
+                await self._writer.sync()
+            except asyncio.CancelledError:
+                self._last = batch[-1] if batch else self._last  # it is there, and is committed
+                raise
         self._written += len(batch)
         if self._written == limit:
             self._last = batch[-1]

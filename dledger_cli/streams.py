@@ -110,13 +110,21 @@ class ByteWriter:
 
     async def sync(self) -> None:
         """What was written to a regular file outlives a power cut; of others nobody can say it.
+        So it is also when this is cancelled, which waits for it.
 
         Raises:
             OSError: it doesn't: the disk failed; it is named.
         """
-        if stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-            with _named(self._name):
-                await asyncio.to_thread(os.fdatasync, self._descriptor)
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            return
+        syncing = asyncio.ensure_future(asyncio.to_thread(os.fdatasync, self._descriptor))
+        with _named(self._name):
+            try:
+                await asyncio.shield(syncing)
+            except asyncio.CancelledError:
+                await asyncio.wait([syncing])
+                syncing.result()
+                raise
 
 
 def open_standard(stream: TextIO | None, name: str) -> int:

@@ -167,11 +167,12 @@ def audit_delivery(
             judged = _judge(task, shares, engine, progress)
             _check_judged(judged)
             break
-        except (LogDamaged, OSError):
+        except (LogDamaged, OSError) as error:
             if not _has_front_gone(witness):
                 raise
+            reason = str(error)
     else:
-        raise FrontGone(witness.replica.id, LOOKS)
+        raise FrontGone(witness.replica.id, LOOKS, reason)
     report = _report(engine.name, witness.replica.id, log.settled, task, judged)
     notes = (
         *_notes(judged, report.queues),

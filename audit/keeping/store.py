@@ -217,7 +217,8 @@ def _stored_rounds(path: Path) -> list[tuple[object, str, object]]:
     try:
         return _rounds_in(path, "ro")
     except sqlite3.Error as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+        # What the module says itself has no code.
+        if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_READONLY_ROLLBACK:
             raise UsageMistake(f"{path}: {error}") from error
     try:
         return _rounds_in(path, "rw")
@@ -230,7 +231,13 @@ def _stored_rounds(path: Path) -> list[tuple[object, str, object]]:
 
 def _rounds_in(path: Path, mode: str) -> list[tuple[object, str, object]]:
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)) as base:
+        base.text_factory = _as_text
         return list(base.execute("SELECT good, facts, sum FROM rounds ORDER BY number"))
+
+
+def _as_text(stored: bytes) -> str:
+    """Also of what has rotted: its sum tells."""
+    return stored.decode(errors="replace")
 
 
 def _open(path: Path) -> sqlite3.Connection:

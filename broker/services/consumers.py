@@ -426,8 +426,8 @@ class Consumers:
             is_so = read_queues == self._read_queues(self._reader.topic(topic))
             if self._commands.is_changing(topic.name):
                 break
-            if is_so and all(start_of(queue_id) <= offset for queue_id, offset in targets):
-                return tuple(targets)
+            if is_so:  # what has gone meanwhile, by a topic's wish too, can't be gone on at
+                return tuple((queue, max(offset, start_of(queue))) for queue, offset in targets)
         raise BrokerError(ErrorCode.BUSY, f"queues of topic {topic.name!r} are being changed")
 
     async def _target(self, wish: MoveWish, topic: TopicRef, queue_id: int, piece: Piece) -> int:

@@ -34,7 +34,7 @@ from broker.reading.held_back import HeldBack
 from broker.reading.queues import DEFAULT_BYTES, DEFAULT_MESSAGES, MAX_BYTES, Found, QueueReader
 from broker.services.gate import Gate
 from broker.services.messages import Call, Piece, PullRequest, Pulls
-from broker.services.refused import refused, unit_refused
+from broker.services.refused import partly, refused, unit_refused
 from broker.services.soundness import Soundness
 from broker.services.times import Times
 from broker.state.delivering import KINDS, MAX_HIDDEN_MS
@@ -208,7 +208,7 @@ class Deliveries:
         self._set_to_work(desk)
         superseded = await self._settled(settler, (), leadership)
         if wish.is_again and error.traits.is_retriable:
-            raise _partly(error) from error
+            raise partly(error) from error
         if wish.is_again:
             raise error
         return Received((), superseded, topic.incarnation)
@@ -223,7 +223,7 @@ class Deliveries:
         try:
             await self._gate.confirm_since(leadership)
         except BrokerError as error:
-            raise _partly(error, "a call before may have brought messages") from error
+            raise partly(error, "a call before may have brought messages") from error
 
     async def _handed(self, desk: Desk, receiver: Receiver, hold_s: float) -> tuple[Handed, ...]:
         """What comes while it is held. Whoever doesn't wait is looked after once, all the same."""
@@ -304,7 +304,7 @@ class Deliveries:
             is_denied = error.traits.outcome is Outcome.DID_NOT_HAPPEN
             if not is_denied or not (handed or settler.took_effect):
                 raise
-            raise _partly(error) from error
+            raise partly(error) from error
 
     async def _surely(self, settler: Settler, leadership: int) -> tuple[Superseded, ...]:
         """What isn't settled; that may be said by who has led ever since, as others may know more.
@@ -390,12 +390,6 @@ class Deliveries:
                     time_ms = wish.start_time_ms
                     found.append(await self._times.offset(ref, queue_id, time_ms, piece))
         return found
-
-
-def _partly(error: BrokerError, what: str = "a part of it was done") -> BrokerError:
-    """What is told where not all of a call was denied: the same attempt asks again."""
-    told, text = error.failure, f"{what}, and then: {error.message}"
-    return BrokerError(ErrorCode.LEADERSHIP_LOST, text, leader=told.leader, term=told.term)
 
 
 def _check(wish: Receive) -> None:

@@ -314,3 +314,9 @@ def session_ended(groups: Groups, group: str, member: str, session: int) -> Brok
         text = f"another process has joined group {group!r} as member {member!r}"
         return BrokerError(ErrorCode.MEMBER_REPLACED, text)
     return BrokerError(ErrorCode.SESSION_ENDED, f"session {session} of {member!r} is over")
+
+
+def partly(error: BrokerError, what: str = "a part of it was done") -> BrokerError:
+    """What is told where not all of a call was denied: the same attempt asks again."""
+    told, text = error.failure, f"{what}, and then: {error.message}"
+    return BrokerError(ErrorCode.LEADERSHIP_LOST, text, leader=told.leader, term=told.term)

@@ -10,12 +10,12 @@ from functools import partial
 from heapq import nsmallest
 from typing import Final
 
-from broker.errors import BrokerError, ErrorCode, own_topic
+from broker.errors import TRAITS, BrokerError, ErrorCode, own_topic
 from broker.leader.commands import Commands
 from broker.reading.progress import QueueOffset, committed_offsets
 from broker.reading.queues import QueueReader
 from broker.services.gate import Gate
-from broker.services.refused import refused
+from broker.services.refused import partly, refused
 from broker.services.styles import Styles
 from broker.state.machine import StateMachine
 from broker.state.refusals import PermissionUnknown, RetentionOutOfRange, TopicExists
@@ -170,7 +170,12 @@ class Topics:
             self._check_retainable(wishes.retention_ms)
         if permission == USUAL and self._state.level.current < TOPIC_RULES_LEVEL:
             topic = await self.create(name, queues, if_not_exists=if_not_exists)
-            return await self._change(TopicRef(name, topic.incarnation), wishes)
+            try:
+                return await self._change(TopicRef(name, topic.incarnation), wishes)
+            except BrokerError as error:
+                if not TRAITS[error.code].is_retriable:
+                    raise
+                raise partly(error, "the topic is there") from error
         self._check_permittable(permission)
         refusal = await self._commands.make_topic(
             name, queues, retention_ms=wishes.retention_ms or 0, permission=permission

@@ -431,7 +431,8 @@ class Producer:
         """
         if self._owner.is_of_another_process:
             return  # nothing here is this process's
-        self._owner.check()
+        if not self._ended.is_set():
+            self._owner.check()
         if self._closing:
             is_told = not self._failed.is_given_up
             async with self._failed.told() if is_told else contextlib.nullcontext():
@@ -454,7 +455,8 @@ class Producer:
         `flush` that is under way, or comes later."""
         if self._owner.is_of_another_process:
             return
-        self._owner.check()
+        if not self._ended.is_set():
+            self._owner.check()
         self._failed.give_up()
         try:
             await self._end()

@@ -64,6 +64,7 @@ def level_at_start(log: Survey) -> int | None:
         return None
     folder = os.path.join(os.path.dirname(log.commitlog), SNAPSHOT_FOLDER)
     path = os.path.join(folder, file_name(log.start.index))
+    unread: OSError | None = None
     for name in (path, path + SNAPSHOT_COPY):
         try:
             with opened(name) as descriptor:
@@ -72,6 +73,10 @@ def level_at_start(log: Survey) -> int | None:
             return level_in(_pieces(content))
         except (FileNotFoundError, NotADirectoryError, InvalidFrame):
             continue
+        except OSError as error:  # the other copy says it as well
+            unread = unread or error
+    if unread is not None:
+        raise unread
     return None
 
 

@@ -691,3 +691,15 @@ def test_full_disk_is_told_and_not_that_nothing_is_left_to_undo(tmp_path: Path) 
 
     with closing(base), pytest.raises(sqlite3.OperationalError, match="is full"):
         fill()
+
+
+@pytest.mark.parametrize("column", ["facts", "sum"])
+def test_round_that_is_no_text_any_more_is_bad_alone(watching: Watching, column: str) -> None:
+    """The others are told, and nothing of a traceback."""
+    for number in range(2):
+        watching.store.add(Round(number, number + 1, "identical", 0, end=100 * number))
+    with closing(sqlite3.connect(watching.folder / FILE)) as base, base:
+        rotten = f"UPDATE rounds SET {column} = CAST(x'ff' || CAST({column} AS BLOB) AS TEXT)"
+        base.execute(f"{rotten} WHERE number = (SELECT min(number) FROM rounds)")
+    rounds, bad = read_history(watching.folder)
+    assert ([each.begun for each in rounds], bad) == ([1], [0])

@@ -6,7 +6,9 @@ Source: docs/adr/0023-levels.md.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,9 +27,11 @@ from broker.state.registration import ProducerBounds
 from broker.state.replicated import ReplicatedState
 from dledger.level import FIRST_LEVEL, KNOWN_LEVEL
 from dledger.outcome import ExitCode
+from dledger.reading import levels
 from dledger.reading.compound import UnitBody
 from dledger.reading.entry import EntryKind
 from dledger.reading.errors import LogOfLaterLevel
+from dledger.reading.files import opened
 from dledger.reading.lifetimes import Lifetimes, readable
 from dledger.reading.survey import Survey
 from dledger.records.layout import SNAPSHOT_FILE
@@ -245,3 +249,23 @@ def test_without_that_state_any_raise_beyond_what_is_known_is_refused(tmp_path: 
     base_of(log).with_suffix(COPY).unlink()
     with pytest.raises(LogOfLaterLevel, match=f"uses level {LATER + 1}"):
         readable(log)
+
+
+def test_a_copy_that_cannot_be_read_leaves_it_to_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where neither can, that is told."""
+    log, first = begun_at(tmp_path / "n1", LATER), True
+    sick = str(base_of(log))
+
+    def opened_or_not(name: str) -> AbstractContextManager[int]:
+        if name == sick or not first:
+            raise OSError(errno.EIO, "Input/output error", name)
+        return opened(name)
+
+    monkeypatch.setattr(levels, "opened", opened_or_not)
+    with pytest.raises(LogOfLaterLevel, match=SAID):
+        readable(log)
+    first = False
+    with pytest.raises(OSError, match="Input/output error"):
+        levels.level_at_start(log)

@@ -168,3 +168,23 @@ def test_who_has_read_on_in_them_says_so_in_vain() -> None:
     assert (shop.commit(2, group="new"), shop.where("new")) == (None, SENT)
     assert shop.commit(2, is_reset=True) is ErrorCode.OFFSET_OUT_OF_RANGE
     assert (shop.commit(SENT, is_reset=True), shop.where()) == (None, SENT)
+
+
+def test_what_goes_by_a_wish_while_it_is_looked_is_nothing_to_go_on_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The queue stays, and begins later by then: nothing has to be looked at again for that."""
+    shop, target, looked = Shrinking(), Consumers._target, []
+    shop.commit(SENT)
+
+    async def looking(self: Consumers, *asked: Any) -> int:
+        found = await target(self, *asked)
+        looked.append(found)
+        monkeypatch.setattr(type(shop.room.machine.topic_retention), "start_of", lambda *_: 2)
+        return found
+
+    monkeypatch.setattr(Consumers, "_target", looking)
+    consumers = shop.room.leader.replica.services.consumers
+    assert shop.run(consumers.move(MoveWish("g", T, (GOES,), To.FIRST))) is None
+    assert looked == [0]
+    assert shop.room.machine.offsets.of("g", "t")[GOES] == 2

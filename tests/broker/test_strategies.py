@@ -400,3 +400,18 @@ def test_what_failed_is_for_members_of_the_newest_version_that_takes_it() -> Non
     assert not looks.hand_over.asked
     owners.end(newer)
     assert ("%RETRY%g", older) in granted(looks.at(101))
+
+
+def test_what_failed_stays_where_a_newer_version_takes_the_same() -> None:
+    """All are as good for it: one that tries other bounds first isn't given all that failed."""
+    owners = Owners()
+    looks = Looks(owners)
+    owners.topic("%RETRY%g", 1)
+    owners.topic("a")
+    older = owners.join("m", settings=wanted("a", version=1))
+    assert isinstance(older, int)
+    failed = Place("g", owners.topics["%RETRY%g"].incarnation, 0)
+    owners.grant(older, topic="%RETRY%g", starts=(0,))
+    canary = wanted("a", version=2, max_attempts=7)
+    assert isinstance(owners.join("n", settings=canary), int)
+    assert failed not in looks.at(1).asked.get(older, [])

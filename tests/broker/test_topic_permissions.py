@@ -420,7 +420,7 @@ def test_service_makes_topics_with_their_wishes() -> None:
 
 @pytest.mark.parametrize("permission", [None, int(USUAL)])
 def test_service_makes_topics_with_their_retention_before_permissions_are_known(
-    permission: int | None,
+    permission: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In two entries, as a topic is made and changed by itself; where nobody knows of topics'
     retention either nothing is made."""
@@ -441,6 +441,15 @@ def test_service_makes_topics_with_their_retention_before_permissions_are_known(
     assert caught.value.code is ErrorCode.TOPIC_EXISTS
     assert made(7, if_not_exists=True).retention_ms == 7
     assert made(None, if_not_exists=True).retention_ms == 7, "nothing was said of it"
+
+    async def deposed(*_: object) -> Topic:
+        raise BrokerError(ErrorCode.NOT_LEADER, "another leads")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(topics), "retain", deposed)
+        with pytest.raises(BrokerError, match="the topic is there, and then") as caught:
+            made(8, if_not_exists=True)
+    assert caught.value.code is ErrorCode.LEADERSHIP_LOST  # it may have happened
     early = raised(Bench(known_level=KNOWN_LEVEL), LOG_START_LEVEL)
     work = early.node.replica.services.topics.make(
         "u", 2, Wishes(5, permission), if_not_exists=False

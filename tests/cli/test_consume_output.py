@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -132,6 +133,50 @@ def test_lines_are_on_disk_before_they_are_committed(
     asyncio.run(check(job))
     expected = [("name", 0), ("synced", 4), ("finished", 4), ("synced", 8), ("finished", 8)]
     assert seen == expected
+
+
+def test_lines_that_are_being_synced_at_an_interrupt_are_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in the file: the next run would add them once more."""
+    file, committed = tmp_path / "lines", list[object]()
+    begun, may_end, sync = threading.Event(), threading.Event(), os.fdatasync
+
+    def on_sync(descriptor: int) -> None:
+        begun.set()
+        assert may_end.wait(60)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", on_sync)
+    message = cast("Message", SimpleNamespace(body=b"one"))
+
+    class Consumer:
+        async def batches(self) -> AsyncIterator[list[Message]]:
+            yield [message]
+            raise AssertionError("it was interrupted")
+
+        async def commit(self, last: Message | None = None) -> None:
+            committed.append(last)
+
+    async def check() -> None:
+        place = ("t", str(file), "g", StartFrom.FIRST, None, None)
+        job = consume.Job(*place, as_json=False, raw=False, when_gone=consume.Gone.RAISE)
+        descriptor = consume._open_output(job.output, appends=True)
+        writer = ByteWriter(descriptor, str(file))
+        consumer = cast("Any", Consumer())
+        writing = consume.Writing(consumer, job, writer, consume.Unreadable())
+        running = asyncio.create_task(writing.run(Progress(disable=True)))
+        await asyncio.to_thread(begun.wait, 60)
+        running.cancel()
+        asyncio.get_running_loop().call_later(0.01, may_end.set)
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await writing.commit()
+        os.close(descriptor)
+
+    asyncio.run(check())
+    assert committed == [message, None]
+    assert file.read_bytes() == b"one\n"
 
 
 def test_output_that_is_no_file_is_only_written_to(group: BlockingFakeGroup) -> None:

@@ -401,10 +401,20 @@ def test_client_of_a_loop_that_is_over_says_so() -> None:
         with pytest.raises(WrongThread, match="another event loop"):
             await client.close()
 
+    async def once_more(producer: Producer) -> None:
+        await producer.close()
+        await producer.abort()
+
+    async def closed_producer(client: Client) -> Producer:
+        producer = client.producer()
+        await producer.close()
+        return producer
+
     group = FakeGroup()
     with asyncio.Runner() as first:
         client = first.run(open_client(group))
         asyncio.run(elsewhere(client))
+        asyncio.run(once_more(first.run(closed_producer(client))))  # what is closed is, anywhere
         first.run(client.close())
         first.run(group.__aexit__())
 

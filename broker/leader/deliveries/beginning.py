@@ -72,7 +72,10 @@ class Beginning:
         if starts is None or not self._is_due(topic, len(records)):
             return topic, records, ()
         offsets = await starts(topic, len(records))
+        first, start_of = len(records), self._state.topic_retention.start_of
         topic, records = now()
+        # What has gone meanwhile is nothing to start at.
+        offsets = [max(at, start_of(topic.incarnation, q)) for q, at in enumerate(offsets, first)]
         return topic, records, offsets
 
     def _is_due(self, topic: TopicState, started: int) -> bool:
@@ -120,7 +123,7 @@ class Beginning:
     def leave_out(self, choice: Choice | None, error: BrokerError) -> bool:
         """Whether the command, which failed so, is to be made again without its starts: others took
         the room while it waited for its turn. A group that begins nowhere yet has nothing else."""
-        if choice is None or error.code is not ErrorCode.LIMIT_REACHED:
+        if choice is None or error.code not in (ErrorCode.LIMIT_REACHED, ErrorCode.BUSY):
             return False
         command = choice.command
         if not command.first_start:

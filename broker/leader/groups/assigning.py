@@ -109,7 +109,8 @@ class _Look:
 class _Part:
     """A group's. `grants`: what is still to be proposed of its plan, which rests on `facts`; and by
     the incarnation of a topic that was looked at, the queue from which on the group can't begin.
-    `begins`: where it starts by time is looked for; `begun`: and was found."""
+    `begins`: where it starts by time is looked for; `begun`: and was found; `unknown`: the plan's
+    topics in which it has to be, with how many of their queues it has begun in."""
 
     hand_over: HandOver = field(default_factory=HandOver)
     look: _Look | None = None
@@ -117,6 +118,7 @@ class _Part:
     grants: deque[Grant] = field(default_factory=deque)
     facts: Facts | None = None
     short: dict[int, float] = field(default_factory=dict)
+    unknown: dict[int, tuple[TopicState, int]] = field(default_factory=dict)
     begins: Steps[None] | None = None
     begun: Beginnings = field(default_factory=Beginnings)
     granting: bool = False
@@ -276,7 +278,8 @@ class Assigning:
             wake = min(wake or owner.returning_until, owner.returning_until)
         if wake:
             owner.look_again(name, max(wake, owner.now + 1))
-        part.grants, part.facts, part.short = deque(found.grants), look.facts, {}
+        part.grants, part.facts = deque(found.grants), look.facts
+        part.short, part.unknown = {}, {}
         self._grant(group, part)
 
     # --- grants -------------------------------------------------------------------------------
@@ -289,10 +292,13 @@ class Assigning:
             try:
                 while part.grants and len(some) < GRANTS_AT_ONCE:
                     grant = part.grants.popleft()
+                    if grant.incarnation in part.unknown:
+                        continue  # the end of the search looks again
                     if self._commands.is_changing(grant.topic):
                         self._rest(group.name)  # it is looked at as that is made of it
                         continue
                     has_room = grant.queue_id < self._end_of_room(group, part, grant)
+                    has_room = has_room and grant.incarnation not in part.unknown
                     if has_room and still_holds(grant, self._state, group.name):
                         some.append(grant)
                 self._propose(group, part, some)
@@ -318,6 +324,8 @@ class Assigning:
                 self._no_room(group, error)
                 end = started
             part.short[grant.incarnation] = end
+            if end == inf and part.begun.is_unknown(group, topic, started):
+                part.unknown[grant.incarnation] = topic, started
         return inf if end is None else end
 
     def _lacking(self, group: Group, topic: TopicState) -> tuple[int, int]:
@@ -346,7 +354,7 @@ class Assigning:
             by_topic.setdefault((grant.topic, grant.incarnation), []).append(grant)
         told: list[TopicGrant] = []
         asked = begun = 0  # where the group starts; offsets that are new
-        unknown: list[tuple[TopicState, int]] = []
+        unknown = list(part.unknown.values())
         for some in by_topic.values():
             if self._is_unknown(group, part, some[0], unknown):
                 continue

@@ -307,17 +307,25 @@ ATTEMPTS = (
     Mutant(
         "retries-leased-to-who-leaves-them",
         "broker/leader/groups/planning.py",
-        "        if session.session in without_retries or session.version != newest:\n",
-        "        if session.version != newest:\n",
+        "        if session.session in without_retries or is_older:\n",
+        "        if is_older:\n",
         masked="the simulator's members work on what they are leased",
         tests=_KEEPER,
     ),
     Mutant(
         "retries-leased-to-who-has-no-handler",
         "broker/leader/groups/planning.py",
-        "        if session.session in without_retries or session.version != newest:\n",
+        "        if session.session in without_retries or is_older:\n",
         "        if session.session in without_retries:\n",
         masked="the simulator's members work on what they are leased",
+        tests=("tests/broker/test_strategies.py",),
+    ),
+    Mutant(
+        "retries-leased-to-the-newest-whatever-has-changed",
+        "broker/leader/groups/planning.py",
+        "        is_older = bool(newest) and topics != facts.takes[newest]\n",
+        "        is_older = session.version != newest\n",
+        masked="the simulator's groups change what they take",
         tests=("tests/broker/test_strategies.py",),
     ),
     Mutant(

@@ -102,8 +102,8 @@ RESIZING = (
     Mutant(
         "moved-to-before-queues-went",
         "broker/services/consumers.py",
-        "            if is_so and all(",
-        "            if True or all(",
+        "tuple((queue, max(offset, start_of(queue))) for",
+        "tuple((queue, offset) for",
         masked=_FEW_GO,
         tests=_GOING,
     ),

@@ -127,6 +127,8 @@ class KeptOffsets:
                 group may have lost.
         """
         for topic in sorted(topics):
+            if topic in self._judged and self._origins[topic].epoch == self._broker_group.epoch:
+                continue
             found = await self._origin_of(topic)
             kept = {_topic_of(place) for place in self._kept if place.topic == topic[0]}
             if topic not in kept or topic not in self._origins:
