@@ -306,7 +306,6 @@ TOLD: Final = "who waits is told INTERNAL, the log says why, and the next call b
 AGAIN: Final = "a proposal that fails is told; a later tick makes another"
 LOOKED_AGAIN: Final = "told, and looked at again: tests/broker/test_callers.py"
 PLACES: Final = {
-    "broker/archiving.py: _ran": "who begins it waits for it, cancelled or not",
     "broker/doors/grpc/broker.py: on_end": ONE_CALL,
     "broker/doors/grpc/callers.py: _set_timer": LOOKED_AGAIN,
     "broker/doors/grpc/callers.py: _check_some": LOOKED_AGAIN,
