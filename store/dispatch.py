@@ -23,7 +23,7 @@ from dledger.records.layout import RECORD
 from dledger.records.record import FIXED_SIZE, MIN_RECORD_SIZE, record_starts
 from store.errors import DivergenceFound
 from store.stamping import OFFSET_DTYPE, OFFSETS, OFFSETS_AT
-from store.tagging import TAGS, code_of_record, codes_of_records
+from store.tagging import TAGS, code_of_record, codes_of_records, has_properties
 
 UNIT: Final = layout.UNIT.struct()
 UNIT_SIZE: Final = layout.UNIT.size
@@ -97,7 +97,7 @@ def units_by_vector(header: EntryHeader, frame: bytes, base: int) -> bytes:
     units = np.zeros(count, dtype=UNIT_DTYPE)
     units["physical_offset"] = expected[:, 1]
     units["size"] = np.diff(starts, append=len(frame))
-    if TAGS in frame:
+    if has_properties(frame, starts) and TAGS in frame:
         units["tags_code"] = codes_of_records(frame, starts)
     return units.tobytes()
 

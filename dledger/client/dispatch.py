@@ -7,7 +7,9 @@ cost a task, timer, event or lock per message (ADR 10).
 When the gathers are sent (self-clocking, as Nagle's algorithm and Kafka's linger):
 
     nothing in flight         on the next turn of the loop; one turn's sends share a batch
-    something in flight       when an answer arrives, or `linger_ms` after the first message
+    something in flight       when an answer arrives, or `linger_ms` after the first message; as
+                              that is longer than answers take, one Send is under way as a rule,
+                              and what the brokers have to do doesn't grow with its delay
     a gather reaches          at once
     `batch_bytes`
 

@@ -58,6 +58,8 @@ def decode_properties(encoded: bytes) -> dict[str, str]:
 
 def find_property(encoded: bytes, name: bytes) -> str | None:
     """The value of one property, without building the others; None when it is absent."""
+    if not encoded:
+        return None
     wanted = name + b"\x01"
     at = 0 if encoded.startswith(wanted) else encoded.find(b"\x02" + wanted) + 1
     if at == 0 and not encoded.startswith(wanted):

@@ -13,7 +13,14 @@ from dledger.records.errors import InvalidRecord
 from dledger.records.layout import RECORD
 from dledger.records.properties import find_property, tags_code
 from dledger.records.record import RecordTemplate
-from store.tagging import FEW_RECORDS, LONG_TAG, code_of_record, codes_of_records, codes_of_tags
+from store.tagging import (
+    FEW_RECORDS,
+    LONG_TAG,
+    code_of_record,
+    codes_of_records,
+    codes_of_tags,
+    has_properties,
+)
 
 PIECES = st.sampled_from(
     [
@@ -59,6 +66,7 @@ def test_codes_are_those_of_each_record_alone(parts: list[tuple[bytes, bytes]]) 
     ends = [*starts[1:], len(frame)]
     alone = [code_of_record(frame, *each) for each in zip(starts, ends, strict=True)]
     assert alone == expected
+    assert has_properties(frame, np.array(starts)) is any(properties for _, properties in parts)
 
 
 @given(st.lists(st.binary(max_size=12).map(lambda tag: tag.replace(b"\x02", b"")), min_size=1))
@@ -86,3 +94,4 @@ def test_lengths_that_lead_out_of_a_record_are_refused(size: int) -> None:
     with pytest.raises(InvalidRecord) as one:
         code_of_record(broken, starts[1], starts[2])
     assert many.value.position == one.value.position == starts[1]
+    assert has_properties(broken, np.array(starts))
