@@ -76,6 +76,83 @@ def test_refused_operation_changes_nothing() -> None:
     assert broken(story) == ["topic x"]
 
 
+CREATE, DELETE, EXISTS = Create("x", 1), Delete("x"), Exists("x")
+THERE_IS_ONE, THERE_IS_NONE = "TOPIC_EXISTS", "TOPIC_NOT_FOUND"
+
+
+def test_refused_creation_says_that_there_is_a_topic() -> None:
+    """Whoever is told that a topic exists, where none can, was lied to."""
+    story = Story()
+    story.refuse("a", CREATE, THERE_IS_ONE)
+    assert broken(story) == ["topic x"]
+    story = Story()
+    story.do("a", CREATE)
+    story.refuse("b", CREATE, THERE_IS_ONE)
+    story.do("b", DELETE)
+    assert broken(story) == []
+    story.refuse("a", CREATE, THERE_IS_ONE)
+    assert broken(story) == ["topic x"]
+
+
+def test_refused_deletion_says_that_there_is_no_topic() -> None:
+    """Whoever is told that a topic is gone, while it is there, was lied to."""
+    story = Story()
+    story.refuse("a", DELETE, THERE_IS_NONE)
+    story.do("a", CREATE)
+    assert broken(story) == []
+    story.refuse("b", DELETE, THERE_IS_NONE)
+    assert broken(story) == ["topic x"]
+
+
+def test_refusal_may_be_of_any_instant_while_it_was_asked() -> None:
+    """Beside a creation both answers are right."""
+    for action, refusal in ((CREATE, THERE_IS_ONE), (DELETE, THERE_IS_NONE)):
+        story = Story()
+        created = story.begin("a", CREATE)
+        story.refuse("b", action, refusal)
+        story.end(created)
+        assert broken(story) == []
+
+
+def test_refusal_may_rest_on_what_nobody_knows_to_have_happened() -> None:
+    """A creation without an answer explains it; a refusal that ends later doesn't."""
+    story = Story()
+    story.begin("a", CREATE)
+    story.refuse("b", CREATE, THERE_IS_ONE)
+    assert broken(story) == []
+    story = Story()
+    later = story.begin("a", CREATE)
+    story.refuse("b", CREATE, THERE_IS_ONE)
+    story.history.refuse(story.tick(), later, THERE_IS_ONE)
+    (found,) = check_linearizability(story.history).anomalies
+    assert (found.where, found.operations) == ("topic x", (1,))
+
+
+@pytest.mark.parametrize(("action", "refusal"), [(CREATE, THERE_IS_ONE), (DELETE, THERE_IS_NONE)])
+def test_refusal_that_may_answer_an_attempt_of_its_own_says_nothing(
+    action: Create | Delete, refusal: str
+) -> None:
+    """A creation that is sent again is told that the topic exists: it may have made it itself."""
+    story = Story()
+    if action == DELETE:
+        story.do("a", CREATE)
+    tried_again = story.begin("b", action)
+    story.end(tried_again, outcome=Outcome.UNKNOWN)
+    tried_again.refusal = refusal  # whatever a recorder says beside
+    story.do("c", EXISTS, action == CREATE)
+    assert broken(story) == []
+
+
+@pytest.mark.parametrize("refusal", ["", "LIMIT_REACHED", "NOT_LEADER"])
+def test_other_refusals_say_nothing_of_the_topic(refusal: str) -> None:
+    """Nor does one of which nobody knows why, as older histories have it."""
+    story = Story()
+    story.refuse("a", CREATE, refusal)
+    story.do("a", CREATE)
+    story.refuse("a", DELETE, refusal)
+    assert broken(story) == []
+
+
 def test_committed_offset_never_goes_back() -> None:
     """A commit below the present offset leaves it, and a fetch never sees less."""
     story = Story()
