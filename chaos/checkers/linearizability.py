@@ -22,7 +22,18 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from chaos.checkers.anomalies import Anomaly, QueueHistory, queues_of
-from chaos.checkers.history import Commit, Create, Delete, Exists, Fetch, History, Operation, Send
+from chaos.checkers.history import (
+    Commit,
+    Create,
+    Delete,
+    End,
+    Exists,
+    Fetch,
+    History,
+    Operation,
+    Poll,
+    Send,
+)
 from chaos.errors import SearchTooLong
 from dledger.history import Outcome
 
@@ -117,14 +128,19 @@ def _next(calls: list[Operation], ends: list[int], taken: int) -> list[int]:
 
 
 # Refusals that tell the state: a topic of the name exists, and none does.
-_ANSWERS: Final = frozenset({(Create, "TOPIC_EXISTS"), (Delete, "TOPIC_NOT_FOUND")})
+_ANSWERS: Final = frozenset(
+    {
+        (Create, "TOPIC_EXISTS"),
+        *((kind, "TOPIC_NOT_FOUND") for kind in (Delete, Send, Poll, End, Commit, Fetch)),
+    }
+)
 
 
 def _apply_topic(exists: bool, operation: Operation) -> bool | None:  # noqa: FBT001  the state
     match operation.action:
         case Create() if operation.outcome is Outcome.FAIL:
             return True if exists else None
-        case Delete() if operation.outcome is Outcome.FAIL:
+        case _ if operation.outcome is Outcome.FAIL:
             return None if exists else False
         case Create():
             return True if not exists or operation.outcome is Outcome.UNKNOWN else None
@@ -176,6 +192,10 @@ def check_linearizability(history: History) -> Explained:
     topics: defaultdict[str, list[Operation]] = defaultdict(list)
     offsets: defaultdict[str, list[Operation]] = defaultdict(list)
     for operation in history.operations:
+        if operation.outcome is Outcome.FAIL:
+            if _says_something(operation):
+                topics[f"topic {operation.action.topic}"].append(operation)
+            continue
         match operation.action:
             case Create(topic=topic) | Delete(topic=topic) | Exists(topic=topic):
                 topics[f"topic {topic}"].append(operation)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.checkers.history import Commit, Create, Delete, End, Exists, Fetch, Operation, Send
+from chaos.checkers.history import (
+    Action,
+    Commit,
+    Create,
+    Delete,
+    End,
+    Exists,
+    Fetch,
+    Operation,
+    Poll,
+    Send,
+)
 from chaos.checkers.linearizability import Model, check_linearizability
 from chaos.errors import SearchTooLong
 from dledger.history import Outcome
@@ -102,6 +113,35 @@ def test_refused_deletion_says_that_there_is_no_topic() -> None:
     assert broken(story) == []
     story.refuse("b", DELETE, THERE_IS_NONE)
     assert broken(story) == ["topic x"]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Send("x", 0, 0, ("a",)),
+        Poll("x", 0, 0),
+        End("x", 0),
+        Commit("x", "g", 0, 7),
+        Fetch("x", "g", 0),
+    ],
+)
+def test_whoever_uses_a_topic_that_exists_is_not_told_that_it_is_gone(action: Action) -> None:
+    """It is an answer about the topic, and none about what it holds."""
+    story = Story()
+    story.refuse("a", action, THERE_IS_NONE)
+    story.do("a", CREATE)
+    story.refuse("b", action, "QUEUE_NOT_FOUND")
+    assert broken(story) == []
+    story.refuse("b", action, THERE_IS_NONE)
+    assert broken(story) == ["topic x"]
+
+
+def test_creation_is_told_of_no_topic_that_was_deleted_meanwhile() -> None:
+    """What that refusal says of the creation nobody knows."""
+    story = Story()
+    story.do("a", CREATE)
+    story.refuse("b", CREATE, THERE_IS_NONE)
+    assert broken(story) == []
 
 
 def test_refusal_may_be_of_any_instant_while_it_was_asked() -> None:

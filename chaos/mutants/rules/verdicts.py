@@ -99,6 +99,22 @@ VERDICTS = (
         tests=_REFUSALS,
     ),
     Mutant(
+        "users-may-be-told-that-a-topic-is-gone",
+        "chaos/checkers/linearizability.py",
+        "for kind in (Delete, Send, Poll, End, Commit, Fetch)),\n",
+        "for kind in (Delete,)),\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_linearizability.py",),
+    ),
+    Mutant(
+        "polls-say-nothing-of-the-end",
+        "chaos/checkers/anomalies.py",
+        "        if (polled := polled_by(poll))\n    ]\n    known.sort()\n",
+        "        if (polled := ())\n    ]\n    known.sort()\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_anomalies.py",),
+    ),
+    Mutant(
         "simulated-refusals-are-not-told",
         "chaos/sim/clients.py",
         'epb.ErrorCode.Name(failure.code) if failure.error else ""\n',
