@@ -20,6 +20,10 @@ unknown. Operation numbers and processes belong to their file.
     delete    -                                    none
     exists    -                                    true or false
 
+A fail may say with which `refusal`, the error's code on the wire: of an operation of which no
+attempt may have happened, so that it isn't the answer to an attempt of its own. A refusal is then
+an answer about what there was: TOPIC_EXISTS of a create, TOPIC_NOT_FOUND of others.
+
 `values` are the producer's next messages to that queue, in order. `seek` says that the consumer
 asked for this offset on purpose, so that going back or forth is no anomaly, which holds until a
 poll brings something; `final` marks the reading of everything at the end; `filtered` says that the

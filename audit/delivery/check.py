@@ -48,7 +48,7 @@ from dledger.records.errors import FormatError, HistoryCorrupt
 SCHEMA: Final = "dledger-delivery/1"
 LOOKS: Final = 4  # at a log whose front goes meanwhile
 SHARE_BYTES: Final = 64 << 20  # Of the histories; about six times as much in memory.
-_COLUMNS: Final = ("topic", "queue_id", "queue_offset", "body")
+_COLUMNS: Final = ("topic", "queue_id", "queue_offset", "index", "body")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class _Asked:
         return DeliveryTask(
             self.histories,
             _whole_log(log),
-            starts_of(log, lifetimes.made_anew),
+            starts_of(log, lifetimes),
             tail_is_known=False,
             share=0,
             shares=1,
@@ -177,6 +177,7 @@ def audit_delivery(
     notes = (
         *_notes(judged, report.queues),
         *_notes_of_ends(report.queues, task.starts, tail),
+        *_notes_of_lives(report.queues, task.starts),
         *_notes_of_growth(histories, ends),
         *witness.notes,
         *passed_over(replicas),
@@ -291,19 +292,20 @@ def delivery_as_json(report: DeliveryReport) -> dict[str, object]:
 def _read_log(task: DeliveryTask, story: Story) -> dict[QueueKey, LoggedQueue]:
     """The share's queues of the histories' topics, as the log has them."""
     queues: dict[QueueKey, LoggedQueue] = {}
-    kept: dict[QueueKey, bool] = {}
+    lives: dict[QueueKey, tuple[LoggedQueue, ...]] = {}  # None of what isn't in the share.
     wanted = Wanted(_COLUMNS, frozenset(story.topics - story.deleted), left_out=task.left_out)
     for part in task.parts:
         for records in read_records(part, wanted):
             columns = [records.columns[name] for name in _COLUMNS]
-            for topic, queue_id, offset, body in zip(*columns, strict=True):
+            for topic, queue_id, offset, index, body in zip(*columns, strict=True):
                 key = (str(topic), int(queue_id))
-                if key not in kept:
-                    kept[key] = task.keeps(key)
-                if kept[key]:
-                    if key not in queues:
+                if key not in lives:
+                    if task.keeps(key):
                         queues[key] = task.log_of(key)
-                    queues[key].add(int(offset), value_of(payload_of(body)))
+                    lives[key] = queues[key].lives if key in queues else ()
+                if lives[key]:
+                    life = task.starts.life_of(key[0], int(index))
+                    lives[key][life].add(int(offset), value_of(payload_of(body)))
     return queues
 
 
@@ -374,6 +376,16 @@ def _notes_of_ends(queues: Sequence[QueueCount], starts: QueueStarts, tail: str)
     if tail:
         notes.append(f"{tail}: what is acknowledged behind the log's end is undecided, not lost")
     return notes
+
+
+def _notes_of_lives(queues: Sequence[QueueCount], starts: QueueStarts) -> list[str]:
+    """Which names more than one topic had, by the log."""
+    return [
+        f"{len(starts.ends[topic]) + 1} topics had the name {topic}, one after the other, the last "
+        f"of them from entry {starts.ends[topic][-1]} on, and no history tells of it: what may be "
+        "of one or of another is undecided"
+        for topic in sorted({queue.topic for queue in queues} & starts.ends.keys())
+    ]
 
 
 def _notes_of_growth(histories: Sequence[str], ends: Sequence[int]) -> list[str]:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 RANGE_BYTES: Final = 32 << 20  # Of a history, that one task reads.
 BATCH_ROWS: Final = 4_096
 BATCH_BYTES: Final = 8 << 20
-_COLUMNS: Final = ("topic", "queue_id", "queue_offset", "body")
+_COLUMNS: Final = ("topic", "queue_id", "queue_offset", "index", "body")
 _LOG, _STORY = 0, 1  # Sources of rows: a queue's log comes before its story.
 _ROW: Final = "key string, source int, file int, at long, payload binary"
 _ORDER: Final = ("key", "source", "file", "at")
@@ -62,9 +62,14 @@ T = TypeVar("T")
 
 
 class Row(NamedTuple):
-    """A row of either shuffle. `at`: the byte of a history's line, or the queue offset of a
-    message. Without a key it concerns no operation or queue: `payload` then says what is wrong
-    with a line or a segment, or is a pickled `Summary`."""
+    """A row of either shuffle.
+
+    Attributes:
+        key: None: it concerns no operation or queue, and `payload` says what is wrong with a line
+            or a segment, or is a pickled `Summary`.
+        file: the number of a history; of a message, that of its topic among those of the name.
+        at: the byte of a history's line, or the queue offset of a message.
+    """
 
     key: str | None
     source: int
@@ -143,7 +148,7 @@ def _judge(
         return [told]
     topics = frozenset(set().union(*(each.topics for each in summaries)) - set(told.deleted))
     wanted = Wanted(_COLUMNS, topics, left_out=task.left_out)
-    messages = _generated(session, task.parts, MessageReader(wanted))
+    messages = _generated(session, task.parts, MessageReader(wanted, task.starts))
     by_queue = operations.where("key is not null").union(messages).repartition(partitions, "key")
     judge = QueueJudge(task.starts, task.tail_is_known, topics)
     judged = _mapped(by_queue.sortWithinPartitions(*_ORDER), judge)
@@ -260,16 +265,18 @@ class MessageReader:
     """Reads the wanted messages of a part of the log, keyed by queue."""
 
     wanted: Wanted
+    starts: QueueStarts
 
     def __call__(self, part: LogRange) -> Iterator[Row]:
         keys: dict[tuple[str, int], str] = {}
         try:
             for records in read_records(part, self.wanted):
                 columns: Any = [records.columns[name] for name in _COLUMNS]
-                for topic, queue_id, offset, body in zip(*columns, strict=True):
+                for topic, queue_id, offset, index, body in zip(*columns, strict=True):
                     place = (topic, int(queue_id))
                     key = keys.get(place) or keys.setdefault(place, key_of(place))
-                    yield Row(key, _LOG, 0, int(offset), payload_of(body))
+                    life = self.starts.life_of(topic, int(index))
+                    yield Row(key, _LOG, life, int(offset), payload_of(body))
         except (ReadingError, FormatError, OSError) as error:
             yield Row(None, _LOG, 0, part.start, str(error).encode())
 
@@ -294,14 +301,14 @@ class QueueJudge:
                 self._judge(judged, key, log, story)
                 key, log, story = row.key, self._log_of(row.key), QueueStory()
             if row.source == _LOG:
-                log.add(row.at, value_of(row.payload))
+                log.life(row.file).add(row.at, value_of(row.payload))
             else:
                 _tell(story, pickle.loads(row.payload))
         self._judge(judged, key, log, story)
         yield Row(None, _LOG, 0, 0, pickle.dumps(judged))
 
     def _log_of(self, key: str) -> LoggedQueue:
-        return LoggedQueue(self.starts.of(_queue_of(key)), self.tail_is_known)
+        return self.starts.log_of(_queue_of(key), tail_is_known=self.tail_is_known)
 
     def _judge(self, judged: Judged, key: str | None, log: LoggedQueue, story: QueueStory) -> None:
         if key is None:

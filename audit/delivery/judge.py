@@ -62,8 +62,13 @@ class Anomaly:
 class LoggedQueue:
     """One queue as the log has it: the value at each queue offset, and where else a value lies.
 
-    `first`: the first queue offset that retention left, 0 where it took nothing, None where nobody
-    knows; `tail_is_known`: nothing was committed behind the log's end when it was read.
+    Attributes:
+        first: the first queue offset that retention left, 0 where it took nothing, None where
+            nobody knows.
+        tail_is_known: nothing was committed behind the log's end when it was read.
+        has_voids: there may be offsets without a message, those of refused units (ADR 54).
+        former: the queues of topics that had the name before, the oldest first
+            (`audit.delivery.lives`).
     """
 
     first: int | None = 0
@@ -71,6 +76,17 @@ class LoggedQueue:
     values: dict[int, str] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     more_places: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    has_voids: bool = False
+    former: tuple[LoggedQueue, ...] = ()
+
+    @property
+    def lives(self) -> tuple[LoggedQueue, ...]:
+        """The queues of all topics that had the name, the oldest first."""
+        return (*self.former, self)
+
+    def life(self, number: int) -> LoggedQueue:
+        """One of `lives`."""
+        return self if number == len(self.former) else self.former[number]
 
     def add(self, offset: int, value: str) -> None:
         """The log has `value` at queue offset `offset`."""

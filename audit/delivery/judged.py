@@ -7,6 +7,7 @@ and story together is `audit.delivery.check`'s matter, or `audit.delivery.distri
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from audit.delivery.judge import (
     expired_messages,
     judge_queue,
 )
+from audit.delivery.lives import compared_in_lives, judge_lives
 from dledger.history import Outcome
 from dledger.reading.decode import NOTHING_LEFT_OUT, LeftOut, LogRange
 
@@ -30,15 +32,42 @@ MAX_ANOMALIES: Final = 1_000  # A task tells so many in full; all are counted.
 
 @dataclass(frozen=True, slots=True)
 class QueueStarts:
-    """The first offset of each queue that a log can hold a message of. `offsets`: of those that
-    begin behind 0; `unknown`: why nobody knows them, empty where they are known."""
+    """The first offset of each queue that a log can hold a message of.
+
+    Attributes:
+        offsets: of those that begin behind 0, of topics that were there when the log began.
+        unknown: why nobody knows them, empty where they are known.
+        ends: by name, the entries that ended topics whose name others were given later, ascending:
+            so many topics had the name before the present one.
+        has_voids: see `LoggedQueue`.
+    """
 
     offsets: Mapping[QueueKey, int] = field(default_factory=dict)
     unknown: str = ""
+    ends: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    has_voids: bool = False
 
-    def of(self, queue: QueueKey) -> int | None:
-        """The queue's; None if nobody knows it."""
-        return None if self.unknown else self.offsets.get(queue, 0)
+    def of(self, queue: QueueKey, life: int = 0) -> int | None:
+        """The queue's of the topic that had the name as number `life` in the log; None if nobody
+        knows it. All but the first began in the log, with 0."""
+        if self.unknown:
+            return None
+        return 0 if life else self.offsets.get(queue, 0)
+
+    def life_of(self, topic: str, index: int) -> int:
+        """Which of the topics of that name a message of entry `index` is of, from 0."""
+        return bisect_left(self.ends.get(topic, ()), index)
+
+    def log_of(self, queue: QueueKey, *, tail_is_known: bool) -> LoggedQueue:
+        """The queue's log, of which no message has been read. What a topic that has ended was sent
+        lies before its end, and that has been read."""
+        present = len(self.ends.get(queue[0], ()))
+        former = (
+            LoggedQueue(self.of(queue, life), has_voids=self.has_voids) for life in range(present)
+        )
+        return LoggedQueue(
+            self.of(queue, present), tail_is_known, has_voids=self.has_voids, former=tuple(former)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +90,7 @@ class DeliveryTask:
 
     def log_of(self, queue: QueueKey) -> LoggedQueue:
         """The queue's log, of which no message has been read."""
-        return LoggedQueue(self.starts.of(queue), self.tail_is_known)
+        return self.starts.log_of(queue, tail_is_known=self.tail_is_known)
 
     def keeps(self, queue: QueueKey) -> bool:
         """Whether the queue is in the share; the same in every process."""
@@ -107,8 +136,9 @@ class Judged:
 
     def judge(self, key: QueueKey, log: LoggedQueue, story: QueueStory) -> None:
         """The queue's counts and anomalies are here too."""
+        is_one = not log.former
         counts: Counter[str] = Counter()
-        for anomaly in judge_queue(key, log, story):
+        for anomaly in (judge_queue if is_one else judge_lives)(key, log, story):
             counts[anomaly.kind.value] += 1
             if len(self.anomalies) < MAX_ANOMALIES:
                 self.anomalies.append(anomaly)
@@ -122,10 +152,10 @@ class Judged:
                 acknowledged=outcomes[Outcome.OK],
                 unknown=outcomes[Outcome.UNKNOWN],
                 refused=outcomes[Outcome.FAIL],
-                stored=len(log.values),
+                stored=sum(len(life.values) for life in log.lives),
                 delivered=sum(len(poll.messages) for poll in story.polls),
-                expired=expired_messages(log, story),
-                compared=compared_messages(log, story),
+                expired=expired_messages(log, story) if is_one else 0,
+                compared=(compared_messages if is_one else compared_in_lives)(log, story),
                 anomalies=dict(counts),
             )
         )

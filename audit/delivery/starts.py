@@ -7,19 +7,24 @@ that retention has emptied has none, and where the first of what was left has go
 would pass for the beginning.
 
 A name may have been given anew in the log that is left. The state knows the topic that had it
-before; the one that histories speak of began in the log, and each of its queues with 0.
+first; those behind it began in the log, and each of their queues with 0. Where one ends the log
+says. Which of the topics from before the log lived when it began, and could end in it, the state
+tells.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Set
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
-from audit.delivery.history import QueueKey
 from audit.delivery.judged import QueueStarts
+from dledger.reading.decode import Ended
 from dledger.reading.files import opened
+from dledger.reading.lifetimes import Lifetimes
 from dledger.reading.log_start import LogStart
 from dledger.reading.survey import Survey
 from dledger.records.errors import InvalidFrame
@@ -45,31 +50,55 @@ _TOPIC: Final = TOPICS_SECTION.run(
 _QUEUE: Final = TOPIC_QUEUE.struct()
 
 
-def starts_of(log: Survey, made_anew: Set[tuple[str, int]]) -> QueueStarts:
-    """Each queue's first offset; why nobody knows it, if the log begins later and the state that it
-    begins with isn't there.
-
-    Args:
-        made_anew: topics that ended in the log and whose names others have by now
-            (`Lifetimes.made_anew`).
-    """
+def starts_of(log: Survey, lifetimes: Lifetimes) -> QueueStarts:
+    """Each queue's first offset, and which topics of its name were there before; why nobody knows
+    the first, if the log begins later and the state that it begins with isn't there."""
+    has_voids = bool(lifetimes.left_out().refused)
+    known = QueueStarts(ends=_by_name(lifetimes.made_anew), has_voids=has_voids)
     if log.retained_from == 0:
-        return QueueStarts()
+        return known
     if log.start is None or not log.start.index:
-        return QueueStarts(unknown="nothing tells what its first entry has to continue")
+        return replace(known, unknown="nothing tells what its first entry has to continue")
     folder = os.path.join(os.path.dirname(log.commitlog), FOLDER)
     path = os.path.join(folder, file_name(log.start.index))
     reasons = []
     for name in (path, path + COPY):
         try:
-            return QueueStarts(_starts_in(name, log.start, made_anew))
+            found = _starts_in(name, log.start)
         except (InvalidFrame, StoreError, OSError, struct.error, ValueError) as error:
             reasons.append(f"{name}: {error}")
-    return QueueStarts(unknown=reasons[0])
+            continue
+        offsets = {(topic, queue_id): offset for topic, _, queue_id, offset in found if offset}
+        first = {topic: incarnation for topic, incarnation, *_ in found}
+        ended = _with_effect(lifetimes.made_anew, first)
+        return replace(known, offsets=offsets, ends=_by_name(ended))
+    return replace(known, unknown=reasons[0])
 
 
-def _starts_in(path: str, start: LogStart, made_anew: Set[tuple[str, int]]) -> dict[QueueKey, int]:
-    """The queues' next offsets in the snapshot, of topics that keep their names in the log.
+def _by_name(ended: Iterable[tuple[str, int, int]]) -> dict[str, tuple[int, ...]]:
+    """The entries that ended topics, ascending."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for name, _, at in ended:
+        found[name].append(at)
+    return {name: tuple(ends) for name, ends in found.items()}
+
+
+def _with_effect(ended: Ended, first: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
+    """Of those in the log's order, the ones that did end: of a name that was there when the log
+    began, the topic that had it, and those that were created behind that one's end.
+
+    Args:
+        first: which topics were there, by name: the entries that created them.
+    """
+    last: dict[str, int] = {}  # the end of the one before, of the names that were there
+    for name, created, at in ended:
+        if name not in first or created in (first[name], 0) or created > last.get(name, at):
+            last[name] = at
+            yield name, created, at
+
+
+def _starts_in(path: str, start: LogStart) -> list[tuple[str, int, int, int]]:
+    """The queues in the snapshot: topic, incarnation, id, next offset.
 
     Raises:
         SnapshotOfAnother: it isn't that of the entry that the log begins behind.
@@ -82,12 +111,7 @@ def _starts_in(path: str, start: LogStart, made_anew: Set[tuple[str, int]]) -> d
         wanted = (start.index, start.term, start.digest, start.end_offset)
         if _place(head) != wanted:
             raise SnapshotOfAnother(path, "log", str(wanted), str(_place(head)))
-        offsets = _next_offsets(list(chunks))  # All of it is good only once all is read.
-        return {
-            (topic, queue_id): offset
-            for topic, incarnation, queue_id, offset in offsets
-            if offset and made_anew.isdisjoint({(topic, incarnation), (topic, 0)})
-        }
+        return list(_next_offsets(list(chunks)))  # All of it is good only once all is read.
 
 
 def _place(head: SnapshotHead) -> tuple[int, int, int, int]:

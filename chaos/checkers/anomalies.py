@@ -8,7 +8,7 @@
     poll-skip            a consumer jumps over messages between polls (int-: within one)
     nonmonotonic-send    a producer's later message lands earlier in the same queue
     phantom              polled, never sent; or sent, definitely rejected, polled all the same
-    stale-read           a linearizable read misses a write acknowledged before it began
+    stale-read           a linearizable read misses a write acknowledged, or polled, before it began
 
 Each queue is judged by itself. A topic whose deletion was invoked may take its messages with it:
 then nothing of it is lost or unseen. Each anomaly is reported once for the message or the poll it
@@ -251,6 +251,11 @@ def check_ends(queue: QueueHistory) -> Iterator[Anomaly]:
         (end.completed_us or 0, end.result, end.op)
         for end in queue.ends
         if end.is_ok and isinstance(end.result, int)
+    ]
+    known += [
+        (poll.completed_us or 0, polled[-1][0] + 1, poll.op)
+        for poll in queue.polls
+        if (polled := polled_by(poll))
     ]
     known.sort()
     highest, witness, at = 0, -1, 0

@@ -84,7 +84,7 @@ _RESERVED = ("time_us", "event", "op", "process", "action")
 @dataclass(slots=True)
 class Operation:
     """One operation from its invocation to what became of it. `completed_us` is None as long as
-    nothing was heard; `outcome` is then UNKNOWN."""
+    nothing was heard; `outcome` is then UNKNOWN. `refusal`: see `dledger.history`."""
 
     op: int
     process: str
@@ -93,6 +93,7 @@ class Operation:
     completed_us: int | None = None
     outcome: Outcome = Outcome.UNKNOWN
     result: Result = None
+    refusal: str = ""
 
     @property
     def is_ok(self) -> bool:
@@ -122,6 +123,16 @@ class History:
         operation.completed_us = time_us
         operation.outcome = outcome
         operation.result = result
+        self._note_end(operation)
+
+    def refuse(self, time_us: int, operation: Operation, refusal: str) -> None:
+        """`operation` was refused: no attempt of it happened, nor can one that is under way."""
+        operation.completed_us = time_us
+        operation.outcome = Outcome.FAIL
+        operation.refusal = refusal
+        self._note_end(operation)
+
+    def _note_end(self, operation: Operation) -> None:
         if self.sink is not None:
             self._write(_completion(operation))
 
@@ -161,6 +172,8 @@ def _completion(operation: Operation) -> dict[str, object]:
     }
     if operation.result is not None:
         event["result"] = operation.result
+    if operation.refusal:
+        event["refusal"] = operation.refusal
     return event
 
 
@@ -212,6 +225,8 @@ class _Reader:
         operation.completed_us = time_us
         operation.outcome = event.outcome
         operation.result = _result(event, operation)
+        if event.outcome is Outcome.FAIL and "refusal" in event.fields:
+            operation.refusal = event.text("refusal")
 
 
 def _action(event: Event) -> Action:

@@ -1,11 +1,12 @@
 """Linearizability: is there one order of the operations that explains what everybody saw?
 
 An operation takes effect at one instant between its invocation and its completion; an unknown one
-at some instant after its invocation, or never. `check_linearizable` searches such an order for a
-small model, remembering which (set of operations taken, state) has been tried: Wing & Gong's
-algorithm with Lowe's memory. The search is exponential at worst, so histories are cut by key
-before (linearizability is local) and the search is bounded: a key whose search is too long is
-undecided, and told beside what the others show.
+at some instant after its invocation, or never. A refused one has no effect; where its refusal says
+what there was, that has to be true at one instant, too (`_ANSWERS`). `check_linearizability`
+searches such an order for a small model, remembering which (set of operations taken, state) has
+been tried: Wing & Gong's algorithm with Lowe's memory. The search is exponential at worst, so
+histories are cut by key before (linearizability is local) and the search is bounded: a key whose
+search is too long is undecided, and told beside what the others show.
 
 `check_queue_ends` needs no search: a queue's sends carry their offsets, which fixes the order of
 all sends and reads of the end, so it only has to agree with real time.
@@ -18,10 +19,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from chaos.checkers.anomalies import Anomaly, QueueHistory, queues_of
-from chaos.checkers.history import Commit, Create, Delete, Exists, Fetch, History, Operation, Send
+from chaos.checkers.history import (
+    Commit,
+    Create,
+    Delete,
+    End,
+    Exists,
+    Fetch,
+    History,
+    Operation,
+    Poll,
+    Send,
+)
 from chaos.errors import SearchTooLong
 from dledger.history import Outcome
 
@@ -35,7 +47,7 @@ S = TypeVar("S", bound=Hashable)
 class Model(Generic[S]):
     """A sequential object. `apply(state, operation)` gives the state after the operation, or
     None if a sequential object in `state` can't answer what it answered. For an unknown
-    operation any answer will do."""
+    operation any answer will do. Of refused ones it is given those of `_ANSWERS`."""
 
     initial: S
     apply: Callable[[S, Operation], S | None]
@@ -47,7 +59,7 @@ def find_order(key: str, operations: list[Operation], model: Model[S]) -> list[O
     Raises:
         SearchTooLong: see there.
     """
-    calls = [each for each in operations if each.outcome is not Outcome.FAIL]
+    calls = [each for each in operations if _says_something(each)]
     calls.sort(key=lambda each: each.invoked_us)
     ends = [_end(each) for each in calls]
     required = sum(1 << i for i, end in enumerate(ends) if end != FOREVER)
@@ -87,6 +99,11 @@ class _Tried(Generic[S]):
         return True
 
 
+def _says_something(operation: Operation) -> bool:
+    is_answer = (type(operation.action), operation.refusal) in _ANSWERS
+    return is_answer or operation.outcome is not Outcome.FAIL
+
+
 def _end(operation: Operation) -> int:
     if operation.outcome is Outcome.UNKNOWN or operation.completed_us is None:
         return FOREVER
@@ -110,8 +127,21 @@ def _next(calls: list[Operation], ends: list[int], taken: int) -> list[int]:
 # --- the models --------------------------------------------------------------------------------
 
 
+# Refusals that tell the state: a topic of the name exists, and none does.
+_ANSWERS: Final = frozenset(
+    {
+        (Create, "TOPIC_EXISTS"),
+        *((kind, "TOPIC_NOT_FOUND") for kind in (Delete, Send, Poll, End, Commit, Fetch)),
+    }
+)
+
+
 def _apply_topic(exists: bool, operation: Operation) -> bool | None:  # noqa: FBT001  the state
     match operation.action:
+        case Create() if operation.outcome is Outcome.FAIL:
+            return True if exists else None
+        case _ if operation.outcome is Outcome.FAIL:
+            return None if exists else False
         case Create():
             return True if not exists or operation.outcome is Outcome.UNKNOWN else None
         case Delete():
@@ -162,6 +192,10 @@ def check_linearizability(history: History) -> Explained:
     topics: defaultdict[str, list[Operation]] = defaultdict(list)
     offsets: defaultdict[str, list[Operation]] = defaultdict(list)
     for operation in history.operations:
+        if operation.outcome is Outcome.FAIL:
+            if _says_something(operation):
+                topics[f"topic {operation.action.topic}"].append(operation)
+            continue
         match operation.action:
             case Create(topic=topic) | Delete(topic=topic) | Exists(topic=topic):
                 topics[f"topic {topic}"].append(operation)
@@ -197,7 +231,7 @@ def _shortest_prefix(key: str, operations: list[Operation], model: Model[S]) -> 
         (each for each in operations if _end(each) != FOREVER), key=lambda each: _end(each)
     )
     for last in done:
-        known = [each for each in operations if each.invoked_us <= _end(last)]
+        known = [each for each in operations if _may_be_known(each, _end(last))]
         cut = [each if _end(each) <= _end(last) else _as_unknown(each) for each in known]
         try:
             order = find_order(key, cut, model)
@@ -206,6 +240,12 @@ def _shortest_prefix(key: str, operations: list[Operation], model: Model[S]) -> 
         if order is None:
             return sorted((each for each in known if _end(each) <= _end(last)), key=_end)
     return operations
+
+
+def _may_be_known(operation: Operation, at_us: int) -> bool:
+    """Whether somebody may have seen it by then: one that is refused later has no effect before."""
+    is_refused = operation.outcome is Outcome.FAIL
+    return (_end(operation) if is_refused else operation.invoked_us) <= at_us
 
 
 def _as_unknown(operation: Operation) -> Operation:

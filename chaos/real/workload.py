@@ -181,7 +181,10 @@ class Workload:
 
     def _failed(self, operation: Operation, error: ClientError) -> None:
         self.errors[f"{type(operation.action).__name__.lower()}: {error.code}"] += 1
-        self._end(operation, outcome_of(error))
+        if outcome_of(error) is Outcome.FAIL:  # No attempt before may have happened either.
+            self._history.refuse(self._now_us(), operation, error.code)
+        else:
+            self._end(operation, Outcome.UNKNOWN)
 
     # --- producers ----------------------------------------------------------------------------
 

@@ -110,9 +110,9 @@ class Client:
         try:
             answer = await self.call(method, request)
         except CallFailed as failure:
-            outcome = Outcome.UNKNOWN if failure.may_have_happened else Outcome.FAIL
-            if outcome is Outcome.FAIL:
-                history.complete(group.now_us, operation, outcome)
+            if not failure.may_have_happened:
+                refusal = epb.ErrorCode.Name(failure.code) if failure.error else ""
+                history.refuse(group.now_us, operation, refusal)
             self.check_refusal(action, failure)
             return operation
         try:

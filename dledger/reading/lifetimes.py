@@ -60,13 +60,14 @@ class Lifetimes:
         return tuple((name, created, at) for (name, created), at in self._ended.items())
 
     @property
-    def made_anew(self) -> frozenset[tuple[str, int]]:
-        """Of those that ended, the ones whose names others were given later: name, and the index of
-        the entry that created it; 0: whichever had the name where the log begins."""
+    def made_anew(self) -> Ended:
+        """Of those that ended, the ones whose names others were given later, in the log's order.
+        Created by 0: whichever had the name where the log begins."""
         latest = {name: created.start for name, created in self._living.items()}
         for name, created in self._ended:
             latest[name] = max(created, latest.get(name, 0))
-        return frozenset(topic for topic, at in self._ended.items() if latest[topic[0]] > at)
+        found = (topic for topic in self.ended if latest[topic[0]] > topic[2])
+        return tuple(sorted(found, key=lambda topic: topic[2]))
 
     def ended_since(self, index: int) -> frozenset[str]:
         """The topics that may have been deleted behind that entry: those that were, and those of

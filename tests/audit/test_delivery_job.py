@@ -35,7 +35,7 @@ from dledger.reading.decode import Wanted
 from tests.audit.test_delivery import SENT, log_of, written
 from tests.chaos.histories import Story
 
-COLUMNS = ("topic", "queue_id", "queue_offset", "body")
+COLUMNS = ("topic", "queue_id", "queue_offset", "index", "body")
 
 
 def shuffled(rows: list[Row], partitions: int) -> Iterator[list[Row]]:
@@ -58,7 +58,7 @@ def run_job(task: DeliveryTask, range_bytes: int, partitions: int) -> list[Judge
     summaries: list[Summary] = [pickle.loads(r.payload) for r in operations if r.key is None]
     deleted = {topic for each in summaries for topic in each.deleted}
     topics = frozenset({topic for each in summaries for topic in each.topics} - deleted)
-    reader = MessageReader(Wanted(COLUMNS, topics))
+    reader = MessageReader(Wanted(COLUMNS, topics), task.starts)
     messages = [row for part in task.parts for row in reader(part)]
     judge = QueueJudge(task.starts, task.tail_is_known, topics)
     said = [row for row in operations if row.key is not None]
@@ -86,9 +86,13 @@ def random_story(random: Random, name: str) -> Story:
     return story
 
 
+@pytest.mark.parametrize("ends", [(), (21, 40)])
 @pytest.mark.parametrize("seed", range(6))
-def test_cuts_and_partitions_change_nothing(tmp_path: Path, seed: int) -> None:
-    """The same counts and the same anomalies as of one task that reads everything."""
+def test_cuts_and_partitions_change_nothing(
+    tmp_path: Path, seed: int, ends: tuple[int, ...]
+) -> None:
+    """The same counts and the same anomalies as of one task that reads everything, also where the
+    topics' names were given anew."""
     random = Random(seed)
     values = [f"{random.choice('vvw')}{random.randrange(60)}" for _ in range(50)]
     replica = log_of(tmp_path, *values, queues=5)
@@ -98,7 +102,8 @@ def test_cuts_and_partitions_change_nothing(tmp_path: Path, seed: int) -> None:
         told = "".join(line + "\n" for line in lines[: len(lines) // part])
         file.write_text(told, encoding="utf-8")
     log = committed_log(replica)
-    task = DeliveryTask((str(first), str(second)), _whole_log(log), QueueStarts(), True, 0, 1, 0)
+    starts = QueueStarts(ends={"t": ends} if ends else {})
+    task = DeliveryTask((str(first), str(second)), _whole_log(log), starts, True, 0, 1, 0)
     (alone,) = [judge_share(task)]
     assert alone.anomalies
     for range_bytes, partitions in ((1 << 20, 1), (97, 3), (1, 7)):
@@ -180,7 +185,9 @@ def test_a_damaged_log_is_a_row_and_no_error(tmp_path: Path) -> None:
     replica = log_of(tmp_path, "a")
     log = committed_log(replica)
     (part,) = _whole_log(log)
-    rows = list(MessageReader(Wanted(COLUMNS))(replace(part, commitlog=str(tmp_path))))
+    rows = list(
+        MessageReader(Wanted(COLUMNS), QueueStarts())(replace(part, commitlog=str(tmp_path)))
+    )
     assert [(row.key, b"No such file" in row.payload) for row in rows] == [(None, True)]
     (judged,) = [
         pickle.loads(row.payload)

@@ -233,12 +233,31 @@ def test_a_topic_that_was_made_anew_begins_at_0(
 ) -> None:
     """The state knows another one of its name. Nothing of this one's was ever taken away, however
     much of its front isn't there. That somebody asked for the other one when it was there already
-    changes nothing."""
+    changes nothing. Where nothing of this one is there, all may be of what retention took of the
+    other."""
     anew = messages(VALUES[lost:], lost)
     replica = behind_a_former_one(tmp_path, *before, ending, create("t"), *anew)
     report = audit_delivery([replica], [of_the_one_of_now(tmp_path, lost)], engine)
-    assert told(report) == [("lost", at, f"v{at}") for at in range(lost)]
+    kind = "lost" if lost < len(VALUES) else "undecided"
+    assert told(report) == [(kind, at, f"v{at}") for at in range(lost)]
     assert [queue.expired for queue in report.queues] == [0]
+
+
+def test_what_retention_took_of_the_one_before_is_undecided(tmp_path: Path, engine: Engine) -> None:
+    """It was acknowledged and read, and so was what is left of both."""
+    replica = behind_a_former_one(tmp_path, delete("t", 1), create("t"), *messages(VALUES, 0))
+    story = Story()
+    story.send(*FORMER, at=1000)
+    for at, value in enumerate(VALUES):
+        story.send(value, at=at)
+    story.poll(*enumerate(FORMER, 1000))
+    story.poll(*enumerate(VALUES))
+    report = audit_delivery([replica], [written(tmp_path, story)], engine)
+    taken = (replica.position.first_index if replica.position else 0) - 2
+    assert [each for each in told(report) if each[0] != "undecided"] == []
+    undecided = {(offset, value) for _, offset, value in told(report)}
+    assert undecided == {(1000 + at, FORMER[at]) for at in range(taken)}
+    assert report.exit_code is ExitCode.INCOMPLETE
 
 
 @pytest.mark.parametrize(
@@ -281,7 +300,7 @@ def test_real_members_begin_where_their_states_say(tmp_path: Path) -> None:
     begun = []
     for name, path in made.items():
         log = committed_log(Replica(name, str(path)))
-        starts = starts_of(log, followed(log).made_anew)
+        starts = starts_of(log, followed(log))
         assert starts.unknown == ""
         first: dict[QueueKey, int] = {}
         for part in _whole_log(log):

@@ -113,7 +113,7 @@ def test_a_creation_without_effect_hides_no_end_of_before_the_log(
     lifetimes = Lifetimes(start := built.headers[2].physical_offset)
     lifetimes.follow(replace(log, retained_from=start))
     assert lifetimes.ended == (("a", 2 * named, 6),)
-    assert lifetimes.made_anew == {("a", 2 * named)}
+    assert lifetimes.made_anew == (("a", 2 * named, 6),)
     left = Wanted(("body",), left_out=lifetimes.left_out())
     assert bodies(Replica("n1", str(tmp_path / "n1")), left) == [b"a2"]
 

@@ -35,6 +35,12 @@ class Story:
         """An operation from begin to end."""
         return self.end(self.begin(process, action), result, outcome)
 
+    def refuse(self, process: str, action: Action, refusal: str) -> Operation:
+        """An operation that is refused, and may not have happened."""
+        begun = self.begin(process, action)
+        self.history.refuse(self.tick(), begun, refusal)
+        return begun
+
     def send(self, *values: str, at: int | None = None, by: str = "p", sequence: int = 0) -> None:
         """A send, acknowledged at queue offset `at`; None: nobody knows."""
         action = Send("t", 0, sequence, values)

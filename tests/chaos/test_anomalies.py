@@ -93,6 +93,13 @@ def stale_read_after_a_read(story: Story) -> None:
     story.read_end(0)
 
 
+def stale_read_after_a_poll(story: Story) -> None:
+    story.send("a")
+    story.send("b")
+    story.poll((0, "a"), (1, "b"))
+    story.read_end(1)
+
+
 @pytest.mark.parametrize(
     ("tell", "name"),
     [
@@ -109,6 +116,7 @@ def stale_read_after_a_read(story: Story) -> None:
         (phantom_rejected, "phantom"),
         (stale_read, "stale-read"),
         (stale_read_after_a_read, "stale-read"),
+        (stale_read_after_a_poll, "stale-read"),
     ],
 )
 def test_each_anomaly_is_named_once(tell: Callable[[Story], None], name: str) -> None:

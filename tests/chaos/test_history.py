@@ -37,6 +37,7 @@ def told() -> Story:
     story.do("c", Exists("t"), True)
     story.do("p", Send("t", 1, 0, ("d",)), outcome=Outcome.FAIL)
     story.do("c", Poll("t", 0, 2), ())
+    story.refuse("admin", Create("t", 2), "TOPIC_EXISTS")
     return story
 
 

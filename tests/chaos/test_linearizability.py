@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.checkers.history import Commit, Create, Delete, End, Exists, Fetch, Operation, Send
+from chaos.checkers.history import (
+    Action,
+    Commit,
+    Create,
+    Delete,
+    End,
+    Exists,
+    Fetch,
+    Operation,
+    Poll,
+    Send,
+)
 from chaos.checkers.linearizability import Model, check_linearizability
 from chaos.errors import SearchTooLong
 from dledger.history import Outcome
@@ -74,6 +85,112 @@ def test_refused_operation_changes_nothing() -> None:
     story.do("b", Delete("x"), outcome=Outcome.FAIL)
     story.do("b", Exists("x"), False)
     assert broken(story) == ["topic x"]
+
+
+CREATE, DELETE, EXISTS = Create("x", 1), Delete("x"), Exists("x")
+THERE_IS_ONE, THERE_IS_NONE = "TOPIC_EXISTS", "TOPIC_NOT_FOUND"
+
+
+def test_refused_creation_says_that_there_is_a_topic() -> None:
+    """Whoever is told that a topic exists, where none can, was lied to."""
+    story = Story()
+    story.refuse("a", CREATE, THERE_IS_ONE)
+    assert broken(story) == ["topic x"]
+    story = Story()
+    story.do("a", CREATE)
+    story.refuse("b", CREATE, THERE_IS_ONE)
+    story.do("b", DELETE)
+    assert broken(story) == []
+    story.refuse("a", CREATE, THERE_IS_ONE)
+    assert broken(story) == ["topic x"]
+
+
+def test_refused_deletion_says_that_there_is_no_topic() -> None:
+    """Whoever is told that a topic is gone, while it is there, was lied to."""
+    story = Story()
+    story.refuse("a", DELETE, THERE_IS_NONE)
+    story.do("a", CREATE)
+    assert broken(story) == []
+    story.refuse("b", DELETE, THERE_IS_NONE)
+    assert broken(story) == ["topic x"]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Send("x", 0, 0, ("a",)),
+        Poll("x", 0, 0),
+        End("x", 0),
+        Commit("x", "g", 0, 7),
+        Fetch("x", "g", 0),
+    ],
+)
+def test_whoever_uses_a_topic_that_exists_is_not_told_that_it_is_gone(action: Action) -> None:
+    """It is an answer about the topic, and none about what it holds."""
+    story = Story()
+    story.refuse("a", action, THERE_IS_NONE)
+    story.do("a", CREATE)
+    story.refuse("b", action, "QUEUE_NOT_FOUND")
+    assert broken(story) == []
+    story.refuse("b", action, THERE_IS_NONE)
+    assert broken(story) == ["topic x"]
+
+
+def test_creation_is_told_of_no_topic_that_was_deleted_meanwhile() -> None:
+    """What that refusal says of the creation nobody knows."""
+    story = Story()
+    story.do("a", CREATE)
+    story.refuse("b", CREATE, THERE_IS_NONE)
+    assert broken(story) == []
+
+
+def test_refusal_may_be_of_any_instant_while_it_was_asked() -> None:
+    """Beside a creation both answers are right."""
+    for action, refusal in ((CREATE, THERE_IS_ONE), (DELETE, THERE_IS_NONE)):
+        story = Story()
+        created = story.begin("a", CREATE)
+        story.refuse("b", action, refusal)
+        story.end(created)
+        assert broken(story) == []
+
+
+def test_refusal_may_rest_on_what_nobody_knows_to_have_happened() -> None:
+    """A creation without an answer explains it; a refusal that ends later doesn't."""
+    story = Story()
+    story.begin("a", CREATE)
+    story.refuse("b", CREATE, THERE_IS_ONE)
+    assert broken(story) == []
+    story = Story()
+    later = story.begin("a", CREATE)
+    story.refuse("b", CREATE, THERE_IS_ONE)
+    story.history.refuse(story.tick(), later, THERE_IS_ONE)
+    (found,) = check_linearizability(story.history).anomalies
+    assert (found.where, found.operations) == ("topic x", (1,))
+
+
+@pytest.mark.parametrize(("action", "refusal"), [(CREATE, THERE_IS_ONE), (DELETE, THERE_IS_NONE)])
+def test_refusal_that_may_answer_an_attempt_of_its_own_says_nothing(
+    action: Create | Delete, refusal: str
+) -> None:
+    """A creation that is sent again is told that the topic exists: it may have made it itself."""
+    story = Story()
+    if action == DELETE:
+        story.do("a", CREATE)
+    tried_again = story.begin("b", action)
+    story.end(tried_again, outcome=Outcome.UNKNOWN)
+    tried_again.refusal = refusal  # whatever a recorder says beside
+    story.do("c", EXISTS, action == CREATE)
+    assert broken(story) == []
+
+
+@pytest.mark.parametrize("refusal", ["", "LIMIT_REACHED", "NOT_LEADER"])
+def test_other_refusals_say_nothing_of_the_topic(refusal: str) -> None:
+    """Nor does one of which nobody knows why, as older histories have it."""
+    story = Story()
+    story.refuse("a", CREATE, refusal)
+    story.do("a", CREATE)
+    story.refuse("a", DELETE, refusal)
+    assert broken(story) == []
 
 
 def test_committed_offset_never_goes_back() -> None:

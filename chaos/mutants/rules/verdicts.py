@@ -5,6 +5,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _BELIEVED = "a verdict is judged by nobody but its tests"
+_REFUSALS = ("tests/chaos_real/test_refusals.py",)
 _KILLS = ("tests/chaos/test_mutants.py::test_a_seed_that_fails_without_a_defect_kills_nothing",)
 
 VERDICTS = (
@@ -56,6 +57,70 @@ VERDICTS = (
         "            found.undecided.append(error)\n            return\n",
         masked=_BELIEVED,
         tests=("tests/chaos/test_linearizability.py",),
+    ),
+    Mutant(
+        "creations-may-be-refused-for-no-reason",
+        "chaos/checkers/linearizability.py",
+        "            return True if exists else None\n",
+        "            return exists\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_linearizability.py",),
+    ),
+    Mutant(
+        "deletions-may-be-refused-for-no-reason",
+        "chaos/checkers/linearizability.py",
+        "            return None if exists else False\n",
+        "            return exists\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_linearizability.py",),
+    ),
+    Mutant(
+        "refusals-that-answer-nothing-are-answers",
+        "chaos/checkers/linearizability.py",
+        "    is_answer = (type(operation.action), operation.refusal) in _ANSWERS\n",
+        "    is_answer = type(operation.action) in (Create, Delete)\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_linearizability.py",),
+    ),
+    Mutant(
+        "refused-later-explains-what-was-seen-before",
+        "chaos/checkers/linearizability.py",
+        "    is_refused = operation.outcome is Outcome.FAIL\n",
+        "    is_refused = False\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_linearizability.py",),
+    ),
+    Mutant(
+        "refusal-of-a-second-attempt-is-an-answer",
+        "chaos/real/workload.py",
+        "        if outcome_of(error) is Outcome.FAIL:",
+        "        if True:",
+        masked=_BELIEVED,
+        tests=_REFUSALS,
+    ),
+    Mutant(
+        "users-may-be-told-that-a-topic-is-gone",
+        "chaos/checkers/linearizability.py",
+        "for kind in (Delete, Send, Poll, End, Commit, Fetch)),\n",
+        "for kind in (Delete,)),\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_linearizability.py",),
+    ),
+    Mutant(
+        "polls-say-nothing-of-the-end",
+        "chaos/checkers/anomalies.py",
+        "        if (polled := polled_by(poll))\n    ]\n    known.sort()\n",
+        "        if (polled := ())\n    ]\n    known.sort()\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_anomalies.py",),
+    ),
+    Mutant(
+        "simulated-refusals-are-not-told",
+        "chaos/sim/clients.py",
+        'epb.ErrorCode.Name(failure.code) if failure.error else ""\n',
+        '""\n',
+        masked=_BELIEVED,
+        tests=_REFUSALS,
     ),
     Mutant(
         "anomaly-dropped-for-want-of-few-words",
