@@ -81,6 +81,7 @@ class End:
         "actor",
         "far",
         "here",
+        "is_caller",
         "is_lost",
         "is_open",
         "last_arrival",
@@ -98,6 +99,7 @@ class End:
         self.there = there
         self.far: End | None = None  # until it is connected
         self.is_open = True
+        self.is_caller = False  # the connection was made from here
         self.is_lost = False  # what is sent from here vanishes, and nobody is told
         self.last_arrival = 0
         self.stuck: list[PeerMessage | None] = []  # to be sent (again); None is the end
@@ -149,6 +151,7 @@ class Network:
         self._kernel = Actor("network", 98)  # it goes on when processes pause and die
         self._listeners: dict[NodeId, tuple[Actor, Accept]] = {}
         self._ends: dict[End, None] = {}  # that are open, the oldest first
+        self._unreaching: set[NodeId] = set()  # whose calls reach nobody
 
     def others(self, name: NodeId) -> list[NodeId]:
         """The peers of `name`."""
@@ -163,6 +166,7 @@ class Network:
     def connect(self, actor: Actor, here: NodeId, there: NodeId) -> End:
         """An end of a connection that is being made. What is sent now goes out when it is."""
         end = End(self, actor, here, there)
+        end.is_caller = True
         self._ends[end] = None
         pause = int(self._random.random() * self.connecting_us) if self.connecting_us else 0
         delay = self.delay() + pause
@@ -173,7 +177,8 @@ class Network:
         """A request to connect arrives, unless it gets lost: a handshake needs both directions."""
         if not end.is_open:
             return
-        if (end.here, end.there) in self.cut or (end.there, end.here) in self.cut:
+        is_cut = (end.here, end.there) in self.cut or (end.there, end.here) in self.cut
+        if is_cut or end.here in self._unreaching:
             self._timeline.after(pause_us, self._kernel, self._knock, end, 2 * pause_us)
             return
         delay = self.delay()
@@ -216,6 +221,20 @@ class Network:
             if end.here == here:
                 self._timeline.after(0, end.actor, end.shut)
 
+    def forbid_calls(self, name: NodeId) -> None:
+        """From now on the calls of `name` reach nobody, and those that it has made are over; it can
+        still be called."""
+        self._unreaching.add(name)
+        for end in [each for each in self._ends if each.is_caller and each.here == name]:
+            for each in (end, end.far):
+                if each is not None:
+                    each.is_lost = True
+                    self._timeline.after(self.delay(), each.actor, each.shut)
+
+    def allow_calls(self, name: NodeId) -> None:
+        """They do again."""
+        self._unreaching.discard(name)
+
     def mute(self, one: NodeId, other: NodeId) -> None:
         """Connections between the two carry nothing any more, and nobody notices; new ones work."""
         for end in self._between(one, other):
@@ -235,6 +254,7 @@ class Network:
     def heal(self, weather: Weather) -> None:
         """Every link works, and behaves as `weather` says. Connections that are dead stay so."""
         self.cut.clear()
+        self._unreaching.clear()
         self.weather = weather
         self.connecting_us = 0
         self.garbling = None

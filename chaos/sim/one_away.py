@@ -72,7 +72,7 @@ class OneAway:
         configuration = leader.life.core.configuration
         members = [self._world.nodes[name] for name in sorted(configuration.members())]
         voters = [node for node in members if node.name in configuration.voters]
-        if len(voters) < 3 or not _is_whole(configuration, members):
+        if len(voters) < 3 or not is_whole(configuration, members):
             return False
         if self._world.plan.upgraded:
             leader = self._upgrade(members)
@@ -229,7 +229,7 @@ class OneAway:
 
     def _serving(self) -> SimNode | None:
         nodes = self._world.nodes.values()
-        return next((node for node in nodes if _serves(node.life)), None)
+        return next((node for node in nodes if serves(node.life)), None)
 
     def _leaders_since(self, term: int) -> set[str]:
         """Who was elected after that term."""
@@ -248,7 +248,7 @@ class OneAway:
             if node.life is None
             else f"{node.name}: {node.life.core.role.value} of term {node.life.core.term}, last "
             f"{node.life.core.last_index}, applied {node.life.replica.driver.applied_index}, "
-            f"serving {_serves(node.life)}"
+            f"serving {serves(node.life)}"
             for node in self._world.nodes.values()
         )
 
@@ -256,7 +256,7 @@ class OneAway:
 def _could_take_over(node: SimNode, leader: Life | None) -> bool:
     """Whether `leader` knows the node as one that it streams to, and that lacks one append at most:
     it is sent that before it is told to lead."""
-    if leader is None or not _serves(leader):
+    if leader is None or not serves(leader):
         return False
     log, core = leader.replica.log, leader.core
     known = core.statistics().peers.get(node.name)
@@ -270,11 +270,12 @@ def _could_take_over(node: SimNode, leader: Life | None) -> bool:
     return missing <= raft.max_append_entries and size <= raft.max_append_bytes
 
 
-def _serves(life: Life | None) -> bool:
+def serves(life: Life | None) -> bool:
+    """Whether the node of that life leads, and serves."""
     return life is not None and life.replica.leadership.serving
 
 
-def _is_whole(configuration: Configuration, members: list[SimNode]) -> bool:
+def is_whole(configuration: Configuration, members: list[SimNode]) -> bool:
     """Whether nothing is under way, and all members run."""
     is_still = configuration.voters_outgoing or configuration.learners - configuration.observers
     return not is_still and all(node.is_running and not node.is_harmed for node in members)

@@ -181,6 +181,7 @@ class Plan:
     wisher: bool = False  # topics wish their messages for longer or shorter than the group
     upgraded: bool = False  # whoever starts again does so with a release of the next level
     one_away: bool = False  # when all is at rest a voter goes, and the others have to serve
+    one_way: bool = False  # when all is at rest a voter can't call the others any more
     weather: Weather = FAIR
     tuning: Tuning = SMALL
     faults: tuple[FaultEvent, ...] = field(default=())

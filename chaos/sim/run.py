@@ -32,6 +32,7 @@ from chaos.sim.last_look import LastLook
 from chaos.sim.members import Member
 from chaos.sim.nemesis import Nemesis
 from chaos.sim.one_away import OneAway
+from chaos.sim.one_way import OneWay
 from chaos.sim.plan import Plan
 from chaos.sim.poppers import Popper
 from chaos.sim.quiet import collecting_garbage_by_hand, quiet_logs
@@ -182,6 +183,8 @@ class Run:
         self.nemesis.copies.check_told(holdings)
         if plan.one_away:
             self._take_one_away()
+        if plan.one_way:
+            self._cut_one_way()
         self._come_to_rest(world.now_us + PEACE_US)  # something may just be on its way
         self._look()
         if self._at_rest is not None:
@@ -202,6 +205,11 @@ class Run:
             return
         self.away = one_away.found
         self._come_to_rest(self.world.now_us + PEACE_US, "after one was away: ")
+
+    def _cut_one_way(self) -> None:
+        """A voter can be called, and can't call; then it can."""
+        if OneWay(self.world, self.shared, self._spawn).go_through():
+            self._come_to_rest(self.world.now_us + PEACE_US, "after one couldn't call: ")
 
     def _check_preference(self) -> None:
         """Who is preferred, votes and is well is handed leadership within its time, and keeps it:

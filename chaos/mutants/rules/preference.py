@@ -53,7 +53,7 @@ PREFERENCE = (
         "dledger/core/preference.py",
         "    seen.tries += 1\n",
         "",
-        masked="it can take over, in a run",
+        seed=10,
         tests=_TESTS,
     ),
     Mutant(
@@ -61,7 +61,7 @@ PREFERENCE = (
         "dledger/core/state.py",
         "        self.well_since_tick = None\n\n    def on_leader",
         "        self.well_since_tick, self.tries = None, 0\n\n    def on_leader",
-        masked="it can take over, in a run",
+        seed=10,
         tests=_TESTS,
     ),
     Mutant(

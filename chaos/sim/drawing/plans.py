@@ -47,6 +47,7 @@ from chaos.sim.plan import DEFAULT_DURATION_MS, DEFAULT_RATE, Plan
 UPGRADED_SHARE = 0.25
 ONE_AWAY_SHARE = 0.3  # of the seeds
 ONE_AWAY_UPGRADED_SHARE = 0.8  # of those that are upgraded: there is more to find
+ONE_WAY_SHARE = 0.1
 
 
 def draw_plan(
@@ -86,7 +87,8 @@ def draw_plan(
     upgraded = plan.random("upgraded").random() < UPGRADED_SHARE
     share = ONE_AWAY_UPGRADED_SHARE if upgraded else ONE_AWAY_SHARE
     one_away = plan.random("one-away/drawn").random() < share
-    plan = replace(plan, upgraded=upgraded, one_away=one_away)
+    one_way = plan.random("one-way/drawn").random() < ONE_WAY_SHARE
+    plan = replace(plan, upgraded=upgraded, one_away=one_away, one_way=one_way)
     plan = with_overseers(with_crews(with_unit_writers(plan)))
     plan = with_doubters(with_slow_readers(with_poppers(plan)))
     return with_wisher(with_keyed(with_gatekeeper(with_failing(plan))))
