@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 PRODUCER_ID_SIZE: Final = 16
@@ -28,13 +28,13 @@ class Registration:
         origin: its first id under its name. Another one than before says that the name was
             forgotten in between, with all its numbers.
         next_sequences: by topic and queue, where its numbers go on: as many of its messages are
-            stored there. Queues that are missing go on at 0.
+            stored there. Queues that are missing go on at 0. None: they aren't known any more.
         incarnations: by topic, of which one that was told; 0 or missing: nobody said.
     """
 
     producer_id: bytes
     origin: bytes
-    next_sequences: Mapping[tuple[str, int], int]
+    next_sequences: Mapping[tuple[str, int], int] | None
     incarnations: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -73,9 +73,12 @@ class Epochs:
         return self._registered[epoch]
 
     def on_registered(self, registration: Registration) -> None:
-        """The newest epoch has its id."""
+        """The newest epoch has its id. Of a name's former one only that is kept: numbers begin in
+        the newest, and those of all its queues may be a megabyte."""
         if self.is_registered(self.newest):
             raise AssertionError("an epoch is registered once")
+        if self.name and self._registered:
+            self._registered[-1] = replace(self._registered[-1], next_sequences=None)
         self._registered.append(registration)
 
     def producer_id(self, epoch: int) -> bytes:
@@ -86,6 +89,8 @@ class Epochs:
         """Where numbers in a queue begin under `epoch`, which is registered: at 0 in a topic that
         was made anew since."""
         registration = self._registered[epoch]
+        if registration.next_sequences is None:
+            raise AssertionError("numbers of a name begin in the newest epoch")
         told = registration.incarnations.get(topic, 0)
         if told and incarnation > told:
             return 0

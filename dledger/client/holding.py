@@ -197,7 +197,7 @@ class Holding:
             raise
         topic = answer.topic
         before = [each for each in self._dispatcher.lanes_of(route.topic) if _is_of(each, topic)]
-        gone = [each for each in frozen if not _is_of(each, topic)]
+        gone = [each for each in self._frozen(route) if not _is_of(each, topic)]  # as of now
         self._dispatcher.break_off(gone, TopicReplaced(f"topic {route.topic!r} was made anew"))
         is_other = any(each.queues_changed != topic.queues_changed for each in before)
         if is_other and not all(each.is_frozen for each in before):

@@ -23,7 +23,8 @@ five for deduplication). Rules, each held by a test:
  2. A batch is *doubtful* from the first attempt whose outcome is unknown; it stays so.
  3. The first of the window REFUSED, not doubtful: it alone fails, *was not stored*. As its number
     was never used, none behind it can have been stored, in doubt or not. They lose their numbers,
-    and what follows begins with that one again; in a new epoch if any of them was in doubt:
+    and what follows begins with that one again; in a new epoch if any of them was in doubt, or of
+    those that were refused with it:
     a late copy of one batch could be taken for another that has its number by then.
  4. The first REFUSED, doubtful: *may have been stored*. What follows must not be sent as if it
     had been: all of it fails (*was not stored*, unless sent and in doubt); a new epoch begins.
@@ -515,8 +516,10 @@ class Lane:
             self.window.pop()
 
     def _free(self, refused: Batch) -> None:
-        """Rule 3: the number of a batch that was not stored was never used."""
+        """Rule 3: the number of a batch that was not stored was never used. Of one that is in doubt
+        a copy may come yet, and has it."""
         self._renumber = True
+        self._needs_epoch |= refused.doubtful
         if self._freed_sequence is None:
             self._freed_sequence = refused.base_sequence
 

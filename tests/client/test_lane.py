@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dledger.client.epochs import Epochs, Registration
@@ -20,6 +20,7 @@ from dledger.client.errors import (
     OutOfSequence,
     ProducerFenced,
     ServerError,
+    TopicNotWritable,
     UnknownProducer,
 )
 from dledger.client.lane import Batch, BatchState, Failure, Lane
@@ -228,6 +229,47 @@ def test_numbers_are_used_again_only_where_nothing_was_in_doubt(bench: Bench) ->
     assert records(bench.take()) == [b"b", b"c"]
     assert [second.base_sequence, third.base_sequence] == [0, 1]
     assert bench.lane.epoch == 1
+
+
+@pytest.mark.parametrize("name", ["", "name"])
+def test_numbers_of_a_batch_in_doubt_that_is_refused_are_not_used_again(
+    loop: asyncio.AbstractEventLoop, name: str
+) -> None:
+    """Rule 3: a copy of `b` is still on its way when both are refused for where they go; `d` would
+    have its number, and be told that it is stored."""
+    bench = Bench(loop, name)
+    first, second = bench.fly("a", "b")
+    bench.lane.on_error(first, Busy("full"))
+    bench.lane.on_error(second, lost())
+    bench.lane.settle()
+    bench.take()
+    for batch in (first, second):
+        bench.lane.on_error(batch, TopicNotWritable("closed"))
+    failed = told(bench.lane.settle())
+    assert [outcome for _, _, outcome in failed] == [NOT_STORED, NOT_STORED]
+    bench.fly("c")
+    assert bench.lane.epoch == 1
+
+
+def test_doubt_of_a_batch_behind_a_refused_one_outlives_both(bench: Bench) -> None:
+    """As above, where the one is refused for good, or its time is over, and the other's call ends
+    in a way that tells nothing."""
+    first, second = bench.fly("a", "b")
+    bench.lane.on_error(first, InvalidArgument("too large"))
+    bench.lane.settle()
+    bench.lane.on_error(second, ServerError("odd", outcome=MAYBE))
+    bench.lane.settle()
+    bench.fly("c")
+    assert bench.lane.epoch == 1
+    (third,) = bench.lane.window
+    bench.gather("d")
+    (fourth,) = bench.take()
+    bench.lane.on_error(third, Busy("full"))
+    bench.lane.on_error(fourth, ServerError("odd", outcome=MAYBE))
+    bench.lane.settle()
+    bench.lane.expire(100.0)
+    bench.fly("e")
+    assert bench.lane.epoch == 2
 
 
 def test_numbers_of_a_name_go_on_from_what_is_stored(loop: asyncio.AbstractEventLoop) -> None:
@@ -601,8 +643,11 @@ class OneQueue:
         self.stored: list[bytes] = []
         self.next: dict[bytes, int] = {}
         self.recent: dict[bytes, list[int]] = {}
+        self.is_closed = False  # the topic may not be written now, whatever the number
 
     def offer(self, producer: bytes, base: int, body: bytes, epochs: Epochs) -> ClientError | None:
+        if self.is_closed:
+            return TopicNotWritable("closed")
         if epochs.name:
             if producer != epochs.previous_id:
                 return ProducerFenced("by its successor")
@@ -633,6 +678,7 @@ class History:
         self.poison: set[bytes] = set()
         self.haste = rng.choice((0.05, 0.4))  # how often a step finds that deadlines are over
         self.busy = rng.choice((0.15, 0.6))  # how often a request is refused at the door
+        self.closing = rng.choice((0.0, 0.15))  # how often the topic is closed, or opened
 
     def note(self, failures: list[Failure]) -> None:
         for batch, _, outcome in failures:
@@ -655,25 +701,28 @@ class History:
             self.bench.lane.on_error(batch, Busy("refused at the door"))
         elif fate < 0.30:
             self.late.append(copy)
-            self.bench.lane.on_error(batch, lost())
+            error = lost() if self.rng.random() < 0.8 else ServerError("odd", outcome=MAYBE)
+            self.bench.lane.on_error(batch, error)
         elif batch.records in self.poison:
             self.bench.lane.on_error(batch, InvalidArgument("poison"))
         else:
-            error = self.offer(copy)
+            refusal = self.offer(copy)
             if fate < 0.45:
                 self.bench.lane.on_error(batch, lost())
-            elif error is None:
+            elif refusal is None:
                 if not batch.is_told:
                     self.stored.add(batch.records)
                 self.bench.lane.on_stored(batch)
             else:
-                self.bench.lane.on_error(batch, error)
+                self.bench.lane.on_error(batch, refusal)
         self.note(self.bench.lane.settle())
 
     def step(self, number: int) -> None:
         """One more message, whatever is due is sent and answered in any order, old copies
         arrive, other lanes fail, time passes."""
         rng, bench = self.rng, self.bench
+        if rng.random() < self.closing:
+            self.queue.is_closed = not self.queue.is_closed
         limit = float(number + 1)
         own = limit - rng.randrange(1, 6) if rng.random() < 0.3 else limit
         bench.gather(f"{number:03}", deadline=own, limit=limit)
@@ -716,11 +765,14 @@ class History:
 @given(
     seed=st.integers(0, 1 << 32), refusals=st.integers(0, 12), name=st.sampled_from(["", "name"])
 )
+@example(seed=511, refusals=4, name="name")
+@example(seed=1271, refusals=10, name="name")
 def test_no_history_stores_twice_or_out_of_order_or_lies(
     seed: int, refusals: int, name: str
 ) -> None:
-    """Any mix of lost requests, lost answers, late copies, refusals and expiries: each batch is
-    stored once at most and in order; *was not stored* is true; STORED is true."""
+    """Any mix of lost requests, lost answers, late copies, refusals and expiries, in a topic that
+    is closed now and then: each batch is stored once at most and in order; *was not stored* is
+    true; STORED is true."""
     rng = random.Random(seed)
     loop = asyncio.new_event_loop()
     history = History(rng, loop, name)

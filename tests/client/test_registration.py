@@ -15,6 +15,7 @@ from dledger.client import (
     ProducerFenced,
     ProducerOptions,
 )
+from dledger.client.epochs import Epochs, Registration
 from dledger.testing.fake_nodes import FakeGroup, FakeNode
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import errors_pb2 as epb
@@ -230,3 +231,17 @@ def test_a_name_that_no_broker_takes_is_refused_where_it_is_written(name: str) -
     """Not at the first message."""
     with pytest.raises(InvalidArgument, match="producer name"):
         ProducerOptions(name=name)
+
+
+def test_numbers_of_a_name_are_kept_of_its_newest_registration_only() -> None:
+    """A name's queues may be thousands, and each doubt is another registration."""
+    epochs = Epochs("billing")
+    for number in range(100):
+        numbers = {("t", queue_id): number for queue_id in range(64)}
+        epochs.on_registered(Registration(bytes([number]), b"origin", numbers))
+        assert epochs.first_sequence(epochs.newest, "t", 63) == number
+        epochs.after(epochs.newest)
+    assert sum(bool(epochs.registration(each).next_sequences) for each in range(100)) == 1
+    assert [epochs.producer_id(each)[0] for each in range(100)] == [*range(100)]
+    with pytest.raises(AssertionError):
+        epochs.first_sequence(98, "t", 63)

@@ -316,9 +316,13 @@ async def test_who_cannot_ask_where_to_tells_its_messages() -> None:
         assert producer.statistics().buffered_messages == 0
 
 
+@pytest.mark.parametrize("made_anew", [False, True])
 @async_test
-async def test_what_is_frozen_while_a_topic_that_is_gone_is_asked_for_is_told_too() -> None:
-    """The search began for another message, before an answer told of other queues."""
+async def test_what_is_frozen_while_a_topic_that_is_gone_is_asked_for_is_told_too(
+    *, made_anew: bool
+) -> None:
+    """The search began for another message, before an answer told of other queues. What was sent to
+    no topic yet goes to the one that is there by then."""
     async with producing(nodes=1, queues=2) as (group, _, producer), asyncio.timeout(10.0):
         await producer.send("t", b"0", key="k")
         gate = Gate("DescribeTopic")
@@ -332,10 +336,17 @@ async def test_what_is_frozen_while_a_topic_that_is_gone_is_asked_for_is_told_to
         while not any(each.is_frozen for each in producer._dispatcher.lanes_of("t")):
             await asyncio.sleep(0)
         group.model.delete("t")
+        if made_anew:
+            group.model.create("t", 2)
         gate.opened.set()
-        for future in futures:
-            error = await error_of(future)
-            assert (error.code, error.outcome) == ("TOPIC_NOT_FOUND", Outcome.DID_NOT_HAPPEN)
+        sent, held = futures
+        error = await error_of(sent)
+        code = "TOPIC_REPLACED" if made_anew else "TOPIC_NOT_FOUND"
+        assert (error.code, error.outcome) == (code, Outcome.DID_NOT_HAPPEN)
+        if made_anew:
+            assert (await held).queue_offset == 0
+        else:
+            assert (await error_of(held)).code == code
         assert producer.statistics().buffered_messages == 0
 
 

@@ -329,6 +329,14 @@ CLIENT = (
         tests=("tests/client/test_lane.py",),
     ),
     Mutant(
+        "number-of-a-refused-batch-in-doubt-used-again",
+        "dledger/client/lane.py",
+        "        self._needs_epoch |= refused.doubtful\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_lane.py",),
+    ),
+    Mutant(
         "forgotten-name-goes-on-with-its-numbers",
         "dledger/client/registrar.py",
         "        if self._epochs.name and answer.origin != origin:\n",

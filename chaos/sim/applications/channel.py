@@ -4,7 +4,8 @@ Requests and answers travel as bytes and take the network's time. Where one is l
 is cut off, the connection is, and keepalive ends the call, unless its deadline does. A stream keeps
 its order, and goes mute where the network loses something of it: a watch is then ended by
 keepalive, members' streams find out by themselves.
-A call that the client gives up is given up at the node as well, a moment later, as gRPC does.
+A call that the client gives up is given up at the node as well, a moment later, as gRPC does. Of a
+Send that was lost a copy may arrive long after that.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ from chaos.sim.machine import Life, Told
 from chaos.sim.rpc_limits import check_message
 from chaos.sim.streams import LOSS_SHARE
 from chaos.sim.timeline import ActorDied
-from chaos.sim.world import REFUSED_US, World
+from chaos.sim.world import NOBODY, REFUSED_US, World
 from dledger.core.types import NodeId
 from dledger.wire import errors_pb2 as epb
 
+LATE_SHARE: Final = 0.3
+LATE_US: Final = 500_000, 20_000_000
 KEEPALIVE_US: Final = 3_000_000  # after which a connection that has lost something ends
 LOST: Final = CallFailed(None, may_have_happened=True)
 SILENT_S: Final = 0.5
@@ -47,6 +50,7 @@ class Network:
     def __init__(self, world: World) -> None:
         self.world = world
         self.chance = world.plan.random("library/network")
+        self.late = world.plan.random("library/late")
         # Clients' processes and nodes: nothing of one arrives at the other; no answer does.
         self.cuts: set[tuple[str, NodeId]] = set()
         self.deaf: set[tuple[str, NodeId]] = set()
@@ -154,6 +158,7 @@ class Call:
         timeline, world = network.world.timeline, network.world
         if network.is_cut(process, node.name) or network.loses():
             timeline.after(KEEPALIVE_US, process, self._fail, LOST)
+            self._may_come_late()
             return
         if node.life is None:
             refused = CallFailed(None, may_have_happened=False)
@@ -204,6 +209,25 @@ class Call:
         if not self._future.done():
             self._future.set_exception(TimeoutError())
             self._give_up()
+
+    def _may_come_late(self) -> None:
+        """Of a Send that was lost a copy may lie somewhere on the way, whatever became of its
+        connection, and of its caller."""
+        network = self._channel.network
+        if self._method == "send" and network.late.random() < LATE_SHARE:
+            after_us = network.late.randrange(*LATE_US)
+            network.world.timeline.after(after_us, NOBODY, self._come_late)
+
+    def _come_late(self) -> None:
+        node, timeline = self._channel.node, self._channel.network.world.timeline
+        if (life := node.life) is not None and not life.is_shut:
+            timeline.after(0, life.loop, self._serve_late, life)
+
+    def _serve_late(self, life: Life) -> None:
+        """Nobody hears the answer."""
+        if not life.is_shut:
+            task = life.loop.create_task(self._channel.node.serve(self._method, self._told))
+            task.add_done_callback(_heed)
 
     def _serve(self, life: Life) -> None:
         channel = self._channel
@@ -419,6 +443,12 @@ def _is_defect(done: asyncio.Task[object]) -> bool:
     """Whether it ended as no call may."""
     error = None if done.cancelled() else done.exception()
     return error is not None and not isinstance(error, BrokerError | ActorDied)
+
+
+def _heed(done: asyncio.Task[object]) -> None:
+    """Raises what no call may end with."""
+    if _is_defect(done):
+        done.result()
 
 
 def _snake(name: str) -> str:
