@@ -10,7 +10,7 @@ from functools import partial
 from heapq import nsmallest
 from typing import Final
 
-from broker.errors import TRAITS, BrokerError, ErrorCode, own_topic
+from broker.errors import BrokerError, ErrorCode, own_topic
 from broker.leader.commands import Commands
 from broker.reading.progress import QueueOffset, committed_offsets
 from broker.reading.queues import QueueReader
@@ -18,7 +18,12 @@ from broker.services.gate import Gate
 from broker.services.refused import partly, refused
 from broker.services.styles import Styles
 from broker.state.machine import StateMachine
-from broker.state.refusals import PermissionUnknown, RetentionOutOfRange, TopicExists
+from broker.state.refusals import (
+    PermissionUnknown,
+    Refusal,
+    RetentionOutOfRange,
+    TopicExists,
+)
 from broker.state.resizing import broadcasting, held_of_those_that_go, retired, unclaimed
 from broker.state.topic_permissions import KNOWN, USUAL
 from broker.state.topic_retention import MAX_RETENTION_MS
@@ -141,10 +146,24 @@ class Topics:
         _check_creatable(name, queues)
         _check_own(name)
         refusal = await self._commands.create_topic(name, queues)
-        if refusal is not None and not isinstance(refusal, TopicExists):
+        if refusal is None:
+            return self.found(TopicRef(name))
+        return self._existing(name, queues, refusal, if_not_exists=if_not_exists)
+
+    def _existing(self, name: str, queues: int, refusal: Refusal, *, if_not_exists: bool) -> Topic:
+        """The topic that was in the way of another one, if an equal one is as good.
+
+        Raises:
+            BrokerError: why there is none; TOPIC_EXISTS; NOT_READY, it has gone since.
+        """
+        if not isinstance(refusal, TopicExists):
             raise refused(refusal)
-        topic = self.found(TopicRef(name))
-        if refusal is not None and not (if_not_exists and topic.queue_count == queues):
+        try:
+            topic = self.found(TopicRef(name))
+        except BrokerError as error:
+            text = f"topic {name!r} was there, and is gone: ask again"
+            raise BrokerError(ErrorCode.NOT_READY, text) from error
+        if not (if_not_exists and topic.queue_count == queues):
             raise refused(TopicExists(name, topic.queue_count))
         return topic
 
@@ -173,30 +192,30 @@ class Topics:
             try:
                 return await self._change(TopicRef(name, topic.incarnation), wishes)
             except BrokerError as error:
-                if not TRAITS[error.code].is_retriable:
-                    raise
                 raise partly(error, "the topic is there") from error
         self._check_permittable(permission)
         refusal = await self._commands.make_topic(
             name, queues, retention_ms=wishes.retention_ms or 0, permission=permission
         )
-        if refusal is not None and not isinstance(refusal, TopicExists):
-            raise refused(refusal)
-        topic = self.found(TopicRef(name))
         if refusal is None:
-            return topic
-        if not (if_not_exists and topic.queue_count == queues):
-            raise refused(TopicExists(name, topic.queue_count))
-        return await self._change(TopicRef(name), wishes)
+            return self.found(TopicRef(name))
+        topic = self._existing(name, queues, refusal, if_not_exists=if_not_exists)
+        return await self._change(TopicRef(name, topic.incarnation), wishes)
 
     async def _change(self, topic: TopicRef, wishes: Wishes) -> Topic:
         """The topic, which existed, as it is wished now."""
         found = self.found(topic)
         ref = TopicRef(found.name, found.incarnation)
-        if wishes.retention_ms not in (None, found.retention_ms):
+        is_retained = wishes.retention_ms not in (None, found.retention_ms)
+        if is_retained:
             found = await self.retain(ref, wishes.retention_ms or 0)
-        if wishes.permission not in (None, found.permission):
-            found = await self.permit(ref, wishes.permission or 0)
+        try:
+            if wishes.permission not in (None, found.permission):
+                found = await self.permit(ref, wishes.permission or 0)
+        except BrokerError as error:
+            if not is_retained:
+                raise
+            raise partly(error, "its messages are kept as was wished") from error
         return found
 
     async def permit(self, topic: TopicRef, permission: int) -> Topic:

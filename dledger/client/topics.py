@@ -13,7 +13,7 @@ from typing import Final
 from dledger.client import connection as rpc
 from dledger.client.arguments import flag, retention_ms, text, u32, u64
 from dledger.client.broker_group import BrokerGroup, Effect
-from dledger.client.errors import InvalidArgument
+from dledger.client.errors import ClientError, InvalidArgument
 from dledger.client.offsets import by_queue
 from dledger.client.results import (
     Permission,
@@ -53,13 +53,16 @@ async def create(
     answer = await broker_group.call(rpc.CREATE_TOPIC, request, effect, deadline_s=deadline_s)
     topic = answer.topic
     found, incarnation = topic_info(topic), topic.incarnation
-    if request.HasField("retention_ms") and request.retention_ms != topic.retention_ms:
-        wish = pb.RetainTopicRequest(
-            name=name, incarnation=incarnation, retention_ms=request.retention_ms
-        )
-        found = await _retain(broker_group, wish, deadline_s)
-    if permission is not None and permission is not found.permission:
-        found = await permit(broker_group, name, permission, incarnation, deadline_s)
+    try:  # brokers of before pass over what is wished of a new topic
+        if request.HasField("retention_ms") and request.retention_ms != topic.retention_ms:
+            wish = pb.RetainTopicRequest(
+                name=name, incarnation=incarnation, retention_ms=request.retention_ms
+            )
+            found = await _retain(broker_group, wish, deadline_s)
+        if permission is not None and permission is not found.permission:
+            found = await permit(broker_group, name, permission, incarnation, deadline_s)
+    except ClientError as error:
+        raise error.in_doubt() from error  # the topic may have been made by this
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from unittest.mock import patch
 
 import pytest
@@ -458,6 +459,52 @@ def test_service_makes_topics_with_their_retention_before_permissions_are_known(
         early.world.run(early.node, work)
     assert caught.value.code is ErrorCode.NOT_READY
     assert "u" not in early.machine.topics
+
+
+def failing(code: ErrorCode) -> Callable[..., Awaitable[Topic]]:
+    """A step of a service that is refused so."""
+
+    async def step(*_: object) -> Topic:
+        raise BrokerError(code, "no more")
+
+    return step
+
+
+def test_wishes_of_which_one_was_granted_may_have_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the next one meets; and where none was, nothing has."""
+    bench = with_topic()
+    topics = bench.node.replica.services.topics
+    monkeypatch.setattr(type(topics), "permit", failing(ErrorCode.NOT_LEADER))
+
+    def code_of(wishes: Wishes) -> ErrorCode:
+        work = topics.make("t", 2, wishes, if_not_exists=True)
+        with pytest.raises(BrokerError) as caught:
+            bench.world.run(bench.node, work)
+        return caught.value.code
+
+    assert code_of(Wishes(5, 4)) is ErrorCode.LEADERSHIP_LOST
+    assert topics.found(TopicRef("t")).retention_ms == 5
+    assert code_of(Wishes(5, 4)) is ErrorCode.NOT_LEADER
+
+
+def test_creation_that_took_effect_is_not_denied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody deletes the topic before its retention is asked for; or an equal one that was in the
+    way: then it is asked for again."""
+    bench = with_topic(DELIVERY_LEVEL)
+    topics = bench.node.replica.services.topics
+    with monkeypatch.context() as patch:
+        patch.setattr(type(topics), "retain", failing(ErrorCode.TOPIC_NOT_FOUND))
+        with pytest.raises(BrokerError) as caught:
+            bench.world.run(bench.node, topics.make("u", 2, Wishes(5), if_not_exists=False))
+    assert caught.value.code is ErrorCode.LEADERSHIP_LOST
+
+    async def in_the_way(*_: object) -> TopicExists:
+        return TopicExists("gone", 2)
+
+    monkeypatch.setattr(type(topics._commands), "create_topic", in_the_way)
+    with pytest.raises(BrokerError) as caught:
+        bench.world.run(bench.node, topics.create("gone", 2, if_not_exists=True))
+    assert caught.value.code is ErrorCode.NOT_READY
 
 
 def test_a_topic_is_measured_a_page_at_a_time() -> None:

@@ -136,6 +136,17 @@ def test_whoever_uses_a_topic_that_exists_is_not_told_that_it_is_gone(action: Ac
     assert broken(story) == ["topic x"]
 
 
+def test_batch_may_be_told_of_a_deletion_that_is_under_way() -> None:
+    """And the topic be there after that: ADR 20."""
+    story = Story()
+    story.do("a", CREATE)
+    deletion = story.begin("a", DELETE)
+    story.refuse("b", Send("x", 0, 0, ("a",)), THERE_IS_NONE)
+    story.do("b", Exists("x"), True)
+    story.end(deletion)
+    assert broken(story) == []
+
+
 def test_creation_is_told_of_no_topic_that_was_deleted_meanwhile() -> None:
     """What that refusal says of the creation nobody knows."""
     story = Story()
