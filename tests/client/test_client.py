@@ -619,6 +619,23 @@ async def test_unknown_fields_in_answers_are_ignored() -> None:
         assert await client.topics() == []
 
 
+@async_test
+async def test_topic_that_was_made_is_not_denied_by_what_is_wished_of_it() -> None:
+    """Brokers of before make it and pass over the rest, which is asked for by itself, and refused."""
+    async with connected() as (group, client):
+        group.model.knows_wishes = False
+
+        async def refuse(method: str, node: FakeNode, request: Any) -> None:
+            if method == "RetainTopic":
+                raise Refusal(wire_error(epb.TOPIC_NOT_FOUND))
+
+        group.before.append(refuse)
+        with pytest.raises(TopicNotFound) as caught:
+            await client.create_topic("t", retention_hours=6)
+        assert caught.value.outcome is Outcome.MAY_HAVE_HAPPENED
+        assert [topic.name for topic in await client.topics()] == ["t"]
+
+
 @pytest.mark.parametrize("knows_wishes", [True, False])
 @async_test
 async def test_a_topic_is_made_as_it_is_wished_by_whichever_broker(knows_wishes: bool) -> None:
