@@ -36,6 +36,7 @@ MAX_KEYS: Final = 10_000
 HOT_KEYS: Final = 10
 BUCKETS: Final = 200
 _GROWTH: Final = 1.2
+_LONG_AGO_MS: Final = 1 << 62
 _WANTED: Final = (
     "topic", "queue_id", "queue_offset", "born_time", "store_time", "keys", "body",
 )  # fmt: skip
@@ -151,6 +152,12 @@ def sum_range(task: StatsTask) -> LogSum:
     return sums
 
 
+def delays_ms(stored: npt.NDArray[np.int64], born: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """From being born to being stored. What a producer says is any number of 64 bits: one of long
+    ago, or of long after, is as good as another."""
+    return stored - np.clip(born, -_LONG_AGO_MS, _LONG_AGO_MS)
+
+
 def bucket_of(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The bucket of each value: 0 for 0 and below, then growing by a fifth."""
     logs = np.log(np.maximum(values, 1)) / np.log(_GROWTH)
@@ -222,7 +229,7 @@ def _count(sums: LogSum, records: Records) -> None:
         raise TypeError("topics are words and bodies cuts, whoever decoded them")
     queues = np.asarray(columns["queue_id"], dtype=np.int64)
     stored = np.asarray(columns["store_time"], dtype=np.int64)
-    delays = stored - np.asarray(columns["born_time"], dtype=np.int64)
+    delays = delays_ms(stored, np.asarray(columns["born_time"], dtype=np.int64))
     sizes = bodies.sizes
     keys, group = np.unique(np.stack([topics.codes, queues]), axis=1, return_inverse=True)
     for at, (code, queue_id) in enumerate(keys.T.tolist()):

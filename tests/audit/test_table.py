@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from audit.contents.stats import delays_ms
 from audit.reading.replica import Replica
 from audit.reading.survey import committed_log
 from dledger.reading.columns import PropertyTable
@@ -151,6 +152,12 @@ def test_times_that_no_table_has_are_told_as_the_nearest(said: int, told: dateti
 
     (batch,) = to_arrow(Records(1, {"born_time": np.array([said], np.int64)}))
     assert batch.column(0).to_pylist() == [told.replace(tzinfo=UTC)]
+
+
+def test_delay_of_what_was_born_whenever_it_says_has_the_right_sign() -> None:
+    born = np.array([-(1 << 63), 1, (1 << 63) - 1], np.int64)
+    delays = delays_ms(np.array([1 << 41] * 3, np.int64), born)
+    assert (delays > 0).tolist() == [True, True, False]
 
 
 @pytest.mark.spark

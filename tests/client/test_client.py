@@ -621,7 +621,7 @@ async def test_unknown_fields_in_answers_are_ignored() -> None:
 
 @async_test
 async def test_topic_that_was_made_is_not_denied_by_what_is_wished_of_it() -> None:
-    """Brokers of before make it and pass over the rest, which is asked for by itself, and refused."""
+    """Brokers of before make it and pass over the rest, which is asked for alone, and refused."""
     async with connected() as (group, client):
         group.model.knows_wishes = False
 

@@ -338,7 +338,7 @@ class Pulling:
             self._empty_since = None  # there is more behind what was passed over
         for pulled in answer.queues:
             queue = queues[pulled.position]
-            self._served[queue.place] = self._pulls
+            self._note_served(queue.place)
             if queue.state is Held.GONE or request.queues[pulled.position].offset != (
                 queue.next_offset
             ):
@@ -349,6 +349,13 @@ class Pulling:
                 self._on_records(queue, pulled)
         if answer.queues:
             self._on_work()
+
+    def _note_served(self, place: Place) -> None:
+        """Who has gone isn't remembered for ever: topics come and go."""
+        self._served[place] = self._pulls
+        held = self._member.queues
+        if len(self._served) > 2 * len(held) + MAX_QUEUES_A_CALL:
+            self._served = {each: at for each, at in self._served.items() if each in held}
 
     def _on_records(self, queue: ProcessQueue, pulled: gpb.PulledQueue) -> None:
         try:
