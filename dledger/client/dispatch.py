@@ -10,6 +10,8 @@ When the gathers are sent (self-clocking, as Nagle's algorithm and Kafka's linge
     something in flight       when an answer arrives, or `linger_ms` after the first message; as
                               that is longer than answers take, one Send is under way as a rule,
                               and what the brokers have to do doesn't grow with its delay
+    ... and a message has a   within a quarter of that
+    short deadline
     a gather reaches          at once
     `batch_bytes`
 
@@ -48,7 +50,7 @@ from dledger.client.errors import (
     from_wire,
 )
 from dledger.client.faults import contained, fault
-from dledger.client.lane import Batch, BatchState, Failure, Lane
+from dledger.client.lane import NO_DEADLINE, Batch, BatchState, Failure, Lane
 from dledger.client.options import (
     MAX_REQUEST_BYTES,
     MAX_SENT_BATCHES,
@@ -61,6 +63,7 @@ from dledger.limits import MAX_SEND_BATCHES
 from dledger.outcome import Outcome
 from dledger.wire import broker_pb2 as pb
 
+COMPANY_SHARE = 0.25  # of its own deadline, that a message waits for company at most
 Parcel = list[tuple[Lane, Batch]]  # the batches of one Send, in order
 BatchError = tuple[Lane, Batch, ClientError]
 
@@ -104,6 +107,7 @@ class Dispatcher:
         self._active: dict[Lane, None] = {}  # lanes that hold anything, in order of arrival
         self._requests: dict[asyncio.Task[None], NodeLink] = {}
         self._flush_handle: asyncio.Handle | None = None
+        self._flush_at = NO_DEADLINE  # when the handle is due
         self._expiry_handle: asyncio.Handle | None = None
         self._expiry_at = 0.0  # of the handle, which doesn't know it on every event loop
         self._pause = Pause(self._flush_gathers)
@@ -266,6 +270,8 @@ class Dispatcher:
         self._arm_expiry(deadline)
         self._active[lane] = None
         lane.gather_deadline, lane.gather_limit, lane.timeout_s = deadline, limit, timeout_s
+        if timeout_s is not None:
+            self._hasten(COMPANY_SHARE * timeout_s)
 
     def deadline(self, timeout_s: float | None) -> float:
         """By when a message accepted now is settled, on the loop's clock.
@@ -280,15 +286,26 @@ class Dispatcher:
     def _schedule_flush(self) -> None:
         if self._requests:
             linger_s = self._options.linger_ms / 1000
+            self._flush_at = self._loop.time() + linger_s
             self._flush_handle = self._loop.call_later(linger_s, self._flush_gathers)
         else:
+            self._flush_at = self._loop.time()
             self._flush_handle = self._loop.call_soon(self._flush_gathers)
+
+    def _hasten(self, within_s: float) -> None:
+        """What is gathered is sent so soon: somebody has less time than to wait for company."""
+        at = self._loop.time() + within_s
+        if self._requests and within_s < self._options.linger_ms / 1000 and at < self._flush_at:
+            if self._flush_handle is not None:
+                self._flush_handle.cancel()
+            self._flush_at = at
+            self._flush_handle = self._loop.call_later(within_s, self._flush_gathers)
 
     def _flush_gathers(self) -> None:
         """Seals every gather that could be sent now, and sends."""
         if self._flush_handle is not None:
             self._flush_handle.cancel()
-            self._flush_handle = None
+            self._flush_handle, self._flush_at = None, NO_DEADLINE
         failed: list[ClientFault] = []
         if len(self._requests) < self._options.max_inflight_requests:
             for lane in list(self._active):  # one that fails holds up no other one

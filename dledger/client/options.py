@@ -100,10 +100,10 @@ class ProducerOptions:
     """How a producer gathers, bounds and retries.
 
     Attributes:
-        linger_ms: while something is in flight, a message waits for an answer, and so long at most;
-            with nothing in flight it doesn't wait. Less than answers take makes more requests of
-            less each, which cost all sides processor time; it is worth it where brokers are far
-            away and have time.
+        linger_ms: while something is in flight, a message waits for an answer, and so long at most
+            (or a quarter of its own deadline); with nothing in flight it doesn't wait. Less than
+            answers take makes more requests of less each, which cost all sides processor time; it
+            is worth it where brokers are far away and have time.
         batch_bytes: a queue's gather is sent when it reaches this size, 1 KiB to 3 MiB.
         max_inflight_requests: Send calls under way at once, 1 to 64.
         max_buffered_messages: accepted and not yet settled; past it `send` raises BufferFull. A

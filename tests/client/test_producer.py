@@ -211,6 +211,24 @@ async def test_message_in_company_waits_for_the_answer_not_for_the_linger() -> N
 
 
 @async_test
+async def test_message_with_little_time_waits_for_company_a_part_of_it_only() -> None:
+    """Nobody answers, and an hour of linger is longer than it may take."""
+    async with producing(ProducerOptions(linger_ms=3_600_000)) as (group, _, producer):
+        gate = Gate("Send")
+        group.before.append(gate)
+        first = producer.send("t", b"first")
+        await gate.arrived.get()
+        usual = producer.send("t", b"usual")
+        hasty = producer.send("t", b"hasty", deadline_s=30)
+        later = producer.send("t", b"hastier", deadline_s=2)
+        async with asyncio.timeout(20):
+            await gate.arrived.get()
+        gate.opened.set()
+        await asyncio.gather(first, usual, hasty, later)
+        assert group.model.bodies("t", 0) == [b"first", b"usual", b"hasty", b"hastier"]
+
+
+@async_test
 async def test_linger_ends_though_an_answer_is_awaited() -> None:
     """A slow answer must not hold up what could go beside it."""
     async with producing(ProducerOptions(linger_ms=1)) as (group, _, producer):
