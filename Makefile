@@ -68,7 +68,7 @@ spark-kills: setup extras  ## Spark's long tests: a cluster; streams to topics a
 	DRIVERS=$(or $(DRIVERS),9) LEADERS=$(or $(LEADERS),6) SECONDS_AT_MOST=$(or $(SECONDS),1500) \
 	  $(BIN)/python -m pytest -q -s -m spark tests/spark/test_kills.py tests/spark/test_table_and_back.py \
 	  $(addprefix tests/audit/test_,cluster.py stream.py faults.py scope.py deletions.py) \
-	  $(addprefix tests/audit/test_delivery,.py _starts.py _claims.py _growing.py)
+	  $(addprefix tests/audit/test_delivery,.py _starts.py _claims.py _growing.py _deletions.py)
 
 mutants: setup   ## break each rule once and show which seed and check noticed (MUTANTS=names JOBS=1)
 	$(BIN)/python -m chaos.mutants --jobs $(or $(JOBS),1) $(MUTANTS)

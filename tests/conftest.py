@@ -127,7 +127,10 @@ def pytest_collection(session: pytest.Session) -> None:
     a clean checkout these are compiled, asserts rewritten, which takes longer than all that is
     left of collecting. By the time it comes to the others' shares, they are there."""
     worker = getattr(session.config, "workerinput", None)
-    if worker is None or session.config.args != session.config.getini("testpaths"):
+    if worker is None:
+        return
+    gc.disable()  # until all is collected (`pytest_collection_finish`): none of it is garbage
+    if session.config.args != session.config.getini("testpaths"):
         return
     folder = session.config.rootpath
     names = sorted(
@@ -170,6 +173,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 OF_SPARK = pytest.StashKey[Path]()

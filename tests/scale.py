@@ -7,11 +7,12 @@ import os
 from typing import Final
 
 ALL: Final = bool(os.environ.get("DLEDGER_TEST_ALL"))
+LEAST: Final = 20  # examples of a property, if there are as many
 
 
 def examples(count: int) -> int:
     """Of `count` examples of a property, how many are drawn now."""
-    return count if ALL else max(10, count * 2 // 5)
+    return count if ALL else min(count, max(LEAST, count // 5))
 
 
 def stride(step: int) -> int:

@@ -331,13 +331,15 @@ def _said(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 @contextmanager
 def copied() -> Iterator[Path]:
-    """A copy of what has to run, compiled; gone afterwards."""
+    """A copy of what has to run, compiled; gone afterwards. What is compiled already is copied: it
+    stays valid, as files keep their times. But for what pytest has compiled: a defect is never in
+    another form there too."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder)
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
-                shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("*-pytest-*"))
             elif source.exists():
                 shutil.copy2(source, tree / name)
         compileall.compile_dir(tree, quiet=2)

@@ -16,12 +16,8 @@ from tests.audit.replicas import LogBuilder, ReplicaSet, build, usual_entries
 # of it in the long form, make spark-kills.
 JUDGED_ALIKE = (
     *("test_faults.py", "test_scope.py", "test_delivery.py", "test_delivery_starts.py"),
-    *(
-        "test_delivery_lives.py",
-        "test_delivery_claims.py",
-        "test_delivery_growing.py",
-        "test_deletions.py",
-    ),
+    *("test_delivery_lives.py", "test_delivery_claims.py", "test_delivery_growing.py"),
+    *("test_deletions.py", "test_delivery_deletions.py"),
 )
 ON_SPARK_TOO = {
     "test_equal_replicas_are_identical",
@@ -33,6 +29,7 @@ ON_SPARK_TOO = {
     "test_histories_that_hold_are_delivered",
     "test_what_was_acknowledged_before_is_lost",
     "test_shares_and_files_change_nothing",
+    "test_who_ended_at_last_is_excused_whenever_that_was",
     "test_a_queue_that_retention_has_emptied_lost_nothing",
     "test_what_was_acknowledged_of_either_topic_was_there",
     "test_errors_of_tasks_are_the_same_on_each_engine",

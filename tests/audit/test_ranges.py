@@ -35,6 +35,7 @@ from tests.audit.changes import Change, Kind, Map, Placed, Repair, apply, copied
 from tests.audit.replicas import Entry, LogBuilder, flip_bit
 from tests.audit.simulated_group import group_plan, make_group
 from tests.audit.test_any_change import changes
+from tests.scale import stride
 
 DRAWS: Final = int(os.environ.get("AUDIT_DRAWS", "0"))
 FEW: Final = 6
@@ -116,7 +117,7 @@ def test_verdict_of_a_range_is_never_better_than_its_segments(
     shows of it all that the whole dump shows of them: an entry of another segment that claims an
     index of the range is a liar, and need not be met."""
 
-    @drawn(max_examples=DRAWS or FEW)
+    @drawn(max_examples=DRAWS or FEW // stride(2))
     @given(changes([kind]), ranges(), st.booleans())
     def holds(change: Change, wanted: tuple[int, int], is_of_a_header: bool) -> None:
         assume(change.repair is not Repair.CHAIN)  # forged to the log's end: none can tell

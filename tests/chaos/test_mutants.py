@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -35,15 +37,47 @@ def tree() -> Iterator[Path]:
         yield made
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_mutant_fits_the_code(mutant: Mutant) -> None:
-    """Its text is there once, and what it makes of the file is Python, if that was: a page whose
-    commands are tested can be broken as well."""
-    text = (ROOT / mutant.file).read_text(encoding="utf-8")
-    changed = mutated(mutant, text)
-    assert changed != text
-    if Path(mutant.file).suffix == ".py":
-        compile(changed, mutant.file, "exec")
+class Module:
+    """A module's text by its statements."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        lines = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
+        self._begins, self._ends = [0], [len(text)]
+        for statement in ast.parse(text).body:
+            first = min([statement.lineno, *(each.lineno for each in decorators_of(statement))])
+            self._begins.append(lines[first - 1])
+            self._ends.append(min(lines[statement.end_lineno or first], len(text)))
+
+    def compile_with(self, mutant: Mutant) -> None:
+        """What the mutant makes of the statements in which its text lies; around them all is as
+        it was."""
+        place = self._text.index(mutant.old)
+        begin = max(each for each in self._begins if each <= place)
+        end = min(each for each in self._ends if each >= place + len(mutant.old))
+        compile(mutated(mutant, self._text[begin:end]), mutant.file, "exec")
+
+
+def decorators_of(statement: ast.stmt) -> list[ast.expr]:
+    """A statement is said to begin below them."""
+    return getattr(statement, "decorator_list", [])
+
+
+@pytest.mark.parametrize("file", sorted({mutant.file for mutant in MUTANTS}))
+def test_each_mutant_of_a_file_fits_it(file: str) -> None:
+    """The text of each is there once, and what it makes of the file is Python, if that was: a page
+    whose commands are tested can be broken as well."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    module = Module(text) if file.endswith(".py") else None
+    unfit = []
+    for mutant in (each for each in MUTANTS if each.file == file):
+        try:
+            assert mutated(mutant, text) != text, mutant.name
+            if module is not None:
+                module.compile_with(mutant)
+        except (StaleMutant, AssertionError, SyntaxError) as error:
+            unfit.append(f"{mutant.name}: {error}")
+    assert not unfit
 
 
 def test_there_are_enough_of_them() -> None:

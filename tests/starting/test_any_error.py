@@ -34,6 +34,7 @@ from dledger.outcome import ExitCode
 from store.errors import StorageFailed, StoreError
 from store.starting.errors import StartRefused
 from store.worker import ManualWorker
+from tests.scale import stride
 
 CODES = (
     *(errno.EIO, errno.EIO, errno.EROFS, errno.ESTALE),
@@ -196,5 +197,5 @@ def test_start_that_meets_an_error_goes_on_or_refuses_and_loses_nothing(seed: in
     chance = Random(seed)
     for left in directories(seed, 4):
         expected = outcome(left, left.disk.image())
-        for _ in range(20):
+        for _ in range(20 // stride(2)):
             assert [*wrong(left, expected, chance)] == []

@@ -6,6 +6,7 @@ import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -49,6 +50,7 @@ from store.starting.recovering import (
 )
 from store.starting.restoring import restore
 from store.worker import InlineWorker
+from tests.scale import stride
 from tests.store.faulty_files import SimulatedDisk
 
 SEGMENT = 16384
@@ -217,8 +219,11 @@ def count_of_calls() -> int:
 CALLS = count_of_calls()
 
 
-@pytest.mark.parametrize("luck", [None, 1, 2], ids=["unlucky", "one", "two"])
-@pytest.mark.parametrize("fatal", range(CALLS + 1))
+# At each call with one or two sorts of luck in make test, and with all three in make test-long.
+CUTS = [*product(range(CALLS + 1), [None, 1, 2])][:: stride(2)]
+
+
+@pytest.mark.parametrize(("fatal", "luck"), CUTS, ids=str)
 def test_power_that_fails_leaves_it_done_or_not_done(fatal: int, luck: int | None) -> None:
     """At each call of the file system: a start finds the old configuration, or the new one, whole;
     what was in the log before is there in any case."""
