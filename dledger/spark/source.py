@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -58,6 +58,7 @@ from dledger.reading.survey import Survey, survey_folder
 from dledger.spark import options as opt
 from dledger.spark.catalog import schema_of, with_remembered
 from dledger.spark.errors import BadOption
+from dledger.spark.filters import whole_milliseconds
 
 if TYPE_CHECKING:
     import pyarrow
@@ -397,6 +398,5 @@ def _of_topics(wanted: Wanted, topics: set[str]) -> Wanted:
 
 def _milliseconds(moment: datetime) -> int:
     """Since the epoch, rounded up: store times are whole milliseconds."""
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    microseconds = round(aware.timestamp() * 1_000_000)
-    return -(-microseconds // 1000)
+    whole = whole_milliseconds(moment)
+    return whole + bool(moment.microsecond % 1000)

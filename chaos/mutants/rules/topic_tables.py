@@ -18,6 +18,7 @@ _IS_COMMITTED: Final = "test_stream_hears_that_its_batch_was_committed_whose_int
 _ONLY_THE_END: Final = "test_committed_batch_of_which_only_the_end_is_kept_is_said_to_be_committed"
 _NEVER_BEGAN: Final = "test_task_that_never_began_isnt_held_up_by_what_others_intents_were"
 _READING: Final = "tests/spark/test_reading.py::"
+_FILTERS: Final = "tests/spark/test_filters.py::"
 
 TOPIC_TABLES = (
     Mutant(
@@ -406,5 +407,13 @@ TOPIC_TABLES = (
         "        if (wrong := np.flatnonzero(found != expected)).size > count:\n",
         masked=_NO_SPARK,
         tests=(_READING + "test_messages_of_another_place_are_no_answer",),
+    ),
+    Mutant(
+        "times-are-told-by-a-float",
+        "dledger/spark/filters.py",
+        "    return (aware - _EPOCH) // _MILLISECOND\n",
+        "    return int(aware.timestamp() * 1000 // 1)\n",
+        masked=_NO_SPARK,
+        tests=(_FILTERS + "test_times_of_any_century_lie_in_their_own_ranges",),
     ),
 )
