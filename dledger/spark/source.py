@@ -3,7 +3,7 @@
 Options: `columns` (a comma-separated choice; Python sources are told of no column pruning, so it
 must be asked for), `topics`, `fromTime` and `untilTime` (ms since the epoch); of the stream
 `bytesPerBatch`, `recordsPerBatch` and `failOnDataLoss`; `includeDeleted`, without which messages of
-topics that were deleted since are left out. Equality on `topic` and comparisons on
+topics that were deleted since are left out; no others. Equality on `topic` and comparisons on
 `store_time` are pushed down where the session has `spark.sql.python.filterPushdown.enabled`.
 
 A stream's offset is one byte position between entries, so a restart at any moment goes on exactly
@@ -67,26 +67,32 @@ if TYPE_CHECKING:
 
 Offset = dict[str, Any]  # what a `Place` says
 DEFAULT_BATCH_BYTES: Final = 64 << 20
+KNOWN: Final = (
+    *("columns", "topics", "fromTime", "untilTime", "includeDeleted"),
+    *("bytesPerBatch", "recordsPerBatch", "failOnDataLoss"),
+)
 _SPLIT_BYTES: Final = 256 << 20
 
 
 class CommitLogSource(DataSource):
-    """One replica's committed messages."""
+    """One replica's committed messages. Options of queries and streams may be in one list: a query
+    passes over a stream's."""
 
     @classmethod
     def name(cls) -> str:
         return "commitlog"
 
     def schema(self) -> StructType:
+        opt.check_names(self.options, KNOWN)
         return schema_of(opt.columns(self.options), self.options)
 
     def reader(self, schema: Any) -> CommitLogReader:
-        options = with_remembered(self.options, schema)
+        options = self._all_options(schema)
         leaves_out = not opt.is_true(options, "includeDeleted", "false")
         return CommitLogReader(_path(options), _wanted(options), leaves_out_deleted=leaves_out)
 
     def streamReader(self, schema: Any) -> CommitLogStream:
-        options = with_remembered(self.options, schema)
+        options = self._all_options(schema)
         return CommitLogStream(
             _path(options),
             _wanted(options),
@@ -94,6 +100,11 @@ class CommitLogSource(DataSource):
             fails_on_loss=opt.is_true(options, "failOnDataLoss"),
             leaves_out_deleted=not opt.is_true(options, "includeDeleted", "false"),
         )
+
+    def _all_options(self, schema: Any) -> Mapping[str, str]:
+        options = with_remembered(self.options, schema)
+        opt.check_names(options, KNOWN)
+        return options
 
 
 class CommitLogReader(DataSourceReader):

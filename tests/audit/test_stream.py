@@ -262,6 +262,7 @@ def test_log_of_another_broker_group_is_told_by_its_name(three: ReplicaSet) -> N
         ({"path": "x", "failOnDataLoss": "perhaps"}, "failOnDataLoss is 'perhaps'"),
         ({"path": "x", "fromTime": "yesterday"}, "fromTime is 'yesterday'"),
         ({"path": "x", "columns": "topic,colour"}, "no column 'colour'"),
+        ({"path": "x", "topic": "orders"}, "no option 'topic'; there are columns, topics"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, str], said: str) -> None:
@@ -269,6 +270,24 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, str], said: s
     source = CommitLogSource(options)
     with pytest.raises(BadOption, match=said):
         source.streamReader(source.schema())
+    with pytest.raises(BadOption, match=said):
+        source.streamReader(CommitLogSource({}).schema())
+
+
+def test_option_that_nobody_reads_is_refused_whoever_is_asked_first() -> None:
+    """A query over one topic would be one over all, and nobody would hear of it. Spark's own, and
+    what a table of its catalog remembers, are none of those."""
+    source = CommitLogSource({"path": "x", "Topic": "orders"})
+    plain = CommitLogSource(
+        {"path": "x", "topics": "orders", "queryName": "q", "BYTESPERBATCH": "1"}
+    )
+    for ask in (source.reader, source.streamReader):
+        with pytest.raises(BadOption, match=r"(?i)no option 'topic'"):
+            ask(plain.schema())
+    with pytest.raises(BadOption, match=r"(?i)no option 'topic'"):
+        source.schema()
+    assert plain.reader(plain.schema()).wanted.topics == frozenset({"orders"})
+    assert CommitLogSource({}).streamReader(plain.schema()).getDefaultReadLimit() == ReadMaxBytes(1)
 
 
 @contextmanager

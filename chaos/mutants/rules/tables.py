@@ -134,6 +134,14 @@ TABLES = (
         tests=_ONE_LOG,
     ),
     Mutant(
+        "options-of-files-that-nobody-reads-are-taken",
+        "dledger/spark/source.py",
+        "        opt.check_names(options, KNOWN)\n        return options\n",
+        "        return options\n",
+        masked=_READS_ONLY,
+        tests=_STREAM,
+    ),
+    Mutant(
         "stream-offsets-are-named-across-holes",
         "dledger/spark/source.py",
         "        lifetimes.check_to(end)  # No",
