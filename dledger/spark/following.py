@@ -78,12 +78,13 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         asked = self._connection()
         found: Offsets = {}
         for name in self._reading.topics:
-            topic = asked.topic(name)
-            if topic is None:
+            told = asked.with_gone(name)
+            if told is None:
                 raise DataLost(f"there is no topic {name!r} (topics)")
+            topic, gone = told
             strict = self._reading.fails_on_loss
             offsets = resolved(self._starting, topic, asked.offset_by_time, fails_on_loss=strict)
-            found[name] = _told(topic, [*offsets, *asked.gone_ends(topic)])
+            found[name] = _told(topic, [*offsets, *gone])
         return found
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -150,12 +151,8 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self) -> Offsets:
         """Of the topics that there are."""
         asked = self._connection()
-        found = [asked.topic(name) for name in self._reading.topics]
-        return {
-            topic.name: _ends_told(topic, asked.gone_ends(topic))
-            for topic in found
-            if topic is not None
-        }
+        found = [asked.with_gone(name) for name in self._reading.topics]
+        return {told[0].name: _ends_told(*told) for told in found if told is not None}
 
 
 def _told(topic: Topic, offsets: list[int]) -> dict[str, Any]:

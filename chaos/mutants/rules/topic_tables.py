@@ -416,4 +416,15 @@ TOPIC_TABLES = (
         masked=_NO_SPARK,
         tests=(_FILTERS + "test_times_of_any_century_lie_in_their_own_ranges",),
     ),
+    Mutant(
+        "queue-that-came-back-meanwhile-is-gone",
+        "dledger/spark/brokers.py",
+        "            topic = self.topic(name)  # Once more.\n",
+        "",
+        masked=_NO_SPARK,
+        tests=(
+            _FOLLOWING
+            + "test_queue_that_comes_while_its_end_is_asked_for_is_read_from_its_first_message",
+        ),
+    ),
 )
