@@ -19,6 +19,7 @@ What becomes of it when the topics change, from one batch to the next:
     a queue more                     from offset 0, or where it ended when it went, if it was there
     a queue less, read to its end    nothing of it until it comes back
     a queue less, not read           DataLost             the same
+    came and went in between         DataLost             the same
 
 A queue that went is never made anew: it may come back, and begins where it ended. So the stream
 keeps its offset, and those of queues that were gone already when it began. Where a topic comes to
@@ -227,6 +228,24 @@ def check_there(start: Offsets, ends: Offsets, name: str) -> None:
             raise DataLost(
                 f"{name}/{queue_id} ends at {end}, and this stream has read up to {read}: the "
                 "brokers have lost messages, and may have given their offsets to others"
+            )
+    _check_unseen(before, gone, name)
+
+
+def _check_unseen(before: dict[str, Any], gone: dict[str, int], name: str) -> None:
+    """No queue of the topic came and went since this stream looked last, with messages in it.
+
+    Raises:
+        DataLost: one did.
+    """
+    known, passed_over = len(before["offsets"]), before.get("begins", {})
+    for queue_id, end in gone.items():
+        first = passed_over.get(queue_id, 0)
+        if int(queue_id) >= known and first < end:
+            raise DataLost(
+                f"queue {queue_id} of topic {name!r} came and went with messages {first} to {end} "
+                "since this stream looked last (or, in a checkpoint of a release before, was read "
+                "to there: those tell nothing of queues that went)"
             )
 
 

@@ -258,6 +258,47 @@ def test_queue_that_went_unread_is_a_loss(dledger_group: BrokerGroup) -> None:
     lenient.stop()
 
 
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_queue_that_came_and_went_between_two_looks_is_a_loss(
+    dledger_group: BrokerGroup, is_available_now: bool
+) -> None:
+    """Nobody gives its messages any more, and this stream never heard of them. Who goes on without
+    them is told no more of them, and of those that come later."""
+    topic = dledger_group.topic(2)
+    strict = stream_of(dledger_group, topic)
+    lenient = stream_of(dledger_group, topic, failOnDataLoss="false")
+    at = through_json(strict.initialOffset())
+    for stream in (strict, lenient):
+        if is_available_now:
+            stream.prepareForTriggerAvailableNow()
+
+    def came_and_went(bodies: list[bytes]) -> None:
+        resized(dledger_group, topic, 4)
+        fill(dledger_group.addresses, topic, 3, bodies)
+        resized(dledger_group, topic, 2)
+
+    came_and_went([])
+    assert strict.latestOffset(at, ALL)[topic]["offsets"][:2] == [0, 0]
+    came_and_went(BODIES)
+    with pytest.raises(DataLost, match=f"queue 3 of topic '{topic}' came and .* 0 to 10 since"):
+        strict.latestOffset(at, ALL)
+    end = through_json(lenient.latestOffset(at, ALL))
+    assert rows_of(lenient, lenient.partitions(at, end)) == []
+    later = stream_of(dledger_group, topic)
+    end = through_json(later.latestOffset(end, ALL))
+    came_and_went(BODIES[:2])
+    with pytest.raises(DataLost, match=f"queue 3 of topic '{topic}' .* messages 10 to 12"):
+        later.latestOffset(end, ALL)
+    resized(dledger_group, topic, 4)
+    fill(dledger_group.addresses, topic, 3, [b"new"])
+    lenient.stop()
+    lenient = stream_of(dledger_group, topic, failOnDataLoss="false")
+    at, end = end, lenient.latestOffset(end, ALL)
+    assert [row["body"] for row in rows_of(lenient, lenient.partitions(at, end))] == [b"new"]
+    for stream in (strict, lenient, later):
+        stream.stop()
+
+
 @pytest.mark.parametrize("is_named_later", [False, True])
 def test_queue_that_was_gone_before_the_stream_begins_where_it_ended(
     dledger_group: BrokerGroup, is_named_later: bool
