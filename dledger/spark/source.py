@@ -53,6 +53,7 @@ from dledger.reading.places import (
     gone_to,
     place_behind,
 )
+from dledger.reading.planned import check_planned, planned
 from dledger.reading.ranges import entry_end_after, log_ranges, readable_log
 from dledger.reading.survey import Survey, survey_folder
 from dledger.spark import options as opt
@@ -131,7 +132,7 @@ class CommitLogReader(DataSourceReader):
         log, left_out = readable(log, includes_deleted=not self._leaves_out_deleted)
         groups: list[list[LogRange]] = []
         size = 0
-        for part in log_ranges(log, log.retained_from, log.settled):
+        for part in planned(log_ranges(log, log.retained_from, log.settled)):
             if not groups or size + part.end - part.start > _SPLIT_BYTES:
                 groups.append([])
                 size = 0
@@ -259,7 +260,7 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "was planned up to there waits until more is known committed"
             )
         left_out = lifetimes.left_out(includes_deleted=not self._leaves_out_deleted)
-        return [InputPartition(([part], left_out)) for part in parts]
+        return [InputPartition(([part], left_out)) for part in planned(parts)]
 
     def _check_planned(self, log: Survey, begin: Place, until: Place) -> None:
         """The log is the one that the batch was planned of, from its begin to its end."""
@@ -329,10 +330,17 @@ def _or_damaged(log: Survey, at: int) -> Iterator[None]:
 
 
 def _read(
-    planned: tuple[Sequence[LogRange], LeftOut], wanted: Wanted
+    task: tuple[Sequence[LogRange], LeftOut], wanted: Wanted
 ) -> Iterator[pyarrow.RecordBatch]:
-    parts, left_out = planned
+    """What the task is to read.
+
+    Raises:
+        OtherReplica: another log lies here.
+        EntryDamaged: an entry isn't intact.
+    """
+    parts, left_out = task
     for part in parts:
+        check_planned(part)
         for records in read_records(part, replace(wanted, left_out=left_out)):
             yield from to_arrow(records)
 

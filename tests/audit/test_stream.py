@@ -115,7 +115,8 @@ def test_retention_that_overtakes_a_stream_ends_it(
     """Lost messages are never passed over in silence; planned and unplanned batches alike."""
     log = replace(committed_log(Replica("n1", str(three.paths["n1"]))), retained_from=16384)
     monkeypatch.setattr("dledger.spark.source._survey", lambda path: log)
-    stream, planned = stream_of(three), ({"offset": 0}, {"offset": 20000})
+    end = three.header_of(after=20000).physical_offset
+    stream, planned = stream_of(three), ({"offset": 0}, {"offset": end})
     with pytest.raises(LogDamaged, match=r"bytes 0 to 16384 .* failOnDataLoss"):
         stream.latestOffset({"offset": 0}, ReadMaxBytes(5000))
     with pytest.raises(LogDamaged, match="bytes 0 to 16384"):
