@@ -330,14 +330,19 @@ def _or_damaged(log: Survey, at: int) -> Iterator[None]:
 
 
 def _read(
-    task: tuple[Sequence[LogRange], LeftOut], wanted: Wanted
+    task: tuple[Sequence[LogRange], LeftOut] | None, wanted: Wanted
 ) -> Iterator[pyarrow.RecordBatch]:
     """What the task is to read.
+
+    Args:
+        task: None: nothing was planned, of which Spark makes a task.
 
     Raises:
         OtherReplica: another log lies here.
         EntryDamaged: an entry isn't intact.
     """
+    if task is None:
+        return
     parts, left_out = task
     for part in parts:
         check_planned(part)

@@ -158,3 +158,12 @@ def test_large_entries_are_passed_over_by_their_headers(tmp_path: Path) -> None:
         (part,) = planned([LogRange(folder, 0, 0, end)])
         assert part.digest == header.digest
     builder.close()
+
+
+def test_query_that_has_nothing_to_read_reads_nothing(tmp_path: Path) -> None:
+    """Spark makes a task of no ranges."""
+    here = replica(tmp_path / "here", [])
+    source = made(here)
+    reader = source.reader(source.schema())
+    assert reader.partitions() == []
+    assert rows_of(reader.read, [InputPartition(None)]) == []
