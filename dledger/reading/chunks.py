@@ -49,12 +49,18 @@ _FRAME: Final = ENTRY.run("total_size", "magic", "crc")
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Bytes `[start, end)` of one segment; both lie between entries, or at the segment's ends."""
+    """Bytes `[start, end)` of one segment; both lie between entries, or at the segment's ends.
+
+    Attributes:
+        digest: of the last entry in it, for who reads elsewhere (`dledger.reading.planned`); None:
+            nobody said.
+    """
 
     commitlog: str
     base: int
     start: int
     end: int
+    digest: int | None = None
 
     @property
     def path(self) -> str:

@@ -7,6 +7,7 @@
     ├── StoreUnknown        an object store for which nothing is installed
     ├── ObjectsUnreadable   an object store doesn't answer, or not properly (retriable)
     ├── OtherLog            the log isn't the one that was read before
+    ├── OtherReplica        it isn't the one, on this machine, that was planned to be read
     ├── LogOfLaterLevel     the log is, or has become, one for a newer program than this
     └── LogDamaged          the log can't be read to its end; the text says where it ends
         └── EntryDamaged    bytes that should be an intact entry are not: file, offset, facts
@@ -103,6 +104,27 @@ class OtherLog(ReadingError):
     def __reduce__(self) -> tuple[type[OtherLog], tuple[str, int, str]]:
         """Engines bring it back from other processes, by all its facts."""
         return OtherLog, (self.commitlog, self.offset, self.reason)
+
+
+class OtherReplica(ReadingError):
+    """The file on `host` isn't the one of that path that was planned to be read, up to byte
+    `offset` of it. Whoever reads on one machine alone, or by the network, reads one log."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+    def __init__(self, file: str, offset: int, host: str) -> None:
+        super().__init__(
+            f"{file} on {host} isn't what was planned to be read up to byte {offset}: another "
+            "replica lies at that path there, or it is damaged (`dledger audit replicas` tells). "
+            "Run drivers and executors beside one replica, or read topics over the network"
+        )
+        self.file = file
+        self.offset = offset
+        self.host = host
+
+    def __reduce__(self) -> tuple[type[OtherReplica], tuple[str, int, str]]:
+        """Engines bring it back from other processes, by all its facts."""
+        return OtherReplica, (self.file, self.offset, self.host)
 
 
 class LogOfLaterLevel(ReadingError):

@@ -55,6 +55,7 @@ PULL_MESSAGES: Final = 32_768
 DEFAULT_TIMEOUT_S: Final = 60.0  # A call with all its retries: several elections.
 _MAX_QUEUES: Final = 1_024  # of a topic, at the brokers
 _CLOSED: Final = "Socket closed"  # gRPC's words
+_NOTHING: Final = ((0, 0, 0), ())  # is known of a topic: no topic has this incarnation
 _PAUSE_S: Final = 0.05  # before a former leader is asked again
 
 
@@ -132,6 +133,12 @@ class Topic:
     write_queues: int
     changed: int = 0
 
+    @property
+    def queues(self) -> tuple[int, int, int]:
+        """While it is the same, so are the queues that are read, and the ends of those that aren't:
+        what took messages meanwhile would have `changed` it."""
+        return self.incarnation, len(self.bounds), self.changed
+
 
 class Brokers:
     """A connection; a context manager. Calls find the leader, whoever that is by then.
@@ -143,7 +150,7 @@ class Brokers:
         self._access = access
         self._thread = LoopThread()
         self._group: BrokerGroup | None = None
-        self._gone: dict[tuple[str, int, int, int], tuple[int, ...]] = {}
+        self._gone: dict[str, tuple[tuple[int, int, int], tuple[int, ...]]] = {}  # by topic
 
     def __enter__(self) -> Self:
         try:
@@ -204,14 +211,25 @@ class Brokers:
         made = told.incarnation, told.created_time_ms
         return Topic(name, *made, tuple(bounds), writes, told.queues_changed)
 
-    def gone_ends(self, topic: Topic) -> tuple[int, ...]:
-        """Where the queues behind the last that is read ended: nobody reads them any more, and they
-        may come back. Asked for once while a topic is as it is: they take nothing meanwhile."""
-        place = topic.name, topic.incarnation, len(topic.bounds), topic.changed
-        if place not in self._gone:
-            self._gone = {key: each for key, each in self._gone.items() if key[0] != topic.name}
-            self._gone[place] = tuple(self._ends_behind(topic))
-        return self._gone[place]
+    def with_gone(self, name: str) -> tuple[Topic, tuple[int, ...]] | None:
+        """The topic, and where the queues behind the last that is read ended: nobody reads them any
+        more, and they may come back. None if there is no topic. Asked for once while the topic is
+        as it is: they take nothing meanwhile. Believed if it still is afterwards: of a queue that
+        came back in between, what is told is no end.
+
+        Raises:
+            DeadlineExceeded: it became another one each time.
+        """
+        until = time.monotonic() + self._access.timeout_s
+        topic = self.topic(name)
+        while topic is not None and self._gone.get(name, _NOTHING)[0] != (asked := topic.queues):
+            ends = tuple(self._ends_behind(topic))
+            topic = self.topic(name)  # Once more.
+            if topic is not None and topic.queues == asked:
+                self._gone[name] = asked, ends
+            elif time.monotonic() > until:
+                raise DeadlineExceeded(f"topic {name!r} had other queues at each look")
+        return None if topic is None else (topic, self._gone[name][1])
 
     def _ends_behind(self, topic: Topic) -> Iterator[int]:
         for queue_id in range(len(topic.bounds), _MAX_QUEUES):

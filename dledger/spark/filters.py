@@ -7,7 +7,7 @@ too little: times are rounded outwards, and a filter that isn't understood narro
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pyspark.sql.datasource import (
@@ -21,6 +21,8 @@ from pyspark.sql.datasource import (
 )
 
 FAR: Final = (1 << 63) - 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,7 @@ def _bounds(given: Filter) -> tuple[str, int, int] | None:
         return None
     value = getattr(given, "value", None)
     if isinstance(value, datetime):
-        aware = value if value.tzinfo else value.replace(tzinfo=UTC)
-        value = int(aware.timestamp() * 1000 // 1)
+        value = whole_milliseconds(value)
     if not isinstance(value, int):
         return None
     match given:
@@ -88,3 +89,9 @@ def _bounds(given: Filter) -> tuple[str, int, int] | None:
             return attribute[0], 0, value + 1
         case _:
             return None
+
+
+def whole_milliseconds(moment: datetime) -> int:
+    """Since the epoch, rounded down. By whole numbers: a time in a float isn't exact by 2038."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // _MILLISECOND

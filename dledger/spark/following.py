@@ -19,6 +19,7 @@ What becomes of it when the topics change, from one batch to the next:
     a queue more                     from offset 0, or where it ended when it went, if it was there
     a queue less, read to its end    nothing of it until it comes back
     a queue less, not read           DataLost             the same
+    came and went in between         DataLost             the same
 
 A queue that went is never made anew: it may come back, and begins where it ended. So the stream
 keeps its offset, and those of queues that were gone already when it began. Where a topic comes to
@@ -78,12 +79,13 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         asked = self._connection()
         found: Offsets = {}
         for name in self._reading.topics:
-            topic = asked.topic(name)
-            if topic is None:
+            told = asked.with_gone(name)
+            if told is None:
                 raise DataLost(f"there is no topic {name!r} (topics)")
+            topic, gone = told
             strict = self._reading.fails_on_loss
             offsets = resolved(self._starting, topic, asked.offset_by_time, fails_on_loss=strict)
-            found[name] = _told(topic, [*offsets, *asked.gone_ends(topic)])
+            found[name] = _told(topic, [*offsets, *gone])
         return found
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -150,12 +152,8 @@ class TopicsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self) -> Offsets:
         """Of the topics that there are."""
         asked = self._connection()
-        found = [asked.topic(name) for name in self._reading.topics]
-        return {
-            topic.name: _ends_told(topic, asked.gone_ends(topic))
-            for topic in found
-            if topic is not None
-        }
+        found = [asked.with_gone(name) for name in self._reading.topics]
+        return {told[0].name: _ends_told(*told) for told in found if told is not None}
 
 
 def _told(topic: Topic, offsets: list[int]) -> dict[str, Any]:
@@ -230,6 +228,24 @@ def check_there(start: Offsets, ends: Offsets, name: str) -> None:
             raise DataLost(
                 f"{name}/{queue_id} ends at {end}, and this stream has read up to {read}: the "
                 "brokers have lost messages, and may have given their offsets to others"
+            )
+    _check_unseen(before, gone, name)
+
+
+def _check_unseen(before: dict[str, Any], gone: dict[str, int], name: str) -> None:
+    """No queue of the topic came and went since this stream looked last, with messages in it.
+
+    Raises:
+        DataLost: one did.
+    """
+    known, passed_over = len(before["offsets"]), before.get("begins", {})
+    for queue_id, end in gone.items():
+        first = passed_over.get(queue_id, 0)
+        if int(queue_id) >= known and first < end:
+            raise DataLost(
+                f"queue {queue_id} of topic {name!r} came and went with messages {first} to {end} "
+                "since this stream looked last (or, in a checkpoint of a release before, was read "
+                "to there: those tell nothing of queues that went)"
             )
 
 

@@ -3,7 +3,7 @@
 Options: `columns` (a comma-separated choice; Python sources are told of no column pruning, so it
 must be asked for), `topics`, `fromTime` and `untilTime` (ms since the epoch); of the stream
 `bytesPerBatch`, `recordsPerBatch` and `failOnDataLoss`; `includeDeleted`, without which messages of
-topics that were deleted since are left out. Equality on `topic` and comparisons on
+topics that were deleted since are left out; no others. Equality on `topic` and comparisons on
 `store_time` are pushed down where the session has `spark.sql.python.filterPushdown.enabled`.
 
 A stream's offset is one byte position between entries, so a restart at any moment goes on exactly
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -53,11 +53,13 @@ from dledger.reading.places import (
     gone_to,
     place_behind,
 )
+from dledger.reading.planned import check_planned, planned
 from dledger.reading.ranges import entry_end_after, log_ranges, readable_log
 from dledger.reading.survey import Survey, survey_folder
 from dledger.spark import options as opt
 from dledger.spark.catalog import schema_of, with_remembered
 from dledger.spark.errors import BadOption
+from dledger.spark.filters import whole_milliseconds
 
 if TYPE_CHECKING:
     import pyarrow
@@ -66,26 +68,32 @@ if TYPE_CHECKING:
 
 Offset = dict[str, Any]  # what a `Place` says
 DEFAULT_BATCH_BYTES: Final = 64 << 20
+KNOWN: Final = (
+    *("columns", "topics", "fromTime", "untilTime", "includeDeleted"),
+    *("bytesPerBatch", "recordsPerBatch", "failOnDataLoss"),
+)
 _SPLIT_BYTES: Final = 256 << 20
 
 
 class CommitLogSource(DataSource):
-    """One replica's committed messages."""
+    """One replica's committed messages. Options of queries and streams may be in one list: a query
+    passes over a stream's."""
 
     @classmethod
     def name(cls) -> str:
         return "commitlog"
 
     def schema(self) -> StructType:
+        opt.check_names(self.options, KNOWN)
         return schema_of(opt.columns(self.options), self.options)
 
     def reader(self, schema: Any) -> CommitLogReader:
-        options = with_remembered(self.options, schema)
+        options = self._all_options(schema)
         leaves_out = not opt.is_true(options, "includeDeleted", "false")
         return CommitLogReader(_path(options), _wanted(options), leaves_out_deleted=leaves_out)
 
     def streamReader(self, schema: Any) -> CommitLogStream:
-        options = with_remembered(self.options, schema)
+        options = self._all_options(schema)
         return CommitLogStream(
             _path(options),
             _wanted(options),
@@ -93,6 +101,11 @@ class CommitLogSource(DataSource):
             fails_on_loss=opt.is_true(options, "failOnDataLoss"),
             leaves_out_deleted=not opt.is_true(options, "includeDeleted", "false"),
         )
+
+    def _all_options(self, schema: Any) -> Mapping[str, str]:
+        options = with_remembered(self.options, schema)
+        opt.check_names(options, KNOWN)
+        return options
 
 
 class CommitLogReader(DataSourceReader):
@@ -119,7 +132,7 @@ class CommitLogReader(DataSourceReader):
         log, left_out = readable(log, includes_deleted=not self._leaves_out_deleted)
         groups: list[list[LogRange]] = []
         size = 0
-        for part in log_ranges(log, log.retained_from, log.settled):
+        for part in planned(log_ranges(log, log.retained_from, log.settled)):
             if not groups or size + part.end - part.start > _SPLIT_BYTES:
                 groups.append([])
                 size = 0
@@ -247,7 +260,7 @@ class CommitLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "was planned up to there waits until more is known committed"
             )
         left_out = lifetimes.left_out(includes_deleted=not self._leaves_out_deleted)
-        return [InputPartition(([part], left_out)) for part in parts]
+        return [InputPartition(([part], left_out)) for part in planned(parts)]
 
     def _check_planned(self, log: Survey, begin: Place, until: Place) -> None:
         """The log is the one that the batch was planned of, from its begin to its end."""
@@ -317,10 +330,22 @@ def _or_damaged(log: Survey, at: int) -> Iterator[None]:
 
 
 def _read(
-    planned: tuple[Sequence[LogRange], LeftOut], wanted: Wanted
+    task: tuple[Sequence[LogRange], LeftOut] | None, wanted: Wanted
 ) -> Iterator[pyarrow.RecordBatch]:
-    parts, left_out = planned
+    """What the task is to read.
+
+    Args:
+        task: None: nothing was planned, of which Spark makes a task.
+
+    Raises:
+        OtherReplica: another log lies here.
+        EntryDamaged: an entry isn't intact.
+    """
+    if task is None:
+        return
+    parts, left_out = task
     for part in parts:
+        check_planned(part)
         for records in read_records(part, replace(wanted, left_out=left_out)):
             yield from to_arrow(records)
 
@@ -397,6 +422,5 @@ def _of_topics(wanted: Wanted, topics: set[str]) -> Wanted:
 
 def _milliseconds(moment: datetime) -> int:
     """Since the epoch, rounded up: store times are whole milliseconds."""
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    microseconds = round(aware.timestamp() * 1_000_000)
-    return -(-microseconds // 1000)
+    whole = whole_milliseconds(moment)
+    return whole + bool(moment.microsecond % 1000)

@@ -115,7 +115,8 @@ def test_retention_that_overtakes_a_stream_ends_it(
     """Lost messages are never passed over in silence; planned and unplanned batches alike."""
     log = replace(committed_log(Replica("n1", str(three.paths["n1"]))), retained_from=16384)
     monkeypatch.setattr("dledger.spark.source._survey", lambda path: log)
-    stream, planned = stream_of(three), ({"offset": 0}, {"offset": 20000})
+    end = three.header_of(after=20000).physical_offset
+    stream, planned = stream_of(three), ({"offset": 0}, {"offset": end})
     with pytest.raises(LogDamaged, match=r"bytes 0 to 16384 .* failOnDataLoss"):
         stream.latestOffset({"offset": 0}, ReadMaxBytes(5000))
     with pytest.raises(LogDamaged, match="bytes 0 to 16384"):
@@ -262,6 +263,7 @@ def test_log_of_another_broker_group_is_told_by_its_name(three: ReplicaSet) -> N
         ({"path": "x", "failOnDataLoss": "perhaps"}, "failOnDataLoss is 'perhaps'"),
         ({"path": "x", "fromTime": "yesterday"}, "fromTime is 'yesterday'"),
         ({"path": "x", "columns": "topic,colour"}, "no column 'colour'"),
+        ({"path": "x", "topic": "orders"}, "no option 'topic'; there are columns, topics"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, str], said: str) -> None:
@@ -269,6 +271,24 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, str], said: s
     source = CommitLogSource(options)
     with pytest.raises(BadOption, match=said):
         source.streamReader(source.schema())
+    with pytest.raises(BadOption, match=said):
+        source.streamReader(CommitLogSource({}).schema())
+
+
+def test_option_that_nobody_reads_is_refused_whoever_is_asked_first() -> None:
+    """A query over one topic would be one over all, and nobody would hear of it. Spark's own, and
+    what a table of its catalog remembers, are none of those."""
+    source = CommitLogSource({"path": "x", "Topic": "orders"})
+    plain = CommitLogSource(
+        {"path": "x", "topics": "orders", "queryName": "q", "BYTESPERBATCH": "1"}
+    )
+    for ask in (source.reader, source.streamReader):
+        with pytest.raises(BadOption, match=r"(?i)no option 'topic'"):
+            ask(plain.schema())
+    with pytest.raises(BadOption, match=r"(?i)no option 'topic'"):
+        source.schema()
+    assert plain.reader(plain.schema()).wanted.topics == frozenset({"orders"})
+    assert CommitLogSource({}).streamReader(plain.schema()).getDefaultReadLimit() == ReadMaxBytes(1)
 
 
 @contextmanager

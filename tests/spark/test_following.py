@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +17,10 @@ pytest.importorskip("pyspark", reason="pyspark isn't installed: pip install '.[a
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from dledger.client.blocking import BlockingClient
+from dledger.client.connection import GET_QUEUE_OFFSETS
+from dledger.client.errors import DeadlineExceeded
 from dledger.spark import BadOption
+from dledger.spark.brokers import Brokers, Topic
 from dledger.spark.errors import DataLost
 from dledger.spark.following import Offsets, TopicsStream, continued, limited, ranges_between
 from dledger.testing import BrokerGroup
@@ -251,6 +258,47 @@ def test_queue_that_went_unread_is_a_loss(dledger_group: BrokerGroup) -> None:
     lenient.stop()
 
 
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_queue_that_came_and_went_between_two_looks_is_a_loss(
+    dledger_group: BrokerGroup, is_available_now: bool
+) -> None:
+    """Nobody gives its messages any more, and this stream never heard of them. Who goes on without
+    them is told no more of them, and of those that come later."""
+    topic = dledger_group.topic(2)
+    strict = stream_of(dledger_group, topic)
+    lenient = stream_of(dledger_group, topic, failOnDataLoss="false")
+    at = through_json(strict.initialOffset())
+    for stream in (strict, lenient):
+        if is_available_now:
+            stream.prepareForTriggerAvailableNow()
+
+    def came_and_went(bodies: list[bytes]) -> None:
+        resized(dledger_group, topic, 4)
+        fill(dledger_group.addresses, topic, 3, bodies)
+        resized(dledger_group, topic, 2)
+
+    came_and_went([])
+    assert strict.latestOffset(at, ALL)[topic]["offsets"][:2] == [0, 0]
+    came_and_went(BODIES)
+    with pytest.raises(DataLost, match=f"queue 3 of topic '{topic}' came and .* 0 to 10 since"):
+        strict.latestOffset(at, ALL)
+    end = through_json(lenient.latestOffset(at, ALL))
+    assert rows_of(lenient, lenient.partitions(at, end)) == []
+    later = stream_of(dledger_group, topic)
+    end = through_json(later.latestOffset(end, ALL))
+    came_and_went(BODIES[:2])
+    with pytest.raises(DataLost, match=f"queue 3 of topic '{topic}' .* messages 10 to 12"):
+        later.latestOffset(end, ALL)
+    resized(dledger_group, topic, 4)
+    fill(dledger_group.addresses, topic, 3, [b"new"])
+    lenient.stop()
+    lenient = stream_of(dledger_group, topic, failOnDataLoss="false")
+    at, end = end, lenient.latestOffset(end, ALL)
+    assert [row["body"] for row in rows_of(lenient, lenient.partitions(at, end))] == [b"new"]
+    for stream in (strict, lenient, later):
+        stream.stop()
+
+
 @pytest.mark.parametrize("is_named_later", [False, True])
 def test_queue_that_was_gone_before_the_stream_begins_where_it_ended(
     dledger_group: BrokerGroup, is_named_later: bool
@@ -272,6 +320,51 @@ def test_queue_that_was_gone_before_the_stream_begins_where_it_ended(
     at, end = end, through_json(stream.latestOffset(end, ALL))
     assert end[topic]["offsets"] == [3, 3, 4]
     assert [row["body"] for row in rows_of(stream, stream.partitions(at, end))] == [b"new"]
+    stream.stop()
+
+
+def test_queue_that_comes_while_its_end_is_asked_for_is_read_from_its_first_message(
+    dledger_group: BrokerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lives: where it ends by then isn't where it went, and nothing of it was anybody else's."""
+    topic = dledger_group.topic(2)
+    stream = stream_of(dledger_group, topic)
+    start = through_json(stream.initialOffset())
+    stream.stop()
+    stream = stream_of(dledger_group, topic)
+    call, once = Brokers._call, [3]
+
+    def called(self: Brokers, method: Any, request: Any, effect: Any) -> Any:
+        if method == GET_QUEUE_OFFSETS and once:
+            resized(dledger_group, topic, once.pop())
+            fill(dledger_group.addresses, topic, 2, BODIES[:5])
+        return call(self, method, request, effect)
+
+    monkeypatch.setattr(Brokers, "_call", called)
+    end = through_json(stream.latestOffset(start, ALL))
+    assert end[topic]["offsets"] == [0, 0, 5]
+    assert [row["body"] for row in rows_of(stream, stream.partitions(start, end))] == BODIES[:5]
+    stream.stop()
+
+
+def test_topic_whose_queues_never_stay_is_waited_for_no_longer_than_for_a_call(
+    dledger_group: BrokerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is guessed."""
+    topic = dledger_group.topic(1)
+    stream = stream_of(dledger_group, topic, timeoutSeconds="60")
+    ask, queues, seconds = Brokers.topic, itertools.count(1), itertools.count(step=25)
+
+    def asked(self: Brokers, name: str) -> Topic | None:
+        found = ask(self, name)
+        return found and replace(found, changed=next(queues))
+
+    monkeypatch.setattr(Brokers, "topic", asked)
+    clock = SimpleNamespace(monotonic=lambda: next(seconds))
+    monkeypatch.setattr("dledger.spark.brokers.time", clock)
+    with pytest.raises(DeadlineExceeded, match="had other queues at each look"):
+        stream.initialOffset()
+    assert next(queues) == 5
     stream.stop()
 
 

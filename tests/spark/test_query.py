@@ -46,6 +46,7 @@ def test_queries_and_tables_of_the_catalog(
             "select keys, count(*) as messages from orders where queue_offset < 25 group by keys"
         ).collect()
         assert {row["keys"]: row["messages"] for row in counts} == {"k0": 25, "k1": 25}
+        assert session.table("orders").where("queue_id = 7").count() == 0
         rows = session.table("orders").where("queue_id = 1").selectExpr("keys", "body")
         rows.write.format("dledger").mode("append").options(
             bootstrap=bootstrap, topic=other, producer=f"{other}-job"

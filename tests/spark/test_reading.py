@@ -142,6 +142,13 @@ def test_filters_leave_fewer_ranges_and_are_all_spark_s_again(dledger_group: Bro
     assert left(LessThan(("store_time",), now), GreaterThanOrEqual(("store_time",), now)) <= whole
 
 
+def test_query_that_has_nothing_to_read_reads_nothing(dledger_group: BrokerGroup) -> None:
+    """Spark makes a task of no ranges."""
+    reader = source(dledger_group.addresses, dledger_group.topic(2)).reader(None)
+    assert reader.partitions() == []
+    assert rows_of(reader, [InputPartition(None)]) == []
+
+
 def test_a_range_of_a_topic_made_anew_is_lost(dledger_group: BrokerGroup) -> None:
     """The messages that were planned are gone; the new topic's are others."""
     topic = dledger_group.topic()

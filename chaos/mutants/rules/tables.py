@@ -10,6 +10,7 @@ _TABLES = ("tests/audit/test_tables.py",)
 _STREAM = ("tests/audit/test_stream.py",)
 _BEFORE = ("tests/audit/test_damage_before.py",)
 _ONE_LOG = ("tests/audit/test_one_log.py",)
+_ELSEWHERE = ("tests/audit/test_planned_elsewhere.py",)
 _OBJECTS = ("tests/audit/test_objects.py",)
 
 TABLES = (
@@ -132,6 +133,38 @@ TABLES = (
         "",
         masked=_READS_ONLY,
         tests=_ONE_LOG,
+    ),
+    Mutant(
+        "options-of-files-that-nobody-reads-are-taken",
+        "dledger/spark/source.py",
+        "        opt.check_names(options, KNOWN)\n        return options\n",
+        "        return options\n",
+        masked=_READS_ONLY,
+        tests=_STREAM,
+    ),
+    Mutant(
+        "tasks-read-what-lies-at-the-path",
+        "dledger/spark/source.py",
+        "        check_planned(part)\n",
+        "",
+        masked=_READS_ONLY,
+        tests=_ELSEWHERE,
+    ),
+    Mutant(
+        "tasks-read-any-log-of-these-sizes",
+        "dledger/reading/planned.py",
+        "    if last is None or last.digest != part.digest:\n",
+        "    if last is None:\n",
+        masked=_READS_ONLY,
+        tests=_ELSEWHERE,
+    ),
+    Mutant(
+        "what-fills-a-segment-up-is-read-elsewhere",
+        "dledger/reading/planned.py",
+        "digest=last.digest) for part, last in found if last is not None]\n",
+        "digest=last and last.digest) for part, last in found]\n",
+        masked=_READS_ONLY,
+        tests=_ELSEWHERE,
     ),
     Mutant(
         "stream-offsets-are-named-across-holes",

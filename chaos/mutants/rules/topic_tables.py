@@ -14,10 +14,12 @@ _OTHER_SIDE: Final = "tests/spark/test_other_side.py::"
 _MARKS_GONE: Final = "test_stream_whose_marks_have_gone_takes_no_batch_for_new"
 _FOLLOWING: Final = "tests/spark/test_following.py::"
 _GOES_ON: Final = "test_stream_goes_on_when_its_topic_has_fewer_queues_and_more_again"
+_CAME_AND_WENT: Final = "test_queue_that_came_and_went_between_two_looks_is_a_loss"
 _IS_COMMITTED: Final = "test_stream_hears_that_its_batch_was_committed_whose_intents_have_gone"
 _ONLY_THE_END: Final = "test_committed_batch_of_which_only_the_end_is_kept_is_said_to_be_committed"
 _NEVER_BEGAN: Final = "test_task_that_never_began_isnt_held_up_by_what_others_intents_were"
 _READING: Final = "tests/spark/test_reading.py::"
+_FILTERS: Final = "tests/spark/test_filters.py::"
 
 TOPIC_TABLES = (
     Mutant(
@@ -406,5 +408,40 @@ TOPIC_TABLES = (
         "        if (wrong := np.flatnonzero(found != expected)).size > count:\n",
         masked=_NO_SPARK,
         tests=(_READING + "test_messages_of_another_place_are_no_answer",),
+    ),
+    Mutant(
+        "times-are-told-by-a-float",
+        "dledger/spark/filters.py",
+        "    return (aware - _EPOCH) // _MILLISECOND\n",
+        "    return int(aware.timestamp() * 1000 // 1)\n",
+        masked=_NO_SPARK,
+        tests=(_FILTERS + "test_times_of_any_century_lie_in_their_own_ranges",),
+    ),
+    Mutant(
+        "queue-that-came-back-meanwhile-is-gone",
+        "dledger/spark/brokers.py",
+        "            topic = self.topic(name)  # Once more.\n",
+        "",
+        masked=_NO_SPARK,
+        tests=(
+            _FOLLOWING
+            + "test_queue_that_comes_while_its_end_is_asked_for_is_read_from_its_first_message",
+        ),
+    ),
+    Mutant(
+        "stream-passes-over-a-queue-that-came-and-went",
+        "dledger/spark/following.py",
+        "        if int(queue_id) >= known and first < end:\n",
+        "        if False:\n",
+        masked=_NO_SPARK,
+        tests=(_FOLLOWING + _CAME_AND_WENT,),
+    ),
+    Mutant(
+        "loss-that-was-passed-over-is-told-again",
+        "dledger/spark/following.py",
+        "        first = passed_over.get(queue_id, 0)\n",
+        "        first = 0\n",
+        masked=_NO_SPARK,
+        tests=(_FOLLOWING + _CAME_AND_WENT,),
     ),
 )
