@@ -477,6 +477,10 @@ class Dispatcher:
             if batch.state is not BatchState.IN_FLIGHT:
                 continue
             self._broker_group.judge(link, error)
+            if isinstance(error, QueuesChanged) and self._is_of_old(lane):
+                # Nobody moves what is of a topic that was made anew since; and no copy is stored.
+                batch.doubtful = False
+                error = TopicReplaced(f"topic {lane.topic!r} was made anew")
             self.batches_retried += lane.on_error(batch, error)
             self.batches_busy += isinstance(error, Busy)
             if isinstance(error, QueuesChanged):
@@ -489,6 +493,9 @@ class Dispatcher:
         if self.batches_retried > before:
             self._hold_off(link)
         self._broker_group.on_refused(link, errors[-1][2])
+
+    def _is_of_old(self, lane: Lane) -> bool:
+        return self._lanes.get((lane.topic, lane.queue_id)) is not lane
 
     def _on_stored(self, lane: Lane, batch: Batch, result: pb.SendResult) -> None:
         """Resolves a batch's futures: the one loop that runs per message on the way back."""

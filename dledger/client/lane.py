@@ -270,6 +270,7 @@ class Lane:
                 return taken
             room_bytes -= batch.size
             batch.state = BatchState.IN_FLIGHT
+            batch.sent_first = batch is self.window[0]
             taken.append(batch)
         while self.ready and len(self.window) < MAX_SENT_BATCHES and not self.is_frozen:
             if self.ready[0].size > room_bytes:
@@ -277,9 +278,8 @@ class Lane:
             batch = self.ready.popleft()
             room_bytes -= batch.size
             self._number(batch)
-            taken.append(batch)
-        for batch in taken:
             batch.sent_first = batch is self.window[0]
+            taken.append(batch)
         return taken
 
     def _is_of(self, epoch: int) -> bool:

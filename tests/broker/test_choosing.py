@@ -58,6 +58,7 @@ class Shop:
     reads: int = 0
     turns: Turns = field(default_factory=LoopTurns)
     begun: list[tuple[int, int]] = field(default_factory=list)  # in order: queue id, offset
+    failing: tuple[Random, float] | None = None  # which share of reads fails, as what rots does
 
     def __post_init__(self) -> None:
         assert self.owners.begin(*[0] * QUEUES, fifo=self.is_fifo) is None
@@ -66,6 +67,8 @@ class Shop:
         if offset < self.low:
             raise out_of_range(f"t/{queue_id}", offset, (self.low, self.end))
         self.reads += 1
+        if self.failing is not None and self.failing[0].random() < self.failing[1]:
+            raise BrokerError(ErrorCode.NOT_READY, "it is being mended")
         records = b"".join(map(record, range(offset, offset + count)))
         return Found(records, count, offset + count, self.low, self.end, 1)
 
@@ -105,17 +108,20 @@ class Shop:
                 Receiver(wanted, loop.create_future(), loop.create_future(), looks_back=is_again)
             )
         await choice.look_back(asked)
-        for receiver in (*(each for each in asked if each.looks_back), *asked):
-            self.turn += 1
-            first = self.turn % QUEUES
-            order = [*range(first, QUEUES), *range(first)]
-            if receiver.looks_back and receiver not in choice.parts:
-                await choice.give_the_same(receiver, order)
-            elif not receiver.looks_back:
-                await choice.give(receiver, order)
+        for receiver in [each for each in asked if each.looks_back]:
+            await choice.give_the_same(receiver, self.order())
+        for receiver in asked:
+            if not receiver.looks_back:
+                await choice.give(receiver, self.order())
         if not choice.is_empty:
             assert self.owners.do(choice.command) is None
         return choice
+
+    def order(self) -> list[int]:
+        """The queues, beginning with another one each time."""
+        self.turn += 1
+        first = self.turn % QUEUES
+        return [*range(first, QUEUES), *range(first)]
 
     def bury(self, choice: Choice) -> None:
         """What is over is a dead letter, as a desk has it after its command."""
@@ -154,8 +160,10 @@ def settlement(queue_id: int, handout: Handout, offset: int, what: int, hidden: 
 
 
 async def one_life(chance: Random) -> None:
-    """Any receivers, settlements, times and fronts of the log; dead letters are made in between."""
+    """Any receivers, settlements, times and fronts of the log, and reads that fail; dead letters
+    are made in between."""
     shop = Shop(is_fifo=chance.random() < 0.8, max_attempts=chance.randint(0, 3))
+    shop.failing = chance, chance.choice((0.0, 0.2))
     for _ in range(12):
         shop.owners.now_ms += chance.choice((0, 1, 400, 2_000))
         if chance.random() < 0.05:
@@ -575,6 +583,30 @@ def test_a_queue_that_cannot_be_read_holds_up_no_other_receiver(
         assert (first in choice.parts, second in choice.parts) == (not is_again, True)
         assert first.looks_back == is_again
         assert shop.owners.do(choice.command) is None
+
+    asyncio.run(scenario())
+
+
+def test_in_order_nobody_passes_what_cannot_be_read() -> None:
+    """Two rows are due, and the first one's record has rotted: whoever comes next, as somebody was
+    given something of another queue, meets it, too."""
+
+    async def scenario() -> None:
+        shop = Shop(is_fifo=True, max_attempts=0)
+        await shop.serve([2], [])
+        ((rotten, handout),) = shop.in_hand()
+        for offset in handout.offsets():
+            await shop.serve([], [settlement(rotten, handout, offset, SETTLING_RETURNED, 0)])
+        read = shop.read
+
+        async def reading(queue_id: int, offset: int, *bounds: int) -> Found:
+            if (queue_id, offset) == (rotten, handout.base):
+                raise BrokerError(ErrorCode.NOT_READY, "it is being mended")
+            return await read(queue_id, offset, *bounds)
+
+        shop.read = reading  # type: ignore[method-assign]
+        choice = await shop.serve([1, 1, 1], [])
+        assert {each.queue_id for each in choice.command.given} == {1 - rotten}
 
     asyncio.run(scenario())
 

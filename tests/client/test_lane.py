@@ -231,6 +231,23 @@ def test_numbers_are_used_again_only_where_nothing_was_in_doubt(bench: Bench) ->
     assert bench.lane.epoch == 1
 
 
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_what_is_retried_alone_is_the_first(bench: Bench, *, doubtful: bool) -> None:
+    """Rule 5 of a batch that was behind another one when it was sent first, while one behind it is
+    refused: the brokers have forgotten the producer, and no attempt brings that back."""
+    first, second, third = bench.fly("a", "b", "c")
+    bench.lane.on_stored(first)
+    bench.lane.on_error(second, lost() if doubtful else Busy("full"))
+    bench.lane.on_error(third, TopicNotWritable("closed"))
+    bench.lane.settle()
+    assert records(bench.take()) == [b"b"]
+    bench.lane.on_error(second, unknown_producer())
+    failed = [outcome for _, _, outcome in told(bench.lane.settle())]
+    assert failed == ([MAYBE, NOT_STORED] if doubtful else [])
+    assert bench.lane.epoch == 1
+    assert records(bench.take()) == ([] if doubtful else [b"b", b"c"])
+
+
 @pytest.mark.parametrize("name", ["", "name"])
 def test_numbers_of_a_batch_in_doubt_that_is_refused_are_not_used_again(
     loop: asyncio.AbstractEventLoop, name: str

@@ -351,6 +351,35 @@ async def test_what_is_frozen_while_a_topic_that_is_gone_is_asked_for_is_told_to
 
 
 @async_test
+async def test_word_of_other_queues_that_comes_late_is_of_a_topic_that_is_gone() -> None:
+    """The topic was made anew since, and that is known: what it is about isn't sent anywhere, and
+    nobody has to wait for his deadline to hear so."""
+    async with producing(nodes=1, queues=2) as (group, _, producer), asyncio.timeout(30.0):
+        await producer.send("t", b"0", key="k")
+        come, go = asyncio.Event(), asyncio.Event()
+
+        async def late(method: str, node: FakeNode, request: Any) -> None:
+            if method == "Send" and not come.is_set():
+                come.set()
+                await go.wait()
+                raise Refusal(wire_error(epb.QUEUES_CHANGED))
+
+        group.before.append(late)
+        first = producer.send("t", b"1", key="k")
+        await come.wait()
+        group.model.create("t", 2)
+        with pytest.raises(QueueNotFound):
+            producer.send("t", b"x", queue_id=99)
+        second = producer.send("t", b"2", key="k")
+        while producer._dispatcher.lanes_of("t")[0].incarnation < 2:
+            await asyncio.sleep(0)
+        go.set()
+        error = await error_of(first)
+        assert (error.code, error.outcome) == ("TOPIC_REPLACED", Outcome.DID_NOT_HAPPEN)
+        assert (await second).queue_offset == 0
+
+
+@async_test
 async def test_who_gets_nowhere_looks_at_the_topic_again() -> None:
     """A leader that knows of no such change says so for ever, after a recovery by force."""
     async with producing(ProducerOptions(delivery_timeout_ms=800), queues=2) as (

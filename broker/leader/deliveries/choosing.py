@@ -273,7 +273,12 @@ class Choice:
             count = min(length, self._left(receiver, taken))
             if count <= 0 or self.is_full:
                 return onward(handout, base)
-            found = await self._found(queue_id, base, count, _room(receiver, taken))
+            try:
+                found = await self._found(queue_id, base, count, _room(receiver, taken))
+            except BrokerError:
+                if self.planning.is_fifo:  # nobody is given what is behind it
+                    self._kept[queue_id] = onward(handout, base)
+                raise
             if found is None:
                 gone = min(length, max(1, self._gone_before - base))
                 self._finish_what_is_gone(queue_id, handout, base, gone)

@@ -329,6 +329,15 @@ CLIENT = (
         tests=("tests/client/test_lane.py",),
     ),
     Mutant(
+        "retried-alone-is-not-the-first",
+        "dledger/client/lane.py",
+        "            batch.state = BatchState.IN_FLIGHT\n"
+        "            batch.sent_first = batch is self.window[0]\n",
+        "            batch.state = BatchState.IN_FLIGHT\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/test_lane.py",),
+    ),
+    Mutant(
         "number-of-a-refused-batch-in-doubt-used-again",
         "dledger/client/lane.py",
         "        self._needs_epoch |= refused.doubtful\n",

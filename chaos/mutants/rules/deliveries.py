@@ -15,6 +15,14 @@ _PLANNED = "the leader asks the same rules, and proposes nothing that they refus
 
 DELIVERIES = (
     Mutant(
+        "in-order-passes-what-cannot-be-read",
+        "broker/leader/deliveries/choosing.py",
+        "                if self.planning.is_fifo:  # nobody is given what is behind it\n",
+        "                if False:\n",
+        masked="reads that fail are mended before two receivers meet them, in a run",
+        tests=("tests/broker/test_choosing.py",),
+    ),
+    Mutant(
         "counts-of-before-level-9-stay-wrong",
         "broker/state/commands.py",
         "        if wanted == TOPIC_RULES_LEVEL:\n",
