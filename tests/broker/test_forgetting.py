@@ -11,6 +11,8 @@ from broker.leader.groups import forgetting
 from broker.leader.groups.forgetting import FORGOTTEN_AT_ONCE
 from broker.leader.groups.pace import USUAL_PACE
 from broker.state.refusals import Refusal, TooMuchProgress
+from broker.state.topic_permissions import USUAL, Permission
+from broker.state.topics import TopicRef
 from dledger.records.marks import MARKS, mark_of, marked_topic, progress_topic
 from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, CommittedOffset
 from tests.broker.attended import Room
@@ -113,6 +115,29 @@ def test_a_mark_is_one_only_in_its_own_topic() -> None:
     seat.leave()
     room.pass_ms(SOON_MS, seat)
     assert rest(room) == set()
+
+
+def test_who_has_offsets_in_a_topic_that_may_not_be_read_is_kept() -> None:
+    """It can't use them, and goes on from there when it may."""
+    room = Room()
+    for name in ("unread", "also-unread", "unwritten"):
+        room.topic(name, queues=1)
+    for group, topic in (("p", "unread"), ("q", "also-unread"), ("r", "unwritten")):
+        commit(room, group, topic)
+        commit(room, group, "t")
+    commit(room, "s", "t")
+    permit(room, "unread", Permission.WRITE)
+    permit(room, "also-unread", Permission.WRITE)
+    permit(room, "unwritten", Permission.READ)
+    assert rest(room) == {"p", "q"}
+    permit(room, "unread", USUAL)
+    room.delete("also-unread")
+    assert rest(room) == set()
+
+
+def permit(room: Room, topic: str, permission: Permission) -> None:
+    topics = room.leader.replica.services.topics
+    room.world.run(room.leader, topics.permit(TopicRef(topic), permission))
 
 
 def test_those_that_are_spared_take_nobody_elses_turn(monkeypatch: pytest.MonkeyPatch) -> None:
