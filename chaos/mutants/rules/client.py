@@ -21,6 +21,7 @@ _WHO_IS_TOLD = "tests/client/test_who_is_told.py::"
 _SENT = "tests/client/test_sent.py::"
 _ROUTING = ("tests/client/test_routing.py",)
 _TAGS = ("tests/client/test_tags.py",)
+_USE = ("tests/client/test_group_use.py",)
 _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
 _CONNECTION = ("tests/client/test_connection.py",)
@@ -375,6 +376,30 @@ CLIENT = (
         "        is_last = queue_id in self._read\n",
         masked=_NO_SUCH_CLIENT,
         tests=_TAGS,
+    ),
+    Mutant(
+        "reader-that-is-no-member-out-of-use",
+        "dledger/client/topic_reading.py",
+        "        if self._queues is None or self._use is not None:\n",
+        "        if self._queues is None:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_USE,
+    ),
+    Mutant(
+        "offsets-set-back-undone-by-who-keeps-them",
+        "dledger/client/group_use.py",
+        "            await self.fetched(incarnation)\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_USE,
+    ),
+    Mutant(
+        "what-it-started-from-not-kept",
+        "dledger/client/group_use.py",
+        "        self._had |= offsets\n        return offsets\n",
+        "        return offsets\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_USE,
     ),
     Mutant(
         "group-begins-at-the-first",
@@ -1569,8 +1594,8 @@ CLIENT = (
     Mutant(
         "queues-that-a-topic-gets-not-read",
         "dledger/client/topic_reading.py",
-        "        if self._queues is None:\n            looking",
-        "        if False:\n            looking",
+        "                if self._queues is None:\n                    with",
+        "                if False:\n                    with",
         masked=_NO_SUCH_CLIENT,
         tests=_READING,
     ),
@@ -1585,8 +1610,8 @@ CLIENT = (
     Mutant(
         "one-failed-look-for-queues-is-the-last",
         "dledger/client/topic_reading.py",
-        "                except ClientError:\n                    continue",
-        "                except ClientError:\n                    return",
+        "                    with suppress(ClientError):",
+        "                    with suppress():",
         masked=_NO_SUCH_CLIENT,
         tests=_READING,
     ),
