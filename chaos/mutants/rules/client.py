@@ -378,6 +378,17 @@ CLIENT = (
         tests=_TAGS,
     ),
     Mutant(
+        "finished-by-others-and-told-as-passed-over",
+        "dledger/client/members/pulling.py",
+        " + len(skipped) - done\n",
+        " + len(skipped)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(
+            "tests/client/members/test_push.py::"
+            "test_what_others_had_finished_of_what_has_gone_was_not_passed_over",
+        ),
+    ),
+    Mutant(
         "reader-that-is-no-member-out-of-use",
         "dledger/client/topic_reading.py",
         "        if self._queues is None or self._use is not None:\n",
