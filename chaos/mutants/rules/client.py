@@ -389,6 +389,14 @@ CLIENT = (
         ),
     ),
     Mutant(
+        "given-up-and-known-to-the-brokers",
+        "dledger/client/members/sending_back.py",
+        "        self._member.on_given_up(returned.work)\n",
+        "        self._member.on_sent_back(returned.work)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/members/test_spells.py",),
+    ),
+    Mutant(
         "reader-that-is-no-member-out-of-use",
         "dledger/client/topic_reading.py",
         "        if self._queues is None or self._use is not None:\n",
