@@ -20,7 +20,6 @@ from broker.errors import BrokerError
 from broker.leader.commands import Commands
 from broker.leader.groups import unread
 from broker.leader.groups.starting import Queues
-from broker.state.deliveries import Deliveries
 from broker.state.delivering import MAX_HIDDEN_MS
 from broker.state.groups import Group, Groups
 from broker.state.lived_time import LivedTime
@@ -42,8 +41,6 @@ class State(unread.State, Protocol):
     def groups(self) -> Groups: ...
     @property
     def lived_time(self) -> LivedTime: ...
-    @property
-    def deliveries(self) -> Deliveries: ...
     @property
     def topic_permissions(self) -> TopicPermissions: ...
     @property

@@ -192,6 +192,14 @@ GROUPS = (
         tests=_FORGETTING,
     ),
     Mutant(
+        "single-messages-left-though-they-are-finished",
+        "broker/leader/groups/unread.py",
+        "        if record is not None:\n",
+        "        if False:\n",
+        masked="it is told, and nothing goes by it",
+        tests=_FORGETTING,
+    ),
+    Mutant(
         "who-may-not-read-forgotten",
         "broker/leader/groups/forgetting.py",
         "            lambda each: each.name in kept_out or self._spares(each, lived_ms),\n",
