@@ -165,6 +165,8 @@ class Deliveries:
         try:
             await self._check_readable(topic)
         except BrokerError as error:
+            if error.code is ErrorCode.TOPIC_NOT_READABLE:
+                self._keep_in_use(wish, topic)
             if not wish.settled:
                 raise
             return await self._only_settled(wish, topic, error)
@@ -248,6 +250,19 @@ class Deliveries:
         if self._state.level.current < TOPIC_RULES_LEVEL:
             return 0
         return wish.max_attempts or (0 if wish.is_fifo else DEFAULT_ATTEMPTS)
+
+    def _keep_in_use(self, wish: Receive, topic: TopicState) -> None:
+        """Whoever is refused is still there: a group that has begun in the topic is in the log for
+        it as seldom as one that waits, and goes on from where it is once the topic may be read."""
+        group, state = self._state.groups.get(wish.group), self._state
+        is_known = state.deliveries.is_fifo(wish.group, topic.incarnation) is wish.is_fifo
+        if group is None or not is_known:
+            return
+        if state.lived_time.lived_ms - group.used_ms < self._around.used_again_ms:
+            return
+        desk = self._desk(wish.group, topic, is_fifo=wish.is_fifo)
+        desk.keep_in_use()
+        self._set_to_work(desk)
 
     async def _check_readable(self, topic: TopicState) -> None:
         """Returns if the topic's messages may be handed out. A desk is nobody's before that: one

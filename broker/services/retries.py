@@ -145,7 +145,8 @@ class DeadLetters:
 
 
 class Resent(NamedTuple):
-    """Where a dead letter is a message again; None: it was sent again before."""
+    """Where a dead letter is a message again; None: it was sent again before, and where to isn't
+    known (an empty topic) if the letter has gone."""
 
     topic: str
     place: tuple[int, int] | None  # queue id, offset
@@ -339,14 +340,15 @@ class Retries:
 
     async def _resend(self, ref: TopicRef, queue_id: int, offset: int) -> Resent:
         topic = self._reader.topic(ref)
-        ref = TopicRef(topic.name, topic.incarnation)
+        ref, queue = TopicRef(topic.name, topic.incarnation), Queue(topic.incarnation, queue_id)
+        if self._resent(queue, offset) is not None:  # whatever has gone since
+            return Resent(self._told_origin(ref, queue_id, offset), None)
         record = self._read(ref, queue_id, offset)
         destination = self._reader.topic(_origin_of(record))
         count = len(destination.next_offsets)
         numbers = self._state.queue_numbers.of(destination.incarnation, count)
         to = _origin_queue(record) % numbers.write_queues
         batch = _made(lambda: resent_copy(record, destination.name, to))
-        queue = Queue(topic.incarnation, queue_id)
         batch = replace(batch, incarnation=destination.incarnation)
         unit = sent_again(batch, ref, queue_id, offset, lambda: self._resent(queue, offset))
         result = await self._units.propose(unit)
@@ -355,6 +357,13 @@ class Retries:
         if result.refusal is not None:
             raise resend_refused(result.refusal)
         return Resent(destination.name, (to, result.placed[0].base_queue_offset))
+
+    def _told_origin(self, ref: TopicRef, queue_id: int, offset: int) -> str:
+        """Where the dead letter came from; empty if that can't be read any more, or now."""
+        try:
+            return _origin_of(self._read(ref, queue_id, offset)).name
+        except BrokerError:
+            return ""
 
     def _resent(self, queue: Queue, offset: int) -> Refusal | None:
         is_done = self._state.retries.was_resent(queue, offset)

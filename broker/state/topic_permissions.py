@@ -18,7 +18,7 @@ has no section in its snapshots, which so are those of the releases before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import Final
@@ -65,6 +65,10 @@ class TopicPermissions:
     def is_readable(self, incarnation: int) -> bool:
         """Whether its messages may be read."""
         return not self._topics or Permission.READ in self.of(incarnation)
+
+    def unreadable(self) -> Iterator[int]:
+        """The topics, by incarnation, whose messages may not be read."""
+        return (each for each, allowed in self._topics.items() if Permission.READ not in allowed)
 
     def refusal_of(self, topic: TopicState) -> TopicNotWritable | None:
         """Why records for the topic are no messages; None if they may be."""

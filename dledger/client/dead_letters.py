@@ -46,7 +46,8 @@ class DeadLetters:
 
 
 class Resent(NamedTuple):
-    """A dead letter that is a message again; `queue_id` and `offset` None: it was before."""
+    """A dead letter that is a message again; `queue_id` and `offset` None: it was before, and where
+    to isn't known (an empty `topic`) if the letter has gone since."""
 
     topic: str
     queue_id: int | None

@@ -11,7 +11,8 @@ The Pulls behind it are `dledger.client.fetching`'s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -20,6 +21,7 @@ from dledger.client.broker_group import BrokerGroup
 from dledger.client.errors import ClientClosed, ClientError, InvalidArgument, QueueNotFound
 from dledger.client.faults import client_error
 from dledger.client.fetching import Chunk, Fetching
+from dledger.client.group_use import Commits, GroupUse
 from dledger.client.options import ALL, AllQueues, ConsumerOptions, StartFrom
 from dledger.client.progress import Progress
 from dledger.client.results import Message, QueueOffsets, TopicDescription, decode_messages
@@ -27,7 +29,7 @@ from dledger.client.results import Message, QueueOffsets, TopicDescription, deco
 LOOK_S: Final = 10.0  # from one look at whether the topic has more queues to the next
 
 
-class Offsets(Protocol):
+class Offsets(Commits, Protocol):
     """The client, as far as a consumer asks it for its topic and its consumer group's offsets."""
 
     async def describe_topic(self, name: str, /) -> TopicDescription: ...
@@ -35,19 +37,6 @@ class Offsets(Protocol):
         self, topic: str, queue_id: int, /, *, deadline_s: float | None = None
     ) -> QueueOffsets: ...
     async def offset_by_time(self, topic: str, queue_id: int, time_ms: int, /) -> int: ...
-    async def fetch_offsets(
-        self, group: str, topic: str, /, *, incarnation: int
-    ) -> dict[int, int]: ...
-    async def commit_offsets(
-        self,
-        group: str,
-        topic: str,
-        offsets: Mapping[int, int],
-        /,
-        *,
-        incarnation: int,
-        deadline_s: float | None = None,
-    ) -> dict[int, int]: ...
 
 
 class TopicReading:
@@ -79,6 +68,9 @@ class TopicReading:
         self.topic = topic
         self._offsets = offsets
         self._consumer_group = consumer_group
+        self._use: GroupUse | None = None
+        if consumer_group is not None:
+            self._use = GroupUse(offsets, consumer_group, topic)
         self._start = start
         self._queues = None if queues is None or queues is ALL else queue_ids(queues)
         self._tags = None if tags is None else wanted_tags(tags)
@@ -221,7 +213,7 @@ class TopicReading:
         Raises:
             InvalidArgument: the consumer is of no consumer group, or never gave this message.
         """
-        if self._consumer_group is None:
+        if self._consumer_group is None or self._use is None:
             raise InvalidArgument("without a consumer group there is nothing to commit to")
         done = self._progress.finished if message is None else self._progress.up_to(message)
         moved = self._progress.uncommitted(done)
@@ -232,6 +224,7 @@ class TopicReading:
             group, self.topic, moved, incarnation=self._incarnation, deadline_s=deadline_s
         )
         self._progress.on_committed(moved)
+        self._use.on_committed(moved)
 
     async def lag(self, *, deadline_s: float | None = None) -> dict[int, int]:
         """See `PullConsumer.lag`."""
@@ -328,22 +321,23 @@ class TopicReading:
         }
         offsets = {queue: known.get(queue, edges[queue]) for queue in queues}
         self._fetching.begin(offsets, self._incarnation)
-        if self._queues is None:
-            looking = self._look_for_queues()
-            self._looking = asyncio.create_task(looking, name=f"look-{self.topic}")
+        if self._queues is None or self._use is not None:
+            self._looking = asyncio.create_task(self._look_after(), name=f"look-{self.topic}")
         self._started = True
 
-    async def _look_for_queues(self) -> None:
-        """Queues that the topic gets are read as well, to the end of the reading."""
+    async def _look_after(self) -> None:
+        """Queues that the topic gets are read as well, unless they were chosen, and the consumer
+        group is in use, to the end of the reading."""
         try:
             while True:
                 await asyncio.sleep(LOOK_S)
-                try:
-                    await self._add_queues()
-                except ClientError:
-                    continue  # of a topic that is gone each queue's reading tells
+                if self._queues is None:
+                    with suppress(ClientError):  # of a topic that is gone each reading tells
+                        await self._add_queues()
+                if self._use is not None:
+                    await self._use.renew(self._fetching.queue_ids, self._incarnation)
         except Exception as error:  # noqa: BLE001 - who iterates must hear of it
-            self._fetching.fail(client_error("looking for more queues", error))
+            self._fetching.fail(client_error("looking after the queues", error))
 
     async def _add_queues(self) -> None:
         """Their first message came after this reading had begun, so none is passed over, wherever
@@ -366,10 +360,8 @@ class TopicReading:
                 queue_id: await self._offsets.offset_by_time(self.topic, queue_id, time_ms)
                 for queue_id in queues
             }
-        if self._start is StartFrom.COMMITTED and self._consumer_group is not None:
-            return await self._offsets.fetch_offsets(
-                self._consumer_group, self.topic, incarnation=self._incarnation
-            )
+        if self._start is StartFrom.COMMITTED and self._use is not None:
+            return await self._use.fetched(self._incarnation)
         return {}
 
     def _chosen_queues(self, queue_count: int) -> list[int]:

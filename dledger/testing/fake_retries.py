@@ -191,15 +191,17 @@ class FakeRetries:
         self, node: object, request: gpb.ResendDeadLetterRequest
     ) -> gpb.ResendDeadLetterResponse:
         topic, model = dead_letter_topic(request.group), self._group.model
-        message = self._message(
-            FakePlace(topic, request.incarnation, request.queue_id), request.offset
-        )
+        place = FakePlace(topic, request.incarnation, request.queue_id)
+        letters = model.queue(topic, request.queue_id, request.incarnation)
+        done = self._resent.setdefault(topic, set())
+        if request.offset in done and request.offset < letters.min_offset:
+            return gpb.ResendDeadLetterResponse()  # it has gone since
+        message = self._message(place, request.offset)
         properties = message.properties
         origin = properties.get(ORIGIN_TOPIC, "")
-        model.queue(origin, 0)  # it is there
-        done = self._resent.setdefault(topic, set())
         if request.offset in done:
             return gpb.ResendDeadLetterResponse(topic=origin)
+        model.queue(origin, 0)  # it is there
         count = model.write_queues.get(origin, len(model.topics[origin]))
         queue_id = int(properties.get(ORIGIN_QUEUE, "0")) % count
         kept = {name: value for name, value in properties.items() if name not in OWN_PROPERTIES}

@@ -32,7 +32,7 @@ from broker.state.topics import TopicRef, TopicState
 from dledger.wire.commands_pb2 import SETTLING_FINISHED
 from store.errors import CorruptionFound
 from tests.broker.asked import EndlessCall
-from tests.broker.test_held_back import Shop
+from tests.broker.test_held_back import Shop, bodies
 
 T = TopicRef("t")
 
@@ -668,3 +668,83 @@ def test_a_group_for_which_somebody_waits_is_not_forgotten(
     shop.pass_ms(30_000 + LOOK_MS)
     assert receiver.result().handed == ()
     assert shop.room.machine.groups.get("g") is None
+
+
+# --- while the topic may not be read --------------------------------------------------------------
+
+
+def permit(shop: Shop, permission: Permission) -> None:
+    topics = shop.room.leader.replica.services.topics
+    shop.room.world.run(shop.room.leader, topics.permit(T, permission))
+
+
+def ask(shop: Quiet, *settled: Settlement, start: Start = Start.LAST) -> list[bytes] | ErrorCode:
+    """What a worker who waits for nothing is told."""
+    node = shop.room.leader
+    wish = Receive("g", T, False, b"another1", False, 9, 0, 0, 60_000, start, 0, settled)
+    try:
+        answer = node.replica.services.deliveries.receive(wish, EndlessCall())
+        return bodies(shop.room.world.run(node, answer))
+    except BrokerError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("rides", [False, True])
+def test_who_asks_while_the_topic_may_not_be_read_goes_on_from_where_it_was(*, rides: bool) -> None:
+    """However long that lasts: the log is told as seldom as of one who waits."""
+    shop = Quiet()
+    permit(shop, Permission.WRITE)
+    shop.send(0, b"b")
+    again = (Settlement(0, 1, 0, 1, SETTLING_FINISHED, 0),) if rides else ()
+    refused = list[bytes]() if rides else ErrorCode.TOPIC_NOT_READABLE
+    entries = shop.room.leader.log.last_index
+    for times in range(1, 4):
+        for _ in range(3):
+            assert ask(shop, *again) == refused
+            shop.pass_ms(100)
+        assert shop.room.leader.log.last_index == entries + times - 1
+        shop.live(HOUR_MS)
+        assert ask(shop, *again) == refused
+        shop.pass_ms(100)
+        assert shop.room.leader.log.last_index == entries + times
+    permit(shop, USUAL)
+    shop.live(LIVED_MS - HOUR_MS)
+    shop.pass_ms(LOOK_MS)
+    assert ask(shop) == [b"b"]
+
+
+def test_who_has_begun_nowhere_in_a_topic_that_may_not_be_read_leaves_nothing() -> None:
+    """Nor who asks in another way than the group."""
+    shop = Quiet()
+    permit(shop, Permission.WRITE)
+    shop.live(HOUR_MS)
+    entries, node = shop.room.leader.log.last_index, shop.room.leader
+    for group, is_fifo in (("new", False), ("g", True)):
+        wish = Receive(group, T, is_fifo, b"another1", False, 9, 0, 0, 60_000, Start.LAST, 0)
+        asked = node.replica.services.deliveries.receive(wish, EndlessCall())
+        with pytest.raises(BrokerError) as told:
+            shop.room.world.run(node, asked)
+        assert told.value.code is ErrorCode.TOPIC_NOT_READABLE
+    shop.pass_ms(100)
+    assert shop.room.leader.log.last_index == entries
+
+
+def test_a_desk_that_fails_waits_for_nobody_who_asked_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would look for ever, and let nobody else have a turn."""
+    shop = Quiet()
+    permit(shop, Permission.WRITE)
+    shop.live(HOUR_MS)
+
+    async def gone(desk: Desk, settlers: object) -> object:
+        raise BrokerError(ErrorCode.NOT_READY, "not now")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Desk, "_chosen", gone)
+        assert ask(shop) is ErrorCode.TOPIC_NOT_READABLE
+        shop.pass_ms(100)
+    assert shop.unused_ms >= HOUR_MS
+    assert ask(shop) is ErrorCode.TOPIC_NOT_READABLE
+    shop.pass_ms(100)
+    assert shop.unused_ms < HOUR_MS

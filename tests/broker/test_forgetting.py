@@ -7,12 +7,22 @@ from collections.abc import Awaitable
 import pytest
 from structlog.testing import capture_logs
 
+from broker.leader.deliveries.asking import Settlement
 from broker.leader.groups import forgetting
 from broker.leader.groups.forgetting import FORGOTTEN_AT_ONCE
 from broker.leader.groups.pace import USUAL_PACE
 from broker.state.refusals import Refusal, TooMuchProgress
+from broker.state.topic_permissions import USUAL, Permission
+from broker.state.topics import TopicRef
 from dledger.records.marks import MARKS, mark_of, marked_topic, progress_topic
-from dledger.wire.commands_pb2 import Command, CommitOffsetsCommand, CommittedOffset
+from dledger.wire.commands_pb2 import (
+    SETTLING_FINISHED,
+    Command,
+    CommitOffsetsCommand,
+    CommittedOffset,
+    MoveQueueStartsCommand,
+    QueueStart,
+)
 from tests.broker.attended import Room
 from tests.broker.test_held_back import Shop, receive
 
@@ -113,6 +123,29 @@ def test_a_mark_is_one_only_in_its_own_topic() -> None:
     seat.leave()
     room.pass_ms(SOON_MS, seat)
     assert rest(room) == set()
+
+
+def test_who_has_offsets_in_a_topic_that_may_not_be_read_is_kept() -> None:
+    """It can't use them, and goes on from there when it may."""
+    room = Room()
+    for name in ("unread", "also-unread", "unwritten"):
+        room.topic(name, queues=1)
+    for group, topic in (("p", "unread"), ("q", "also-unread"), ("r", "unwritten")):
+        commit(room, group, topic)
+        commit(room, group, "t")
+    commit(room, "s", "t")
+    permit(room, "unread", Permission.WRITE)
+    permit(room, "also-unread", Permission.WRITE)
+    permit(room, "unwritten", Permission.READ)
+    assert rest(room) == {"p", "q"}
+    permit(room, "unread", USUAL)
+    room.delete("also-unread")
+    assert rest(room) == set()
+
+
+def permit(room: Room, topic: str, permission: Permission) -> None:
+    topics = room.leader.replica.services.topics
+    room.world.run(room.leader, topics.permit(TopicRef(topic), permission))
 
 
 def test_those_that_are_spared_take_nobody_elses_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,6 +261,28 @@ def test_groups_at_work_take_nobodys_turn(monkeypatch: pytest.MonkeyPatch) -> No
         room.pass_ms(PACE.forget_ms + 5_000)
     gone = [each["groups"] for each in told if each["event"] == "groups_forgotten"]
     assert [name for names in gone for name in names][:3] == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize(("low", "left"), [(0, 3), (1, 2), (3, 1), (4, 1)])
+def test_a_group_of_single_messages_leaves_what_nobody_has_finished(low: int, left: int) -> None:
+    """What lies finished behind its offset isn't left, nor what has gone."""
+    shop = Shop()
+    room = shop.room
+    shop.send(0, *(b"x" for _ in range(4)))
+    (first,) = receive(shop, is_fifo=False).handed
+    done = Settlement(0, first.handout, 0, 0b1010, SETTLING_FINISHED, 0)
+    answer = room.leader.replica.services.deliveries.settle("p", TopicRef("t"), (done,))
+    assert room.world.run(room.leader, answer) == ()
+    shop.send(0, b"never handed out")
+    starts = [QueueStart(queue_id=0, offset=low)]
+    made = room.machine.topics["t"].incarnation
+    move = MoveQueueStartsCommand(name="t", incarnation=made, starts=starts)
+    with room.leader.running():
+        room.leader.replica.appender.submit(Command(move_queue_starts=move))
+    room.pass_ms(60_100)
+    with capture_logs() as told:
+        assert rest(room) == set()
+    assert [each["unread"] for each in told if each["event"] == "groups_forgotten"] == [{"p": left}]
 
 
 def test_who_is_kept_by_the_state_is_not_told_to_be_gone() -> None:

@@ -23,6 +23,7 @@ from dledger.client import (
     PushOptions,
     ReceiptExpired,
     Reject,
+    Resent,
     StartFrom,
     TopicNotFound,
 )
@@ -109,6 +110,8 @@ async def test_rejected_message_is_a_dead_letter_at_once_and_sent_again_once() -
             await client.resend("g", 1)
         with pytest.raises(TopicNotFound):
             await client.resend("nobody", 0)
+        group.model.topics["%DLQ%g"][0].min_offset = 1
+        assert await client.resend("g", 0) == Resent("", None, None)
 
 
 @async_test

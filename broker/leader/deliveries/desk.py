@@ -139,6 +139,7 @@ class Desk:
         self.starts: Starts | None = None  # of who asked last: a group starts once
         self._receivers: dict[Receiver, None] = {}
         self._doubled: list[Receiver] = []  # who came while their attempt was looked after
+        self._is_asked_in_vain = False
         self._settlers: list[Settler] = []
         self._taken: list[Settler] = []  # whose settlements are on their way
         self._burials = Burials(place, around.bury, around.buried_bytes, read)
@@ -205,6 +206,12 @@ class Desk:
         self._ring()
         return settler
 
+    def keep_in_use(self) -> None:
+        """Somebody asks for messages that may not be read now. Whether the log is to be told of it
+        is looked at once, and nobody waits for that."""
+        self._is_asked_in_vain = True
+        self._ring()
+
     def _ring(self) -> None:
         self._is_rung = True
         self._around.held.wake(self._bell)
@@ -212,7 +219,7 @@ class Desk:
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits."""
-        return not (self._receivers or self._settlers)
+        return not (self._receivers or self._settlers or self._is_asked_in_vain)
 
     @property
     def waiting(self) -> int:
@@ -237,6 +244,7 @@ class Desk:
             looked = self._around.held.moment
             settlers, self._settlers = self._some_settlers()
             self._taken = settlers
+            is_asked, self._is_asked_in_vain = self._is_asked_in_vain, False
             choice = None
             try:
                 leadership = self._around.serves()
@@ -246,7 +254,9 @@ class Desk:
                     self._let_go()
                     for settler in settlers:
                         _finish(settler)
-                    if not (await self._burials.bury(choice) or await self._use(choice)):
+                    if await self._burials.bury(choice):
+                        continue
+                    if not await self._use(choice, is_asked=is_asked):
                         await self._wait(looked)
                     continue
                 result = await self._propose(choice)
@@ -300,11 +310,12 @@ class Desk:
                 return self._settlers[:at], self._settlers[at:]
         return self._settlers, []
 
-    async def _use(self, choice: Choice) -> bool:
-        """Whether the log was told that the group is in use: somebody waits, and nothing else has
-        said so for long. What is forgotten would begin anew under those who wait for it."""
+    async def _use(self, choice: Choice, *, is_asked: bool) -> bool:
+        """Whether the log was told that the group is in use: somebody waits, or would if the topic
+        might be read, and nothing else has said so for long. What is forgotten would begin anew
+        under those who wait for it."""
         group, loop = self._around.state.groups.get(self.place.group), asyncio.get_running_loop()
-        if group is None or not self._receivers or loop.time() < self._used_at_s:
+        if group is None or not (self._receivers or is_asked) or loop.time() < self._used_at_s:
             return False
         if self._around.state.lived_time.lived_ms - group.used_ms < self._around.used_again_ms:
             return False

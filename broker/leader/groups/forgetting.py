@@ -3,9 +3,9 @@
 This decides which groups are named, a few by a command and one of these after the other, and owns
 nothing of them: whether one may go is judged again by every replica when the command is applied.
 What is spared here is a matter of the leader alone. It must never name a group whose offsets
-somebody counts on who doesn't come for them: who is waited for, whose failed messages wait, and a
-sink's marks (`dledger.records.marks`), which are as good as lost if a query rests for longer than
-groups are kept.
+somebody counts on who doesn't come for them: who is waited for, who is kept out of a topic
+(ADR 62), whose failed messages wait, and a sink's marks (`dledger.records.marks`), which are as
+good as lost if a query rests for longer than groups are kept.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from broker.errors import BrokerError
 from broker.leader.commands import Commands
 from broker.leader.groups import unread
 from broker.leader.groups.starting import Queues
-from broker.state.deliveries import Deliveries
 from broker.state.delivering import MAX_HIDDEN_MS
 from broker.state.groups import Group, Groups
 from broker.state.lived_time import LivedTime
 from broker.state.refusals import Refusal
+from broker.state.topic_permissions import TopicPermissions
 from dledger.records.marks import marked_topic
 from dledger.records.reserved import LEVEL_DELAYS_MS, retry_topic
 
@@ -42,7 +42,7 @@ class State(unread.State, Protocol):
     @property
     def lived_time(self) -> LivedTime: ...
     @property
-    def deliveries(self) -> Deliveries: ...
+    def topic_permissions(self) -> TopicPermissions: ...
     @property
     def append_time_ms(self) -> int: ...
 
@@ -98,9 +98,10 @@ class Forgetting:
     def _forget_groups(self, *, moves_time: bool) -> None:
         """Some groups that nobody has used for long; every replica looks again. Whether there are
         more shows when these are gone."""
-        lived_ms = self._state.lived_time.lived_ms
+        lived_ms, kept_out = self._state.lived_time.lived_ms, self._kept_out()
         names = self._state.groups.forgettable(
-            lived_ms, self._unused_ms, FORGOTTEN_AT_ONCE, lambda each: self._spares(each, lived_ms)
+            *(lived_ms, self._unused_ms, FORGOTTEN_AT_ONCE),
+            lambda each: each.name in kept_out or self._spares(each, lived_ms),
         )
         self._is_soon = len(names) >= FORGOTTEN_AT_ONCE
         if not names and not moves_time:
@@ -132,6 +133,14 @@ class Forgetting:
         groups = [group for name in names if (group := self._state.groups.get(name)) is not None]
         counts = unread.left_unread(self._state, self._reader, groups)
         return {name: count for name, count in counts.items() if count}
+
+    def _kept_out(self) -> set[str]:
+        """Groups with offsets in topics that may not be read: those go on from there when they may.
+        Who asked for messages is in use by that, where the log could be told."""
+        state, found = self._state, set[str]()
+        for incarnation in state.topic_permissions.unreadable():
+            found |= state.offsets.groups(state.topics.name_of(incarnation)).keys()
+        return found
 
     def _spares(self, group: Group, lived_ms: int) -> bool:
         """Whether the group stays, however long nobody has used it."""

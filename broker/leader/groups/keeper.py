@@ -35,6 +35,7 @@ from broker.state.leases import Place
 from broker.state.level import Level
 from broker.state.lived_time import LivedTime
 from broker.state.offsets import Offsets
+from broker.state.topic_permissions import TopicPermissions
 from dledger.ports import Turns
 
 GROUPS_A_TICK: Final = 8
@@ -55,6 +56,8 @@ class GroupState(State, Protocol):
     def offsets(self) -> Offsets: ...
     @property
     def deliveries(self) -> Deliveries: ...
+    @property
+    def topic_permissions(self) -> TopicPermissions: ...
     @property
     def append_time_ms(self) -> int: ...
 

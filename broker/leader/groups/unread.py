@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from broker.leader.groups.starting import Queues
+from broker.state.deliveries import Deliveries
 from broker.state.groups import Group
+from broker.state.handouts import Record
 from broker.state.leases import Leases, Place, Ranges
 from broker.state.offsets import Offsets
 from broker.state.topics import TopicRef, Topics, TopicState
@@ -26,6 +28,8 @@ class State(Protocol):
     def offsets(self) -> Offsets: ...
     @property
     def leases(self) -> Leases: ...
+    @property
+    def deliveries(self) -> Deliveries: ...
 
 
 def topics_of(state: State, group: Group) -> list[str]:
@@ -76,9 +80,19 @@ def _left(state: State, reader: Queues, group: str, topic: TopicState) -> int:
     count = 0
     for queue_id, frontier in _frontiers(state, group, topic):
         low, high = reader.bounds(ref, queue_id)
+        record = state.deliveries.in_topic(group, topic.incarnation).get(queue_id)
+        if record is not None:
+            count += _unfinished_singles(record, low, high)
+            continue
         finished = state.leases.of(Place(group, topic.incarnation, queue_id)).finished
         count += unfinished(max(frontier, low), high, finished)
     return count
+
+
+def _unfinished_singles(record: Record, low: int, high: int) -> int:
+    """How many messages from `low` on are in some hand, or were never handed out."""
+    in_hand = sum((each.mask >> max(0, low - each.base)).bit_count() for each in record)
+    return in_hand + high - max(record.next, low)
 
 
 def _frontiers(state: State, group: str, topic: TopicState) -> Iterator[tuple[int, int]]:

@@ -21,6 +21,7 @@ _WHO_IS_TOLD = "tests/client/test_who_is_told.py::"
 _SENT = "tests/client/test_sent.py::"
 _ROUTING = ("tests/client/test_routing.py",)
 _TAGS = ("tests/client/test_tags.py",)
+_USE = ("tests/client/test_group_use.py",)
 _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
 _CONNECTION = ("tests/client/test_connection.py",)
@@ -392,6 +393,49 @@ CLIENT = (
         "        is_last = queue_id in self._read\n",
         masked=_NO_SUCH_CLIENT,
         tests=_TAGS,
+    ),
+    Mutant(
+        "finished-by-others-and-told-as-passed-over",
+        "dledger/client/members/pulling.py",
+        " + len(skipped) - done\n",
+        " + len(skipped)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=(
+            "tests/client/members/test_push.py::"
+            "test_what_others_had_finished_of_what_has_gone_was_not_passed_over",
+        ),
+    ),
+    Mutant(
+        "given-up-and-known-to-the-brokers",
+        "dledger/client/members/sending_back.py",
+        "        self._member.on_given_up(returned.work)\n",
+        "        self._member.on_sent_back(returned.work)\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=("tests/client/members/test_spells.py",),
+    ),
+    Mutant(
+        "reader-that-is-no-member-out-of-use",
+        "dledger/client/topic_reading.py",
+        "        if self._queues is None or self._use is not None:\n",
+        "        if self._queues is None:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_USE,
+    ),
+    Mutant(
+        "offsets-set-back-undone-by-who-keeps-them",
+        "dledger/client/group_use.py",
+        "            await self.fetched(incarnation)\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_USE,
+    ),
+    Mutant(
+        "what-it-started-from-not-kept",
+        "dledger/client/group_use.py",
+        "        self._had |= offsets\n        return offsets\n",
+        "        return offsets\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_USE,
     ),
     Mutant(
         "group-begins-at-the-first",
@@ -1586,8 +1630,8 @@ CLIENT = (
     Mutant(
         "queues-that-a-topic-gets-not-read",
         "dledger/client/topic_reading.py",
-        "        if self._queues is None:\n            looking",
-        "        if False:\n            looking",
+        "                if self._queues is None:\n                    with",
+        "                if False:\n                    with",
         masked=_NO_SUCH_CLIENT,
         tests=_READING,
     ),
@@ -1602,8 +1646,8 @@ CLIENT = (
     Mutant(
         "one-failed-look-for-queues-is-the-last",
         "dledger/client/topic_reading.py",
-        "                except ClientError:\n                    continue",
-        "                except ClientError:\n                    return",
+        "                    with suppress(ClientError):",
+        "                    with suppress():",
         masked=_NO_SUCH_CLIENT,
         tests=_READING,
     ),

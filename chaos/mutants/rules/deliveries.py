@@ -452,8 +452,16 @@ DELIVERIES = (
     Mutant(
         "who-waits-is-not-in-use",
         "broker/leader/deliveries/desk.py",
-        "not (await self._burials.bury(choice) or await self._use(choice))",
-        "not await self._burials.bury(choice)",
+        "not await self._use(choice, is_asked=is_asked)",
+        "True",
+        masked="no simulated group is unused for an hour",
+        tests=_DESK,
+    ),
+    Mutant(
+        "who-may-not-read-is-not-in-use",
+        "broker/services/deliveries.py",
+        "                self._keep_in_use(wish, topic)\n",
+        "                pass\n",
         masked="no simulated group is unused for an hour",
         tests=_DESK,
     ),

@@ -192,6 +192,30 @@ GROUPS = (
         tests=_FORGETTING,
     ),
     Mutant(
+        "single-messages-left-though-they-are-finished",
+        "broker/leader/groups/unread.py",
+        "        if record is not None:\n",
+        "        if False:\n",
+        masked="it is told, and nothing goes by it",
+        tests=_FORGETTING,
+    ),
+    Mutant(
+        "who-may-not-read-forgotten",
+        "broker/leader/groups/forgetting.py",
+        "            lambda each: each.name in kept_out or self._spares(each, lived_ms),\n",
+        "            lambda each: self._spares(each, lived_ms),\n",
+        masked="no simulated group is unused for so long that it is forgotten",
+        tests=_FORGETTING,
+    ),
+    Mutant(
+        "who-may-not-write-never-forgotten",
+        "broker/state/topic_permissions.py",
+        " if Permission.READ not in allowed)\n",
+        ")\n",
+        masked="a group that stays does nobody harm",
+        tests=_FORGETTING,
+    ),
+    Mutant(
         "spared-groups-take-others-turns",
         "broker/state/groups.py",
         "            if is_unused and not spares(group):\n"

@@ -43,6 +43,14 @@ RETRYING = (
         tests=_DENIALS,
     ),
     Mutant(
+        "resent-before-denied-for-what-has-gone-since",
+        "broker/services/retries.py",
+        "        if self._resent(queue, offset) is not None:",
+        "        if False:",
+        masked=_RARE,
+        tests=("tests/broker/test_resending.py",),
+    ),
+    Mutant(
         "absence-of-another-leadership-told",
         "broker/services/gate.py",
         "        if self.leadership != leadership:  # it was found by what was known then\n",

@@ -440,6 +440,11 @@ class Member:
         work.queue.on_sent_back(work)
         self._enqueue(work.queue)
 
+    def on_given_up(self, work: Work) -> None:
+        """It has gone from the log, and isn't tried any more."""
+        work.queue.on_given_up(work)
+        self._enqueue(work.queue)
+
     def on_kept(self, work: Work, now: float) -> float:
         """The brokers can't take it now; when it is tried again here."""
         resume_at = now + self._pause_s(work)

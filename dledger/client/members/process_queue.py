@@ -389,11 +389,19 @@ class ProcessQueue:
             self._end_key(work.key)
 
     def on_sent_back(self, work: Work) -> None:
-        """The brokers have it: it is finished here."""
-        if self.state is Held.GONE:
-            return
+        """The brokers have it: they have finished it here."""
+        if self.state is not Held.GONE:
+            self._let_go(work)
+            self.finished.settle(work.message.queue_offset)
+
+    def on_given_up(self, work: Work) -> None:
+        """Nobody can take it: it is finished, and the brokers don't know that."""
+        if self.state is not Held.GONE:
+            self._let_go(work)
+            self.finished.finish(work.message.queue_offset)
+
+    def _let_go(self, work: Work) -> None:
         self._end_return()
-        self.finished.settle(work.message.queue_offset)
         self.waiting_messages -= 1
         self.waiting_bytes -= work.message.size
 

@@ -397,9 +397,11 @@ class Pulling:
         if self._pace.when_gone is WhenGone.RAISE or not queue.next_offset < first <= last:
             self._unreadable = queue
             raise error
-        skipped = queue.skip_to(first if self._pace.when_gone is WhenGone.FIRST else last)
+        to = first if self._pace.when_gone is WhenGone.FIRST else last
+        done = queue.finished.count_within(queue.next_offset, to)  # by others, before
+        skipped = queue.skip_to(to)
         at = (queue.place.topic, queue.place.queue_id)
-        self._counts.skipped[at] = self._counts.skipped.get(at, 0) + len(skipped)
+        self._counts.skipped[at] = self._counts.skipped.get(at, 0) + len(skipped) - done
         _log.warning("group %s: %s: %s had gone", self._group, queue.place, skipped)
 
 

@@ -149,7 +149,7 @@ class SendingBack:
             "group %s: %s offset %d: retention has taken it, so it can't be a dead letter: given up"
         )
         _log.error(text, self._group, returned.work.queue.place, message.queue_offset)
-        self._member.on_sent_back(returned.work)
+        self._member.on_given_up(returned.work)
         self._on_settled(returned.work.queue)
 
     def _keep(self, returned: Returned) -> None:

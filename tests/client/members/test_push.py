@@ -900,6 +900,26 @@ async def test_message_that_has_gone_ends_run_or_is_passed_over() -> None:
 
 
 @async_test
+async def test_what_others_had_finished_of_what_has_gone_was_not_passed_over() -> None:
+    """Somebody has worked on it: nothing of it is lost."""
+    async with stocked(1, 10) as (group, client):
+        options = replace(PUSH, when_gone=WhenGone.FIRST)
+        service = client.push_consumer("g", options)
+        service.on("t")(lambda message: None)
+        async with running(service):
+            await until(lambda: group.members.frontier("g", "t") == 10)
+        await fill(client, 1, 10)
+        group.members.finished("g", "t").pass_over(11, 13)
+        group.members.finished("g", "t").pass_over(14, 17)
+        group.model.topics["t"][0].min_offset = 16
+        service = client.push_consumer("g", options)
+        service.on("t")(lambda message: None)
+        async with running(service):
+            await until(lambda: group.members.frontier("g", "t") == 20)
+            assert service.statistics().skipped == {("t", 0): 2}, "10 and 13"
+
+
+@async_test
 async def test_what_cannot_be_run_is_refused_at_once() -> None:
     """By name, before anybody is asked."""
     async with stocked(1) as (_, client):

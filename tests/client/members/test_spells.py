@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dledger.client import Message
+from dledger.client.members.finished import MAX_RUNS
 from dledger.testing.refusals import Refusal, wire_error
 from dledger.wire import errors_pb2 as epb
 from tests.client.loops import async_test
@@ -168,3 +169,45 @@ async def test_nothing_is_given_up_for_an_offset_that_has_not_gone(
             assert given_up() == 1
             ends = epb.OffsetRange(min_offset=2, max_offset=2)
             await until(lambda: group.members.frontier("g", "t") == 2)
+
+
+@async_test
+async def test_a_message_that_is_given_up_is_nothing_that_the_brokers_know() -> None:
+    """They have as many ranges as they take: one more, and a commit of the queue is refused whole
+    for as long as the message in front of them is at work."""
+    async with stocked(1, 0) as (group, client):
+        group.retries.takes_failed = True
+        options = replace(PUSH, max_attempts=1)
+        service = client.push_consumer("g", options)
+        service.on("t")(lambda message: None)
+        async with running(service):
+            await until(lambda: service.statistics().queues == 1)
+        await fill(client, 1, 2 * MAX_RUNS + 4)
+        last, given_up, may_end = 2 * MAX_RUNS + 3, 0, False
+        for each in range(2, 2 * MAX_RUNS + 2, 2):
+            group.members.finished("g", "t").pass_over(each, each + 1)
+
+        def judged(record: Any, request: Any, failed: Any) -> int:
+            nonlocal given_up
+            if failed.offset != last:
+                raise Refusal(wire_error(epb.LIMIT_REACHED, "not now"))
+            given_up += 1
+            refusal = wire_error(epb.OFFSET_OUT_OF_RANGE, "outside")
+            refusal.valid.CopyFrom(epb.OffsetRange(min_offset=last + 1, max_offset=last + 1))
+            raise Refusal(refusal)
+
+        group.retries._send_back = judged  # type: ignore[method-assign]
+        service = client.push_consumer("g", options)
+
+        @service.on("t")
+        async def handle(message: Message) -> None:
+            if message.queue_offset or not may_end:
+                raise ValueError
+
+        async with running(service):
+            await until(lambda: given_up == 1)
+            may_end = True
+            await until(lambda: group.members.frontier("g", "t") == 1)
+            assert len(group.members.finished("g", "t").runs()) == MAX_RUNS
+            assert service.statistics().refused == 0
+            assert given_up == 1
