@@ -42,6 +42,10 @@ class MessageTable(Protocol):
         """What people call it."""
         ...
 
+    def is_there(self) -> bool:
+        """Whether somebody has made it."""
+        ...
+
     def opened(self, choice: Choice) -> Mark | None:
         """The table is there, made if it has to be, is for `choice`, and has the log up to the
         mark; None: nothing of it."""
@@ -103,7 +107,8 @@ def export_to_table(
     topics, includes_deleted = choice
     lifetimes = followed(whole := committed_log(replica))
     log, left_out = lifetimes.cut(whole), lifetimes.left_out(includes_deleted=includes_deleted)
-    check_topics(log, topics)
+    if topics and not table.is_there():  # One that was begun with a topic outlives it.
+        check_topics(log, topics, lifetimes)
     wanted = Choice(log.broker_group or "", topics, includes_deleted)
     mark = table.opened(wanted)
     start = _start(log, table.name, mark, accept_retention=accept_retention)

@@ -60,6 +60,12 @@ class Lifetimes:
         return tuple((name, created, at) for (name, created), at in self._ended.items())
 
     @property
+    def names(self) -> frozenset[str]:
+        """Of the topics that were created or ended in what was followed; a creation that had no
+        effect counts, too."""
+        return frozenset({*self._living, *(name for name, _ in self._ended)})
+
+    @property
     def made_anew(self) -> Ended:
         """Of those that ended, the ones whose names others were given later, in the log's order.
         Created by 0: whichever had the name where the log begins."""
@@ -140,6 +146,12 @@ class Lifetimes:
         if self._damage is not None:
             raise self._damage
         return replace(log, settled=min(log.settled, self._unsettled[0][1]))
+
+    def readable(self, log: Survey, *, includes_deleted: bool = False) -> tuple[Survey, LeftOut]:
+        """See `readable`, of a log that was followed."""
+        log = self.cut(log)
+        self.check_to(log.settled)
+        return log, self.left_out(includes_deleted=includes_deleted)
 
     def _go_on_at(self, start: int) -> None:
         """The log begins here by now, and what was before was never read."""
@@ -248,7 +260,4 @@ def readable(log: Survey, *, includes_deleted: bool = False) -> tuple[Survey, Le
             damaged.
         LogOfLaterLevel: this program doesn't know what would.
     """
-    lifetimes = followed(log)
-    log = lifetimes.cut(log)
-    lifetimes.check_to(log.settled)
-    return log, lifetimes.left_out(includes_deleted=includes_deleted)
+    return followed(log).readable(log, includes_deleted=includes_deleted)

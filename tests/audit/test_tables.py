@@ -39,12 +39,14 @@ from tests.audit.replicas import (
     Entry,
     LogBuilder,
     ReplicaSet,
+    build,
     dropping,
     fill_first_segment,
     start_of,
     usual_entries,
 )
 from tests.audit.tables import PACKAGES, Lake, keys_of, lake_of, use
+from tests.audit.test_lifetimes import LIVES, data
 from tests.audit.test_table import expected_rows
 
 pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
@@ -104,6 +106,22 @@ def test_table_grows_with_the_log(tmp_path: Path, lake: Lake) -> None:
     builder.close()
 
 
+def test_a_table_outlives_the_topics_it_was_begun_with(tmp_path: Path, lake: Lake) -> None:
+    """The ConsumeQueues of one that was deleted are gone; for a name that the log knows nothing of
+    no table is begun."""
+    later = [data("a", bytes(1000)) for _ in range(SEGMENT // 1000)]
+    built = build(tmp_path / "n1", [*LIVES, *later])
+    replica, chosen = Replica("n1", str(tmp_path / "n1")), (frozenset({"b"}), True)
+    for folder in (tmp_path / "n1" / "consumequeue").glob("b*"):
+        shutil.rmtree(folder)
+    with pytest.raises(UsageMistake, match="no message of topic 'c'"):
+        export_to_table(replica, lake.table(), (frozenset({"c"}), True))
+    assert export_to_table(replica, lake.table(), chosen).messages == 1
+    for _ in dropping(tmp_path / "n1", start_of(tmp_path / "n1", len(built.headers))):
+        pass
+    assert export_to_table(replica, lake.table(), chosen, accept_retention=True).messages == 0
+
+
 def test_of_two_runs_that_read_the_same_position_one_wins(three: ReplicaSet, lake: Lake) -> None:
     """The other is told, writes nothing, and has nothing left to do when it is run again."""
 
@@ -114,6 +132,7 @@ def test_of_two_runs_that_read_the_same_position_one_wins(three: ReplicaSet, lak
             self._inner = lake.table()
             self.name, self.next_offset = self._inner.name, self._inner.next_offset
             self.append, self.sync = self._inner.append, self._inner.sync
+            self.is_there = self._inner.is_there
 
         def opened(self, choice: Choice) -> Mark | None:
             mark = self._inner.opened(choice)
