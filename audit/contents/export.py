@@ -9,7 +9,8 @@ down up to where it will go, then the files, then that they are done, each durab
 what a run that broke off had begun is repeated over the same ranges and replaces the same files, so
 no message is ever in two of them. Then it goes on. Two runs at once would take each other's ranges
 for broken off: the second is refused. Whoever writes the files may be another machine, whose folder
-of that name may be another one: they count when they are seen here.
+of that name may be another one: they count when they are seen here. A % of a topic's name is %25 in
+that of its folder, as readers of such folders decode it.
 One position stands for all topics, so an export is of the topics that it was begun with.
 """
 
@@ -23,7 +24,7 @@ import os
 import secrets
 import socket
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -187,6 +188,8 @@ def export_messages(
         lifetimes.check_to(begin.offset + 1)  # It may not be one log, rather than another one.
         check_same_log(log, state.done_place)
         check_same_range(log, begin, state.pending_place)
+        if len(ends) > 1:
+            _remove_raw(target, log_ranges(log, begin.offset, state.pending))
         written: list[Written] = []
         for end in ends:
             lifetimes.check_to(end)
@@ -271,6 +274,16 @@ def _remove_unfinished(target: Path) -> None:
         file.unlink(missing_ok=True)
 
 
+def _remove_raw(target: Path, parts: Iterable[LogRange]) -> None:
+    """What a run that broke off had written of these ranges into folders that the release before
+    named by a topic with a % as it stands: nothing is written there any more, so nothing would
+    replace it. Which of the names are such nobody knows, and all of them are written again."""
+    for part in parts:
+        for file in target.glob(f"topic=*%*/date=*/{_name_of(part)}"):
+            file.unlink()
+            _sync_names(file.parent)
+
+
 def _state_of(target: Path, log: Survey, topics: frozenset[str] | None) -> ExportState:
     """How far the target is, which is a folder now; a new one is at what the log begins with.
 
@@ -345,9 +358,9 @@ def export_range(task: ExportTask) -> Written:
     messages, files = 0, []
     for (topic, day), of_place in batches.items():
         table = pa.Table.from_batches(of_place).drop_columns(["topic"])
-        folder = Path(task.target) / f"topic={topic}" / f"date={day}"
+        folder = _folder_of(task.target, topic, day)
         folder.mkdir(parents=True, exist_ok=True)
-        file = folder / f"{part.start:020d}-{part.end:020d}.parquet"
+        file = folder / _name_of(part)
         # A cluster may have two at the same range, and takes the answer of one.
         fresh = file.with_name(f"_{file.name}.{_writer()}{_UNFINISHED}")
         with fresh.open("wb") as content:
@@ -358,11 +371,20 @@ def export_range(task: ExportTask) -> Written:
         messages += table.num_rows
         files.append((str(file.relative_to(task.target)), file.stat().st_size))
     # The names too, of files and of the folders that they are in.
-    folders = {Path(task.target) / f"topic={topic}" / f"date={day}" for topic, day in batches}
+    folders = {_folder_of(task.target, *place) for place in batches}
     names = {parent for each in folders for parent in (each, each.parent, each.parent.parent)}
     for folder in sorted(names):
         _sync_names(folder)
     return Written(messages, tuple(files))
+
+
+def _folder_of(target: str, topic: str, day: str) -> Path:
+    """Readers take what is behind a % for the code of a character, so a topic's own is one."""
+    return Path(target) / f"topic={topic.replace('%', '%25')}" / f"date={day}"
+
+
+def _name_of(part: LogRange) -> str:
+    return f"{part.start:020d}-{part.end:020d}.parquet"
 
 
 def _writer() -> str:

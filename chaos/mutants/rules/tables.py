@@ -6,6 +6,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _READS_ONLY = "nothing is exported while a group is simulated"
+_EXPORT = ("tests/audit/test_export.py",)
 _TABLES = ("tests/audit/test_tables.py",)
 _STREAM = ("tests/audit/test_stream.py",)
 _BEFORE = ("tests/audit/test_damage_before.py",)
@@ -132,6 +133,22 @@ TABLES = (
         "",
         masked=_READS_ONLY,
         tests=_ONE_LOG,
+    ),
+    Mutant(
+        "folders-are-named-by-topics-as-they-are",
+        "audit/contents/export.py",
+        """f"topic={topic.replace('%', '%25')}" """,
+        """f"topic={topic}" """,
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
+        "what-broke-off-under-raw-names-is-exported-twice",
+        "audit/contents/export.py",
+        "            _remove_raw(target, log_ranges(log, begin.offset, state.pending))\n",
+        "            pass\n",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
     ),
     Mutant(
         "topics-that-were-deleted-are-unknown-to-the-log",
