@@ -489,7 +489,7 @@ AUDITS = (
     Mutant(
         "export-is-locked-out-by-its-first-run",
         "audit/contents/export.py",
-        "        ours = (LOCK_FILE, STATE_FILE + _UNFINISHED)\n",
+        "        ours = (LOCK_FILE, STATE_FILE + UNFINISHED)\n",
         "        ours = (LOCK_FILE,)\n",
         masked=_READS_ONLY,
         tests=_EXPORT,
@@ -544,7 +544,7 @@ AUDITS = (
     ),
     Mutant(
         "exported-before-it-is-durable",
-        "audit/contents/export.py",
+        "audit/contents/parquet.py",
         "            content.flush()\n            os.fsync(content.fileno())\n",
         "",
         masked=_READS_ONLY,

@@ -121,7 +121,7 @@ TABLES = (
     Mutant(
         "tables-are-filled-across-holes",
         "audit/tables/export.py",
-        "        lifetimes.check_to(step.part.end)\n",
+        "        lifetimes.check_to(each.part.end)\n",
         "",
         masked=_READS_ONLY,
         tests=_ONE_LOG,
@@ -136,7 +136,7 @@ TABLES = (
     ),
     Mutant(
         "folders-are-named-by-topics-as-they-are",
-        "audit/contents/export.py",
+        "audit/contents/parquet.py",
         """f"topic={topic.replace('%', '%25')}" """,
         """f"topic={topic}" """,
         masked=_READS_ONLY,
@@ -149,6 +149,30 @@ TABLES = (
         "            pass\n",
         masked=_READS_ONLY,
         tests=_EXPORT,
+    ),
+    Mutant(
+        "all-that-a-range-decompresses-to-is-gathered",
+        "audit/contents/parquet.py",
+        "        if self._size > GATHERED_BYTES:\n",
+        "        if False:\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_compressed_bodies.py",),
+    ),
+    Mutant(
+        "all-that-a-step-decompresses-to-is-one-transaction",
+        "audit/tables/export.py",
+        "        if size >= rows_bytes and first < last:\n",
+        "        if False:\n",
+        masked=_READS_ONLY,
+        tests=_TABLES,
+    ),
+    Mutant(
+        "transactions-end-within-entries",
+        "audit/tables/export.py",
+        '            whole = table.filter(pc.less(table["index"], last))\n',
+        "            whole = table\n",
+        masked=_READS_ONLY,
+        tests=_TABLES,
     ),
     Mutant(
         "topics-that-were-deleted-are-unknown-to-the-log",
