@@ -591,6 +591,22 @@ AUDITS = (
         tests=_STARTS,
     ),
     Mutant(
+        "each-missing-message-asks-where-lives-end",
+        "audit/delivery/lives.py",
+        "        excuses = _excuses(spans, each.offset)\n",
+        "        excuses = _excuses([_Span(o, o.start, o.end) for o in lives], each.offset)\n",
+        masked=_READS_ONLY,
+        tests=_LIVES,
+    ),
+    Mutant(
+        "each-poll-is-each-lifes",
+        "audit/delivery/lives.py",
+        "in set(numbers) if goes_on else range",
+        "in range",
+        masked=_READS_ONLY,
+        tests=_LIVES,
+    ),
+    Mutant(
         "an-older-deletion-makes-nothing-anew",
         "audit/delivery/starts.py",
         " or created in (first[name], 0) or ",
@@ -649,8 +665,8 @@ AUDITS = (
     Mutant(
         "topics-that-ended-may-go-on",
         "audit/delivery/lives.py",
-        "(offset >= life.end and not life.tail_is_known) for",
-        "(offset >= life.end) for",
+        "(offset >= end and not life.tail_is_known) for",
+        "(offset >= end) for",
         masked=_READS_ONLY,
         tests=_LIVES,
     ),
