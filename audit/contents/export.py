@@ -9,7 +9,8 @@ down up to where it will go, then the files, then that they are done, each durab
 what a run that broke off had begun is repeated over the same ranges and replaces the same files, so
 no message is ever in two of them. Then it goes on. Two runs at once would take each other's ranges
 for broken off: the second is refused. Whoever writes the files may be another machine, whose folder
-of that name may be another one: they count when they are seen here.
+of that name may be another one: they count when they are seen here. A % of a topic's name is %25 in
+that of its folder, as readers of such folders decode it.
 One position stands for all topics, so an export is of the topics that it was begun with.
 """
 
@@ -20,29 +21,23 @@ import errno
 import fcntl
 import json
 import os
-import secrets
 import socket
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
+from audit.contents.parquet import UNFINISHED, RangeFiles
 from audit.engines.engine import Engine, Progress, no_progress
 from audit.engines.placed import placed_here
 from audit.errors import EngineUnavailable, ExportUnderWay, UsageMistake
 from audit.reading.replica import Replica
 from audit.reading.survey import check_reaches, check_topics, committed_log
-from dledger.reading.columns import Integers, Words
 from dledger.reading.decode import (
     COLUMNS,
     NOTHING_LEFT_OUT,
     LeftOut,
     LogRange,
-    Records,
     Wanted,
     read_records,
 )
@@ -63,9 +58,7 @@ _UNSYNCED_ERRNOS: Final = frozenset(
 )
 STATE_FILE: Final = "_export.json"
 LOCK_FILE: Final = "_export.lock"
-_UNFINISHED: Final = ".new"  # behind the name of a file that is on its way
 FORMAT: Final = "dledger-export/1"
-_DAY_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +147,8 @@ def export_messages(
 
     Raises:
         UsageMistake: the target holds something else, or messages of another broker group or of
-            other topics; the replica has no message of one of `topics`, or lacks what comes next;
+            other topics; the replica has no message of one of `topics`, of which nothing was
+            exported before, or lacks what comes next;
             what the engine wrote isn't there, as it has another folder under the target's name;
             the replica lies on another machine than this one, and the engine's are several.
         NotBesideFiles: nobody reads the replica's files on its machine.
@@ -169,7 +163,8 @@ def export_messages(
     target = target.absolute()
     lifetimes = followed(whole := committed_log(replica))
     log, left_out = lifetimes.cut(whole), lifetimes.left_out(includes_deleted=includes_deleted)
-    check_topics(log, topics)
+    if not (target / STATE_FILE).exists():  # One that was begun with a topic outlives it.
+        check_topics(log, topics, lifetimes)
     _state_of(target, log, topics)  # Nothing is made in a folder of something else.
     with _held(target):
         state = _state_of(target, log, topics)
@@ -185,6 +180,8 @@ def export_messages(
         lifetimes.check_to(begin.offset + 1)  # It may not be one log, rather than another one.
         check_same_log(log, state.done_place)
         check_same_range(log, begin, state.pending_place)
+        if len(ends) > 1:
+            _remove_raw(target, log_ranges(log, begin.offset, state.pending))
         written: list[Written] = []
         for end in ends:
             lifetimes.check_to(end)
@@ -265,8 +262,18 @@ def _held(target: Path) -> Iterator[None]:
 
 def _remove_unfinished(target: Path) -> None:
     """What a run that broke off had on its way is gone."""
-    for file in target.glob(f"topic=*/date=*/_*{_UNFINISHED}"):
+    for file in target.glob(f"topic=*/date=*/_*{UNFINISHED}"):
         file.unlink(missing_ok=True)
+
+
+def _remove_raw(target: Path, parts: Iterable[LogRange]) -> None:
+    """What a run that broke off had written of these ranges into folders that the release before
+    named by a topic with a % as it stands: nothing is written there any more, so nothing would
+    replace it. Which of the names are such nobody knows, and all of them are written again."""
+    for part in parts:
+        for file in target.glob(f"topic=*%*/date=*/{_name_of(part)}"):
+            file.unlink()
+            _sync_names(file.parent)
 
 
 def _state_of(target: Path, log: Survey, topics: frozenset[str] | None) -> ExportState:
@@ -325,47 +332,23 @@ def export_range(task: ExportTask) -> Written:
     would be made is another folder."""
     if not os.path.isdir(task.target):
         return Written(nowhere=socket.gethostname())
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from dledger.reading.arrow import to_arrow
-
-    part = task.part
-    batches: dict[tuple[str, str], list[pa.RecordBatch]] = defaultdict(list)
-    for records in read_records(part, Wanted(COLUMNS, task.topics, left_out=task.left_out)):
-        at = 0
-        for batch in to_arrow(records):
-            for place, rows in _by_place(records):
-                here = rows[(rows >= at) & (rows < at + batch.num_rows)] - at
-                if here.size:
-                    batches[place].append(batch.take(pa.array(here)))
-            at += batch.num_rows
-    messages, files = 0, []
-    for (topic, day), of_place in batches.items():
-        table = pa.Table.from_batches(of_place).drop_columns(["topic"])
-        folder = Path(task.target) / f"topic={topic}" / f"date={day}"
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / f"{part.start:020d}-{part.end:020d}.parquet"
-        # A cluster may have two at the same range, and takes the answer of one.
-        fresh = file.with_name(f"_{file.name}.{_writer()}{_UNFINISHED}")
-        with fresh.open("wb") as content:
-            pq.write_table(table, content, compression="zstd")
-            content.flush()
-            os.fsync(content.fileno())
-        fresh.replace(file)
-        messages += table.num_rows
-        files.append((str(file.relative_to(task.target)), file.stat().st_size))
+    target, names = Path(task.target), set[Path]()
+    with RangeFiles(target, _name_of(task.part)) as made:
+        for records in read_records(
+            task.part, Wanted(COLUMNS, task.topics, left_out=task.left_out)
+        ):
+            made.take(records)
+        files = tuple(made.finish())
     # The names too, of files and of the folders that they are in.
-    folders = {Path(task.target) / f"topic={topic}" / f"date={day}" for topic, day in batches}
-    names = {parent for each in folders for parent in (each, each.parent, each.parent.parent)}
+    for name, _ in files:
+        names.update((target / name).parents[:3])
     for folder in sorted(names):
         _sync_names(folder)
-    return Written(messages, tuple(files))
+    return Written(made.messages, files)
 
 
-def _writer() -> str:
-    """A name that nobody else has who writes at this moment, on this machine or another."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+def _name_of(part: LogRange) -> str:
+    return f"{part.start:020d}-{part.end:020d}.parquet"
 
 
 def _sync_names(folder: Path) -> None:
@@ -375,18 +358,6 @@ def _sync_names(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _by_place(records: Records) -> Iterator[tuple[tuple[str, str], Integers]]:
-    """Topic and date, and the rows that belong there, ascending."""
-    topics, stored = records.columns["topic"], records.columns["store_time"]
-    if not isinstance(topics, Words) or not isinstance(stored, np.ndarray):
-        raise TypeError("a topic is a word and a time a number, whoever decoded them")
-    days = stored // _DAY_MS
-    keys, group = np.unique(np.stack([topics.codes, days]), axis=1, return_inverse=True)
-    for at, (code, day) in enumerate(keys.T.tolist()):
-        date = datetime.fromtimestamp(day * _DAY_MS / 1000, UTC).date().isoformat()
-        yield (topics.words[code], date), np.flatnonzero(group == at)
 
 
 def read_state(target: Path) -> ExportState | None:
@@ -411,7 +382,7 @@ def read_state(target: Path) -> ExportState | None:
         )
     except FileNotFoundError:
         # And what a first run that broke off had of its state.
-        ours = (LOCK_FILE, STATE_FILE + _UNFINISHED)
+        ours = (LOCK_FILE, STATE_FILE + UNFINISHED)
         if any(each.name not in ours for each in target.iterdir()):
             raise UsageMistake(f"{target} isn't empty and holds no export") from None
         return None
@@ -435,7 +406,7 @@ def write_state(target: Path, state: ExportState) -> None:
         "pending_digest": state.pending_digest,
         "topics": None if state.topics is None else sorted(state.topics),
     }
-    fresh = target / f"{STATE_FILE}{_UNFINISHED}"
+    fresh = target / f"{STATE_FILE}{UNFINISHED}"
     with fresh.open("w", encoding="utf-8") as file:
         file.write(json.dumps(fields, indent=2) + "\n")
         file.flush()

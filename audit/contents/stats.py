@@ -29,7 +29,7 @@ from dledger.reading.decode import (
     Wanted,
     read_records,
 )
-from dledger.reading.lifetimes import readable
+from dledger.reading.lifetimes import followed
 from dledger.reading.ranges import log_ranges
 
 MAX_KEYS: Final = 10_000
@@ -129,9 +129,9 @@ def sum_log(
         LogDamaged: its log is damaged.
     """
     engine = placed_here(engine, replica.id, replica.host)
-    log = committed_log(replica)
-    check_topics(log, topics)
-    log, left_out = readable(log, includes_deleted=includes_deleted)
+    lifetimes = followed(whole := committed_log(replica))
+    check_topics(whole, topics, lifetimes)
+    log, left_out = lifetimes.readable(whole, includes_deleted=includes_deleted)
     tasks = [
         StatsTask(part, topics, replica.host, left_out)
         for part in log_ranges(log, log.retained_from, log.settled)

@@ -178,6 +178,7 @@ def audit_delivery(
         *_notes(judged, report.queues),
         *_notes_of_ends(report.queues, task.starts, tail),
         *_notes_of_lives(report.queues, task.starts),
+        *_notes_of_former(report.queues, task.starts),
         *_notes_of_growth(histories, ends),
         *witness.notes,
         *passed_over(replicas),
@@ -219,7 +220,8 @@ def _report(
         replica,
         settled,
         whole.tail_is_known,
-        not whole.starts.unknown,
+        all(whole.starts.of(each.key) is not None for each in queues if each.expired)
+        and not whole.starts.unknown,
         judged[0].operations,
         tuple(queues),
         {kind.value: counts[kind] for kind in Kind},
@@ -365,7 +367,15 @@ def _notes(judged: Sequence[Judged], queues: Sequence[QueueCount]) -> list[str]:
 def _notes_of_ends(queues: Sequence[QueueCount], starts: QueueStarts, tail: str) -> list[str]:
     """What isn't judged because the log doesn't reach there."""
     notes = []
-    expired = sum(queue.expired for queue in queues)
+    gone = Counter(
+        {queue.key: queue.expired for queue in queues if not starts.tells_of(queue.topic)}
+    )
+    expired = sum(queue.expired for queue in queues) - gone.total()
+    if gone.total():
+        notes.append(
+            f"{gone.total()} acknowledged messages are of topics that neither the log nor the "
+            "state that it begins with knows: they went with their topics before, or are lost"
+        )
     if expired and starts.unknown:
         notes.append(
             f"{expired} acknowledged messages lie before what is left of their queues: where those "
@@ -385,6 +395,22 @@ def _notes_of_lives(queues: Sequence[QueueCount], starts: QueueStarts) -> list[s
         f"of them from entry {starts.ends[topic][-1]} on, and no history tells of it: what may be "
         "of one or of another is undecided"
         for topic in sorted({queue.topic for queue in queues} & starts.ends.keys())
+    ]
+
+
+def _notes_of_former(queues: Sequence[QueueCount], starts: QueueStarts) -> list[str]:
+    """Of which names a topic may have been that the log doesn't tell of any more, and be what is
+    wrong with the one of now."""
+    wrong = {
+        queue.topic
+        for queue in queues
+        if any(n for k, n in queue.anomalies.items() if k != Kind.UNDECIDED)
+    }
+    return [
+        f"topic {topic} was made by entry {made}: what a former one of the name was sent, of which "
+        "the log that is left doesn't tell, is told as lost or phantom"
+        for topic, made in sorted((starts.made or {}).items())
+        if topic in wrong
     ]
 
 

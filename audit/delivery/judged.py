@@ -36,6 +36,9 @@ class QueueStarts:
 
     Attributes:
         offsets: of those that begin behind 0, of topics that were there when the log began.
+        made: by name, the entry that made the first topic of it that is known; None where the log
+            begins with its first entry. What a topic of no such name was sent, or a former one of
+            the name, nobody can tell.
         unknown: why nobody knows them, empty where they are known.
         ends: by name, the entries that ended topics whose name others were given later, ascending:
             so many topics had the name before the present one.
@@ -43,6 +46,7 @@ class QueueStarts:
     """
 
     offsets: Mapping[QueueKey, int] = field(default_factory=dict)
+    made: Mapping[str, int] | None = None
     unknown: str = ""
     ends: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     has_voids: bool = False
@@ -50,9 +54,13 @@ class QueueStarts:
     def of(self, queue: QueueKey, life: int = 0) -> int | None:
         """The queue's of the topic that had the name as number `life` in the log; None if nobody
         knows it. All but the first began in the log, with 0."""
-        if self.unknown:
+        if self.unknown or not self.tells_of(queue[0]):
             return None
         return 0 if life else self.offsets.get(queue, 0)
+
+    def tells_of(self, topic: str) -> bool:
+        """Whether it is known what can be in the log of a topic of that name."""
+        return self.made is None or topic in self.made
 
     def life_of(self, topic: str, index: int) -> int:
         """Which of the topics of that name a message of entry `index` is of, from 0."""
@@ -114,6 +122,10 @@ class QueueCount:
     expired: int
     compared: int
     anomalies: dict[str, int]
+
+    @property
+    def key(self) -> QueueKey:
+        return self.topic, self.queue_id
 
 
 @dataclass(slots=True)

@@ -50,6 +50,14 @@ class _Message(NamedTuple):
         return Anomaly(kind, *key, self.offset, self.value, self.process[1], detail)
 
 
+class _Span(NamedTuple):
+    """A life, and where it begins and ends, which asks for all its messages."""
+
+    life: LoggedQueue
+    start: int
+    end: int
+
+
 def judge_lives(key: QueueKey, log: LoggedQueue, story: QueueStory) -> Iterator[Anomaly]:
     """Every anomaly of one queue whose topic's name others had before."""
     lives = log.lives
@@ -106,11 +114,12 @@ def _check_missing(
 ) -> Iterator[Anomaly]:
     """lost, phantom, undecided."""
     told: Counter[int | None] = Counter()
+    spans = [_Span(life, life.start, life.end) for life in lives]
     for each in _acknowledged(story):
         if _having(lives, each.value):
             continue
-        excuses = _excuses(lives, each.offset)
-        has_hole = each.offset is not None and any(_has_hole(life, each.offset) for life in lives)
+        excuses = _excuses(spans, each.offset)
+        has_hole = each.offset is not None and any(_has_hole(span, each.offset) for span in spans)
         told[each.offset] += 1
         is_surplus = each.offset is not None and told[each.offset] > excuses
         kind = Kind.LOST if has_hole or is_surplus or not excuses else Kind.UNDECIDED
@@ -119,23 +128,24 @@ def _check_missing(
     for each in _delivered(story):
         assert each.offset is not None
         if not _having_at(lives, each.offset, each.value):
-            kind = Kind.UNDECIDED if _excuses(lives, each.offset) else Kind.PHANTOM
+            kind = Kind.UNDECIDED if _excuses(spans, each.offset) else Kind.PHANTOM
             detail = f"delivered at {each.offset}, where no topic of that name has it"
             yield each.anomaly(kind, key, detail)
 
 
-def _excuses(lives: Sequence[LoggedQueue], offset: int | None) -> int:
+def _excuses(spans: Sequence[_Span], offset: int | None) -> int:
     """How many lives may have had a message there that isn't in the log that is left, or read."""
     if offset is None:
-        return sum(life.start > 0 or not life.tail_is_known for life in lives)
+        return sum(start > 0 or not life.tail_is_known for life, start, _ in spans)
     return sum(
-        offset < life.start or (offset >= life.end and not life.tail_is_known) for life in lives
+        offset < start or (offset >= end and not life.tail_is_known) for life, start, end in spans
     )
 
 
-def _has_hole(life: LoggedQueue, offset: int) -> bool:
+def _has_hole(span: _Span, offset: int) -> bool:
     """Whether something has got lost there, whatever it was."""
-    is_within = life.first is not None and life.first <= offset < life.end
+    life, _, end = span
+    is_within = life.first is not None and life.first <= offset < end
     return is_within and offset not in life.values and not life.has_voids
 
 
@@ -211,8 +221,11 @@ def _part_polls(
             asked = None
         if here != _NONE:
             at[poll.process] = here
-        for number, part in enumerate(parts):
-            part.polls.append(_part_of(replace(poll, asked=asked), numbers, number))
+        # One that brought nothing of a life says something there only if what follows may be behind
+        # what it passed over.
+        goes_on = not (poll.is_seek or poll.is_filtered or _NONE in numbers)
+        for number in set(numbers) if goes_on else range(len(parts)):
+            parts[number].polls.append(_part_of(replace(poll, asked=asked), numbers, number))
 
 
 def _life_at(having: Sequence[int], here: int) -> int:

@@ -1,10 +1,11 @@
 """Where queues begin in a log that begins later than with entry 1.
 
 The state as of the entry before the first says it: a queue's next offset there is the first that
-the log can hold a message of. A member can't start without that state, its base, and keeps it twice
-(docs/adr/0043-a-log-that-begins-later.md). Messages that are left can't stand in for it: a queue
-that retention has emptied has none, and where the first of what was left has got lost, the next one
-would pass for the beginning.
+the log can hold a message of. A topic that it doesn't know, and that wasn't made in the log either,
+was deleted before: nobody knows what it was sent. A member can't start without that state, its
+base, and keeps it twice (docs/adr/0043-a-log-that-begins-later.md). Messages that are left can't
+stand in for it: a queue that retention has emptied has none, and where the first of what was left
+has got lost, the next one would pass for the beginning.
 
 A name may have been given anew in the log that is left. The state knows the topic that had it
 first; those behind it began in the log, and each of their queues with 0. Where one ends the log
@@ -71,7 +72,8 @@ def starts_of(log: Survey, lifetimes: Lifetimes) -> QueueStarts:
         offsets = {(topic, queue_id): offset for topic, _, queue_id, offset in found if offset}
         first = {topic: incarnation for topic, incarnation, *_ in found}
         ended = _with_effect(lifetimes.made_anew, first)
-        return replace(known, offsets=offsets, ends=_by_name(ended))
+        made = {**lifetimes.first_made, **first}
+        return replace(known, offsets=offsets, made=made, ends=_by_name(ended))
     return replace(known, unknown=reasons[0])
 
 

@@ -31,7 +31,8 @@ from dledger.reading.survey import (
 from dledger.records.errors import InvalidFrame
 from dledger.records.layout import FILE_NAME
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # Executors may do without protobuf, by which lifetimes are followed.
+    from dledger.reading.lifetimes import Lifetimes
     from dledger.wire.audit_pb2 import LogSurvey
 
 _NAMED_TOPICS: Final = 10
@@ -75,16 +76,18 @@ def committed_log(replica: Replica) -> Survey:
         raise UsageMistake(str(error)) from error
 
 
-def check_topics(log: Survey, topics: frozenset[str] | None) -> None:
-    """The log may hold messages of each of them. Where no ConsumeQueues lie beside it, as beside a
-    bare copy of the log, nobody knows before it is read.
+def check_topics(log: Survey, topics: frozenset[str] | None, lifetimes: Lifetimes) -> None:
+    """The log may hold messages of each of them, or tells of it: of one that was deleted there are
+    no ConsumeQueues. Where none lie beside the log, as beside a bare copy of it, nobody knows
+    before it is read.
 
     Raises:
         UsageMistake: of one it holds none.
     """
-    known = {folder.partition("@")[0] for folder, _ in log.consume_queues}
+    queues = {folder.partition("@")[0] for folder, _ in log.consume_queues}
+    known = queues | lifetimes.names
     missing = sorted((topics or frozenset()) - known)
-    if known and missing:
+    if queues and missing:
         there = ", ".join(sorted(known)[:_NAMED_TOPICS]) + (", ..." * (len(known) > _NAMED_TOPICS))
         raise UsageMistake(
             f"{log.replica} has no message of topic {missing[0]!r}; of {there} it has"

@@ -58,6 +58,12 @@ class DeltaMessages:
     def name(self) -> str:
         return self._place
 
+    def is_there(self) -> bool:
+        """See `MessageTable.is_there`."""
+        with self._told():
+            check_bucket(self._place)
+            return self._loaded() is not None
+
     def opened(self, choice: Choice) -> Mark | None:
         """See `MessageTable.opened`."""
         with self._told():

@@ -7,7 +7,7 @@ it hasn't read. It knows the table by its port alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -16,8 +16,8 @@ from audit.errors import UsageMistake
 from audit.reading.replica import Replica
 from audit.reading.survey import check_reaches, check_topics, committed_log
 from audit.tables.mark import Choice, Mark, Queue
-from audit.tables.steps import Step, steps
-from dledger.reading.decode import COLUMNS, LeftOut, Wanted, read_records
+from audit.tables.steps import Step, cut, steps
+from dledger.reading.decode import COLUMNS, Wanted, read_records
 from dledger.reading.lifetimes import followed
 from dledger.reading.places import Place, check_same_log, ends_segment, gone_to
 from dledger.reading.survey import Survey
@@ -25,9 +25,11 @@ from dledger.reading.survey import Survey
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Of log, in a transaction: its rows are in memory, three times at most. A log's entries are bounded
-# far below.
+# In a transaction: of log, and of its rows, which are in memory, three times at most. A few KiB of
+# log may become gigabytes of decompressed bodies. An entry is in one transaction, however large: a
+# log's are bounded far below STEP_BYTES.
 STEP_BYTES: Final = 64 << 20
+ROWS_BYTES: Final = 256 << 20
 
 
 class MessageTable(Protocol):
@@ -40,6 +42,10 @@ class MessageTable(Protocol):
     @property
     def name(self) -> str:
         """What people call it."""
+        ...
+
+    def is_there(self) -> bool:
+        """Whether somebody has made it."""
         ...
 
     def opened(self, choice: Choice) -> Mark | None:
@@ -88,6 +94,7 @@ def export_to_table(
     *,
     accept_retention: bool = False,
     step_bytes: int = STEP_BYTES,
+    rows_bytes: int = ROWS_BYTES,
 ) -> TableExported:
     """The table has every wanted message that is committed, once, and on disk.
 
@@ -103,7 +110,8 @@ def export_to_table(
     topics, includes_deleted = choice
     lifetimes = followed(whole := committed_log(replica))
     log, left_out = lifetimes.cut(whole), lifetimes.left_out(includes_deleted=includes_deleted)
-    check_topics(log, topics)
+    if topics and not table.is_there():  # One that was begun with a topic outlives it.
+        check_topics(log, topics, lifetimes)
     wanted = Choice(log.broker_group or "", topics, includes_deleted)
     mark = table.opened(wanted)
     start = _start(log, table.name, mark, accept_retention=accept_retention)
@@ -116,18 +124,19 @@ def export_to_table(
     messages = commits = 0
     reached = at = start
     is_behind_hole = mark is not None and mark.position < gone_to(log)  # which was accepted, once
-    for step in steps(log, start, log.settled, step_bytes, digest):
-        lifetimes.check_to(step.part.end)
-        rows = _rows(step, topics, left_out)
-        at = step.part.end
-        # Without rows, a commit every now and then keeps the next run from reading all of it again;
-        # one where a segment ends, from missing it once it has gone, read as it is.
-        is_due = is_behind_hole or at - reached >= STEP_BYTES or ends_segment(log, at)
-        if step.digest is not None and (rows.num_rows or is_due):
-            table.append(rows, Mark(at, step.digest), _next_offsets(table, rows))
-            reached, messages, commits = at, messages + rows.num_rows, commits + 1
-            is_behind_hole = False
-        progress(step.part.end - step.part.start)
+    wanted_rows = Wanted(COLUMNS, topics, left_out=left_out)
+    for each in steps(log, start, log.settled, step_bytes, digest):
+        lifetimes.check_to(each.part.end)
+        for step, rows in _rows(each, wanted_rows, rows_bytes):
+            at = step.part.end
+            # Without rows, a commit every now and then keeps the next run from reading all of it
+            # again; one where a segment ends, from missing it once it has gone, read as it is.
+            is_due = is_behind_hole or at - reached >= STEP_BYTES or ends_segment(log, at)
+            if step.digest is not None and (rows.num_rows or is_due):
+                table.append(rows, Mark(at, step.digest), _next_offsets(table, rows))
+                reached, messages, commits = at, messages + rows.num_rows, commits + 1
+                is_behind_hole = False
+            progress(step.part.end - step.part.start)
     table.sync()  # Also what a run before has committed: it may have been killed right then.
     return TableExported(start, at, messages, commits)
 
@@ -149,16 +158,30 @@ def _start(log: Survey, name: str, mark: Mark | None, *, accept_retention: bool)
     return max(mark.position, log.retained_from)
 
 
-def _rows(step: Step, topics: frozenset[str] | None, left_out: LeftOut) -> pa.Table:
-    """The step's wanted messages."""
+def _rows(step: Step, wanted: Wanted, rows_bytes: int) -> Iterator[tuple[Step, pa.Table]]:
+    """The step's wanted messages, the step cut between entries where they are too large."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     from dledger.reading.arrow import TYPES, to_arrow
 
-    wanted = Wanted(COLUMNS, topics, left_out=left_out)
+    schema = pa.schema([(name, TYPES[name]) for name in COLUMNS])
+    taken: list[pa.RecordBatch] = []
+    size = 0
     parts = read_records(step.part, wanted)
-    batches = [batch for records in parts for batch in to_arrow(records)]
-    return pa.Table.from_batches(batches, schema=pa.schema([(n, TYPES[n]) for n in COLUMNS]))
+    for batch in (batch for records in parts for batch in to_arrow(records)):
+        taken.append(batch)
+        size += batch.nbytes
+        first, last = (taken[at]["index"][at].as_py() for at in (0, -1))
+        if size >= rows_bytes and first < last:
+            table = pa.Table.from_batches(taken, schema=schema)
+            # Of the last entry more may come.
+            whole = table.filter(pc.less(table["index"], last))
+            taken = table.slice(whole.num_rows).to_batches()
+            size = sum(rest.nbytes for rest in taken)
+            before, step = cut(step, last)
+            yield before, whole
+    yield step, pa.Table.from_batches(taken, schema=schema)
 
 
 def _next_offsets(table: MessageTable, rows: pa.Table) -> dict[Queue, int]:

@@ -57,6 +57,11 @@ class IcebergMessages:
     def name(self) -> str:
         return self._name
 
+    def is_there(self) -> bool:
+        """See `MessageTable.is_there`."""
+        with self._told():
+            return self._loaded(self._catalog()) is not None
+
     def opened(self, choice: Choice) -> Mark | None:
         """See `MessageTable.opened`."""
         with self._told():

@@ -4,7 +4,7 @@ has the beginning of."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from audit.errors import UsageMistake
@@ -69,6 +69,24 @@ def steps(
                 else:
                     at = part.end  # A filler, to the segment's end; or there already.
                 yield Step(LogRange(part.commitlog, part.base, begin, at), digest)
+
+
+def cut(step: Step, index: int) -> tuple[Step, Step]:
+    """The step up to entry `index`, which isn't its first one, and from there on.
+
+    Raises:
+        EntryDamaged, OSError: as `steps`.
+    """
+    part = step.part
+    with opened(part.path) as descriptor:
+        headers = _Headers(descriptor, part)
+        at, digest = part.start, None
+        while (header := headers.at(at)) is not None and header.index < index:
+            at, digest = at + header.total_size, header.digest
+    return (
+        Step(replace(part, end=at), digest),
+        Step(replace(part, start=at), step.digest),
+    )
 
 
 def _check_continues(log: Survey, at: int, header: EntryHeader, frame: bytes, digest: int) -> None:

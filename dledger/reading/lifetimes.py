@@ -18,6 +18,7 @@ this program doesn't know isn't followed at all (`dledger.reading.levels`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from google.protobuf.message import DecodeError
@@ -48,6 +49,7 @@ class Lifetimes:
         self._damage: EntryDamaged | None = None  # behind which nothing is known
         self._is_whole = start == 0
         self._living: dict[str, range] = {}  # from the first creation to the last, since an end
+        self._first: dict[str, int] = {}  # the first creation of each name
         self._ended: dict[tuple[str, int], int] = {}  # by name and creation, the deletion
         self._known_to_end: set[str] = set()  # names: nobody has one from before what was followed
         self._refused: set[tuple[int, int]] = set()
@@ -58,6 +60,18 @@ class Lifetimes:
     @property
     def ended(self) -> Ended:
         return tuple((name, created, at) for (name, created), at in self._ended.items())
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the topics that were created or ended in what was followed; a creation that had no
+        effect counts, too."""
+        return frozenset({*self._living, *(name for name, _ in self._ended)})
+
+    @property
+    def first_made(self) -> Mapping[str, int]:
+        """By name, the first entry of what was followed that created a topic of it, or would
+        have."""
+        return dict(self._first)
 
     @property
     def made_anew(self) -> Ended:
@@ -141,10 +155,17 @@ class Lifetimes:
             raise self._damage
         return replace(log, settled=min(log.settled, self._unsettled[0][1]))
 
+    def readable(self, log: Survey, *, includes_deleted: bool = False) -> tuple[Survey, LeftOut]:
+        """See `readable`, of a log that was followed."""
+        log = self.cut(log)
+        self.check_to(log.settled)
+        return log, self.left_out(includes_deleted=includes_deleted)
+
     def _go_on_at(self, start: int) -> None:
         """The log begins here by now, and what was before was never read."""
         self._known, self._damage, self._is_whole = Known(start), None, False
         self._unsettled = [each for each in self._unsettled if each[1] >= start]
+        self._first.clear()
         self._living.clear()  # They may have ended there, and others may have their names.
         self._known_to_end.clear()
 
@@ -155,6 +176,7 @@ class Lifetimes:
             return
         self._gone = index
         self._ended = {topic: at for topic, at in self._ended.items() if at > index}
+        self._first = {name: at for name, at in self._first.items() if at > index}
         self._known_to_end &= {name for name, _ in self._ended}
         self._refused = {each for each in self._refused if each[0] > index}
 
@@ -199,6 +221,7 @@ class Lifetimes:
 
     def _create(self, name: str, index: int) -> None:
         """Any of those since the name's last end may be the one that took effect."""
+        self._first.setdefault(name, index)
         before = self._living.get(name)
         self._living[name] = range(before.start if before else index, index + 1)
 
@@ -248,7 +271,4 @@ def readable(log: Survey, *, includes_deleted: bool = False) -> tuple[Survey, Le
             damaged.
         LogOfLaterLevel: this program doesn't know what would.
     """
-    lifetimes = followed(log)
-    log = lifetimes.cut(log)
-    lifetimes.check_to(log.settled)
-    return log, lifetimes.left_out(includes_deleted=includes_deleted)
+    return followed(log).readable(log, includes_deleted=includes_deleted)

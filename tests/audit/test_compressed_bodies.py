@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -125,6 +126,37 @@ def test_exported_rows_are_decompressed(tmp_path: Path, monkeypatch: pytest.Monk
     assert written.messages == 11
     (file,) = (tmp_path / "out").rglob("*.parquet")
     assert pq.read_table(file).column("body").to_pylist() == [body, b"plain"] * 5 + [None]
+
+
+def test_files_are_written_where_bodies_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is held of a range is bounded by what its bodies become, not by what is stored: some KiB
+    may be gigabytes. No file is open meanwhile, as there may be thousands, and of a range that
+    can't be read to its end none is left."""
+    pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow isn't installed")
+    from audit.contents import parquet
+    from dledger.reading import arrow
+
+    packed: Row = (compress(bytes(MAX_MESSAGE_BYTES), Codec.ZLIB, 9), Codec.ZLIB.sysflag)
+    part = log_of(str(tmp_path), [packed, (b"small", 0)] * 10)
+    monkeypatch.setattr(arrow, "PIECE_BYTES", MAX_MESSAGE_BYTES)
+    monkeypatch.setattr(parquet, "GATHERED_BYTES", 2 * MAX_MESSAGE_BYTES)
+    out, opened = tmp_path / "out", len(os.listdir("/proc/self/fd"))
+    out.mkdir()
+    with parquet.RangeFiles(out, "range.parquet") as made:
+        for records in read_records(part, Wanted()):
+            made.take(records)
+        assert len(os.listdir("/proc/self/fd")) == opened
+        assert len(list(out.rglob("_range.parquet.*.new"))) == 1
+    assert not list(out.rglob("*.*"))
+    assert export_range(ExportTask(part, str(out), None, "host")).messages == 20
+    (file,) = out.rglob("*.parquet")
+    found = pq.ParquetFile(file)
+    groups = [found.metadata.row_group(at).num_rows for at in range(found.num_row_groups)]
+    assert (sum(groups), max(groups)) == (20, 4)
+    bodies = found.read(["body"]).column("body").to_pylist()
+    assert [len(body) for body in bodies] == [MAX_MESSAGE_BYTES, 5] * 10
 
 
 def test_statistics_count_what_is_stored(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from audit.delivery.check import DeliveryReport, audit_delivery
-from audit.delivery.history import QueueStory, Sent
+from audit.delivery.history import Polled, QueueStory, Sent
 from audit.delivery.judge import Kind, LoggedQueue
-from audit.delivery.lives import judge_lives
+from audit.delivery.lives import _part_polls, judge_lives
 from audit.engines.engine import Engine, LocalEngine
 from audit.reading.replica import Replica, Seat
 from chaos.checkers.history import Poll, Send
@@ -113,6 +113,30 @@ def test_what_was_acknowledged_of_either_topic_was_there(tmp_path: Path, engine:
     report = audit_delivery([leader(tmp_path, *REMADE)], [written(tmp_path, story)], engine)
     assert told(report) == [("lost", 2, "f")]
     assert [(queue.stored, queue.compared) for queue in report.queues] == [(5, 13)]
+
+
+def test_lives_are_as_quick_as_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a life ends is asked once, not for each message that it lacks: it asks for all that the
+    life has. And each poll is that life's of which it brought something."""
+    asked: list[LoggedQueue] = []
+    end: property = vars(LoggedQueue)["end"]
+
+    def noted(queue: LoggedQueue) -> int:
+        asked.append(queue)
+        return int(end.__get__(queue))
+
+    monkeypatch.setattr(LoggedQueue, "end", property(noted))
+    former, count = LoggedQueue(0), 50
+    log = LoggedQueue(0, former=(former,))
+    for at in range(count):
+        log.add(at, f"v{at}")
+    story = QueueStory([Sent((0, "p"), (f"lost {at}",), Outcome.OK, at) for at in range(count)])
+    assert len([*judge_lives(("t", 0), log, story)]) == 2 * count
+    assert len(asked) <= 2 * len(log.lives)
+    story = QueueStory(polls=[Polled((0, "c"), False, None, False, ())] * count)
+    parts = [QueueStory(), QueueStory()]
+    assert not [*_part_polls(("t", 0), log.lives, story, parts)]
+    assert not any(part.polls for part in parts)
 
 
 def lose_before(story: Story) -> None:

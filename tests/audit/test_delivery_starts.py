@@ -136,6 +136,45 @@ def test_a_loss_in_a_queue_that_began_with_the_log_is_told(tmp_path: Path, engin
     assert [each for each in told(report) if each[0] == "lost"] == [("lost", 0, "gone")]
 
 
+def test_a_topic_that_was_deleted_before_the_log_lost_nothing(
+    tmp_path: Path, engine: Engine
+) -> None:
+    """By an operator, and its deletion has left the log: neither the state nor the log knows it.
+    Whether its messages were lost before nobody can tell."""
+    replica, _ = begun_later(tmp_path, VALUES, lambda n: {("t", 0): n})
+    story = all_of_them()
+    story.do("p", Send("gone", 0, 0, ("x0", "x1")), 0)
+    story.do("c", Poll("gone", 0, 0), ((0, "x0"), (1, "x1")))
+    report = audit_delivery([replica], [written(tmp_path, story)], engine)
+    assert (told(report), report.verdict) == ([], "undecided")
+    assert report.exit_code is ExitCode.INCOMPLETE
+    assert any(
+        "2 acknowledged messages are of topics that neither" in each for each in report.notes
+    )
+
+
+def test_a_loss_in_a_topic_that_was_made_in_a_later_log_is_told(tmp_path: Path) -> None:
+    """Nothing of it was ever taken away; unless it is the one before of that name, as a note
+    says."""
+    replica = behind_a_former_one(tmp_path, create("new"))
+    story = Story()
+    story.do("p", Send("new", 0, 0, ("x0",)), 0)
+    report = audit_delivery([replica], [written(tmp_path, story)], LocalEngine())
+    assert told(report) == [("lost", 0, "x0")]
+    assert any("topic new was made by entry 152: " in note for note in report.notes)
+
+
+def test_what_a_former_topic_had_before_the_log_is_noted(tmp_path: Path) -> None:
+    """Where its end has left the log as well, the log can't tell its messages from the present
+    one's: they are told as lost, and the note says what they may be."""
+    replica, _ = begun_later(tmp_path, VALUES, lambda n: {("t", 0): 0})
+    story = Story()
+    story.send("former", at=200)
+    report = audit_delivery([replica], [written(tmp_path, story)], LocalEngine())
+    assert ("lost", 200, "former") in told(report)
+    assert any("topic t was made by entry 1: " in note for note in report.notes)
+
+
 def spoil(base: Path) -> None:
     """A bit of the state and one of its copy's."""
     flip_bit(base, base.stat().st_size - 6)

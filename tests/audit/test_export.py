@@ -28,12 +28,14 @@ from audit.engines.engine import Engine, LocalEngine
 from audit.errors import UsageMistake
 from audit.reading.replica import Replica
 from dledger.outcome import ExitCode
+from dledger.reading.entry import EntryKind
 from dledger.reading.errors import EntryDamaged, OtherLog
 from dledger.reading.places import Place
 from dledger.reading.survey import survey_folder
 from tests.audit.replicas import (
     SEGMENT,
     TIME_MS,
+    Entry,
     LogBuilder,
     ReplicaSet,
     build,
@@ -496,6 +498,53 @@ def test_first_run_that_breaks_off_is_gone_on_with(
             export_messages(three.replicas[0], target, LocalEngine(processes=1))
         assert exported_offsets(target) == expected
         assert had_state or target.parent.stat().st_ino in synced
+
+
+ODD_TOPICS = ("a%41", "aA", "a%", "a%25", "%DLQ%ac", "%RETRY%dd")
+
+
+def of_odd_topics(path: Path) -> Replica:
+    """A log with a message of each of them, whose body is the topic's name."""
+    entries = [Entry(1, topic=each, count=1, bodies=(each.encode(),)) for each in ODD_TOPICS]
+    build(path, [Entry(1, EntryKind.NOOP), *entries])
+    return Replica(path.name, str(path))
+
+
+def topics_read(target: Path) -> list[tuple[str, str]]:
+    """What a reader of such folders takes for the topic of each message, and the true one."""
+    import pyarrow.dataset as ds
+
+    rows = ds.dataset(target, format="parquet", partitioning="hive").to_table(["topic", "body"])
+    return sorted((row["topic"], row["body"].decode()) for row in rows.to_pylist())
+
+
+def test_readers_of_folders_see_each_topic_as_it_is_called(tmp_path: Path) -> None:
+    """They decode %41 to A and end at %ac, which is no text; both are in names of topics."""
+    export_messages(of_odd_topics(tmp_path / "n1"), tmp_path / "out", LocalEngine(processes=1))
+    assert topics_read(tmp_path / "out") == sorted((each, each) for each in ODD_TOPICS)
+
+
+def test_what_a_broken_off_run_wrote_under_raw_names_is_written_once(tmp_path: Path) -> None:
+    """The release before named folders by topics as they are, so that one's name may be what
+    another one's is now; what was done then stays."""
+    replica, target = of_odd_topics(tmp_path / "n1"), tmp_path / "out"
+    first = export_messages(replica, target, LocalEngine(processes=1))
+    before = {each.relative_to(target) for each in target.rglob("*.parquet")}
+    (file,) = target.glob("topic=%25DLQ%25ac/date=*/*.parquet")
+    for raw in ("%DLQ%ac", "a%2525", "a%25"):
+        folder = target / f"topic={raw}" / file.parent.name
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, folder)
+    done = target / "topic=%DLQ%ac" / file.parent.name / f"{0:020d}-{0:020d}.parquet"
+    done.touch()
+    write_state(target, ExportState("g", 0, first.end))
+    export_messages(replica, target, LocalEngine(processes=1))
+    assert {each.relative_to(target) for each in target.rglob("*.parquet")} == {
+        *before,
+        done.relative_to(target),
+    }
+    done.unlink()
+    assert topics_read(target) == sorted((each, each) for each in ODD_TOPICS)
 
 
 def test_what_a_broken_off_run_left_unfinished_is_removed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from audit.contents.export import export_messages
 from audit.contents.stats import sum_log
 from audit.engines.engine import LocalEngine
+from audit.errors import UsageMistake
 from audit.reading.replica import Replica
 from audit.reading.survey import committed_log
 from dledger.reading.checkpoint import decode_checkpoint, encode_checkpoint
@@ -21,7 +23,7 @@ from dledger.reading.lifetimes import Lifetimes, readable
 from dledger.reading.log_start import LogStart
 from dledger.reading.ranges import log_ranges
 from dledger.wire import commands_pb2 as pb
-from tests.audit.replicas import Entry, LogBuilder, build
+from tests.audit.replicas import SEGMENT, Entry, LogBuilder, build, dropping, start_of
 from tests.store.test_compound import batch
 
 
@@ -187,6 +189,33 @@ def test_export_and_stats_leave_them_out(replica: Replica, tmp_path: Path) -> No
     assert [*sum_log(replica, engine).queues] == [("a", 0)]
     assert [*sum_log(replica, engine, includes_deleted=True).queues] == [("a", 0), ("b", 0)]
     engine.close()
+
+
+@pytest.mark.parametrize("includes_deleted", [False, True])
+def test_an_export_outlives_the_topics_it_was_begun_with(
+    tmp_path: Path, includes_deleted: bool
+) -> None:
+    """The ConsumeQueues of one that was deleted are gone, and so is the log's entry that deleted
+    it, some day; yet only with the same choice of topics does an export go on."""
+    pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
+    later = [data("a", bytes(1000)) for _ in range(SEGMENT // 1000)]
+    built = build(tmp_path / "n1", [*LIVES, *later])
+    replica, target = Replica("n1", str(tmp_path / "n1")), tmp_path / "out"
+    for folder in (tmp_path / "n1" / "consumequeue").glob("b*"):
+        shutil.rmtree(folder)
+    chosen, engine = frozenset({"b"}), LocalEngine(processes=1)
+
+    def run(to: Path = target) -> int:
+        done = export_messages(replica, to, engine, chosen, includes_deleted=includes_deleted)
+        return done.messages
+
+    assert run() == includes_deleted
+    for _ in dropping(tmp_path / "n1", start_of(tmp_path / "n1", len(built.headers))):
+        pass
+    assert run() == 0
+    with pytest.raises(UsageMistake, match="no message of topic 'b'"):
+        run(tmp_path / "another")
+    assert not (tmp_path / "another").exists()
 
 
 def test_table_and_stream_leave_them_out(replica: Replica) -> None:

@@ -183,6 +183,7 @@ class _Overtaken:
         self._other, self._replica = DeltaMessages(place), three.replicas[1]
         self.name, self.next_offset = self._inner.name, self._inner.next_offset
         self.append, self.sync = self._inner.append, self._inner.sync
+        self.is_there = self._inner.is_there
 
     def opened(self, choice: Choice) -> Mark | None:
         mark = self._inner.opened(choice)

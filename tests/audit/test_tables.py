@@ -6,6 +6,7 @@ packages are installed; a format that isn't is skipped by its name.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import json
@@ -14,8 +15,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -26,8 +29,9 @@ from audit.reading.replica import Replica
 from audit.tables import durable
 from audit.tables.delta import DeltaMessages
 from audit.tables.export import STEP_BYTES, TableExported, export_to_table
-from audit.tables.mark import Choice, Mark
+from audit.tables.mark import Choice, Mark, Queue
 from dledger.outcome import ExitCode
+from dledger.reading.decode import Records
 from dledger.reading.entry import EntryKind
 from dledger.reading.errors import EntryDamaged, OtherLog
 from store.files import OsFiles
@@ -39,15 +43,19 @@ from tests.audit.replicas import (
     Entry,
     LogBuilder,
     ReplicaSet,
+    build,
     dropping,
     fill_first_segment,
     start_of,
     usual_entries,
 )
 from tests.audit.tables import PACKAGES, Lake, keys_of, lake_of, use
+from tests.audit.test_lifetimes import LIVES, data
 from tests.audit.test_table import expected_rows
 
 pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install '.[audit]'")
+
+from dledger.reading import arrow
 
 
 @pytest.fixture(params=["delta", "iceberg"])
@@ -104,6 +112,68 @@ def test_table_grows_with_the_log(tmp_path: Path, lake: Lake) -> None:
     builder.close()
 
 
+def test_transactions_end_where_bodies_grow(
+    tmp_path: Path, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few KiB of log may become gigabytes. They end between entries, and a run that was killed
+    behind any goes on there; commands and fillers are between them."""
+    sizes = (2, 1, 2, 9, 1, 1)
+    entries = [data("t", *(bytes(900) for _ in range(count))) for count in sizes * 4]
+    commands = [Entry(1, EntryKind.COMMAND, body=COMMAND) for _ in range(3)]
+    entries[3:3] = commands
+    build(tmp_path / "n1", [Entry(1, EntryKind.NOOP), *entries])
+    replica, to_arrow = Replica("n1", str(tmp_path / "n1")), arrow.to_arrow
+    counts: list[int] = []
+
+    class Killed(Exception):
+        pass
+
+    class Noting:
+        """A table whose process is killed behind each transaction."""
+
+        def __init__(self) -> None:
+            self._inner = lake.table()
+            self.name, self.next_offset = self._inner.name, self._inner.next_offset
+            self.opened, self.sync = self._inner.opened, self._inner.sync
+            self.is_there = self._inner.is_there
+
+        def append(self, rows: Any, mark: Mark, offsets: Mapping[Queue, int]) -> None:
+            self._inner.append(rows, mark, offsets)
+            if rows.num_rows:
+                counts.append(rows.num_rows)
+                raise Killed
+
+    def in_rows(records: Records) -> Iterator[Any]:
+        for batch in to_arrow(records):
+            yield from (batch.slice(at, 1) for at in range(batch.num_rows))
+
+    monkeypatch.setattr(arrow, "to_arrow", in_rows)
+    for _ in range(100):
+        with contextlib.suppress(Killed):
+            export_to_table(replica, Noting(), (None, False), rows_bytes=3000)
+            break
+    keys = keys_of(lake.rows())
+    assert len(keys) == len(set(keys)) == sum(counts) == sum(sizes) * 4
+    assert max(counts) == max(sizes), "an entry is in one transaction"
+    assert len(counts) >= 10
+
+
+def test_a_table_outlives_the_topics_it_was_begun_with(tmp_path: Path, lake: Lake) -> None:
+    """The ConsumeQueues of one that was deleted are gone; for a name that the log knows nothing of
+    no table is begun."""
+    later = [data("a", bytes(1000)) for _ in range(SEGMENT // 1000)]
+    built = build(tmp_path / "n1", [*LIVES, *later])
+    replica, chosen = Replica("n1", str(tmp_path / "n1")), (frozenset({"b"}), True)
+    for folder in (tmp_path / "n1" / "consumequeue").glob("b*"):
+        shutil.rmtree(folder)
+    with pytest.raises(UsageMistake, match="no message of topic 'c'"):
+        export_to_table(replica, lake.table(), (frozenset({"c"}), True))
+    assert export_to_table(replica, lake.table(), chosen).messages == 1
+    for _ in dropping(tmp_path / "n1", start_of(tmp_path / "n1", len(built.headers))):
+        pass
+    assert export_to_table(replica, lake.table(), chosen, accept_retention=True).messages == 0
+
+
 def test_of_two_runs_that_read_the_same_position_one_wins(three: ReplicaSet, lake: Lake) -> None:
     """The other is told, writes nothing, and has nothing left to do when it is run again."""
 
@@ -114,6 +184,7 @@ def test_of_two_runs_that_read_the_same_position_one_wins(three: ReplicaSet, lak
             self._inner = lake.table()
             self.name, self.next_offset = self._inner.name, self._inner.next_offset
             self.append, self.sync = self._inner.append, self._inner.sync
+            self.is_there = self._inner.is_there
 
         def opened(self, choice: Choice) -> Mark | None:
             mark = self._inner.opened(choice)

@@ -604,7 +604,7 @@ def test_in_order_nobody_passes_what_cannot_be_read() -> None:
                 raise BrokerError(ErrorCode.NOT_READY, "it is being mended")
             return await read(queue_id, offset, *bounds)
 
-        shop.read = reading  # type: ignore[method-assign]
+        shop.read = reading  # type: ignore[method-assign, assignment]
         choice = await shop.serve([1, 1, 1], [])
         assert {each.queue_id for each in choice.command.given} == {1 - rotten}
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _READS_ONLY = "nothing is exported while a group is simulated"
+_EXPORT = ("tests/audit/test_export.py",)
 _TABLES = ("tests/audit/test_tables.py",)
 _STREAM = ("tests/audit/test_stream.py",)
 _BEFORE = ("tests/audit/test_damage_before.py",)
@@ -121,7 +122,7 @@ TABLES = (
     Mutant(
         "tables-are-filled-across-holes",
         "audit/tables/export.py",
-        "        lifetimes.check_to(step.part.end)\n",
+        "        lifetimes.check_to(each.part.end)\n",
         "",
         masked=_READS_ONLY,
         tests=_ONE_LOG,
@@ -129,7 +130,7 @@ TABLES = (
     Mutant(
         "sums-and-queries-read-across-holes",
         "dledger/reading/lifetimes.py",
-        "    lifetimes.check_to(log.settled)\n",
+        "        self.check_to(log.settled)\n",
         "",
         masked=_READS_ONLY,
         tests=_ONE_LOG,
@@ -165,6 +166,70 @@ TABLES = (
         "digest=last and last.digest) for part, last in found]\n",
         masked=_READS_ONLY,
         tests=_ELSEWHERE,
+    ),
+    Mutant(
+        "folders-are-named-by-topics-as-they-are",
+        "audit/contents/parquet.py",
+        """f"topic={topic.replace('%', '%25')}" """,
+        """f"topic={topic}" """,
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
+        "what-broke-off-under-raw-names-is-exported-twice",
+        "audit/contents/export.py",
+        "            _remove_raw(target, log_ranges(log, begin.offset, state.pending))\n",
+        "            pass\n",
+        masked=_READS_ONLY,
+        tests=_EXPORT,
+    ),
+    Mutant(
+        "all-that-a-range-decompresses-to-is-gathered",
+        "audit/contents/parquet.py",
+        "        if self._size > GATHERED_BYTES:\n",
+        "        if False:\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_compressed_bodies.py",),
+    ),
+    Mutant(
+        "all-that-a-step-decompresses-to-is-one-transaction",
+        "audit/tables/export.py",
+        "        if size >= rows_bytes and first < last:\n",
+        "        if False:\n",
+        masked=_READS_ONLY,
+        tests=_TABLES,
+    ),
+    Mutant(
+        "transactions-end-within-entries",
+        "audit/tables/export.py",
+        '            whole = table.filter(pc.less(table["index"], last))\n',
+        "            whole = table\n",
+        masked=_READS_ONLY,
+        tests=_TABLES,
+    ),
+    Mutant(
+        "topics-that-were-deleted-are-unknown-to-the-log",
+        "audit/reading/survey.py",
+        "    known = queues | lifetimes.names\n",
+        "    known = queues\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_lifetimes.py",),
+    ),
+    Mutant(
+        "exports-end-with-a-topic-of-their-choice",
+        "audit/contents/export.py",
+        "    if not (target / STATE_FILE).exists():  # One",
+        "    if True:  # One",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_lifetimes.py",),
+    ),
+    Mutant(
+        "tables-end-with-a-topic-of-their-choice",
+        "audit/tables/export.py",
+        "    if topics and not table.is_there():",
+        "    if topics:",
+        masked=_READS_ONLY,
+        tests=_TABLES,
     ),
     Mutant(
         "stream-offsets-are-named-across-holes",
