@@ -28,6 +28,7 @@ __all__ = [
     "end",
     "errors_told",
     "exit_code_of",
+    "in_words",
     "interruption_told",
     "new_runner",
     "run",
@@ -55,7 +56,7 @@ def exit_code_of(error: Exception, unreadable: ExitCode = ExitCode.FAILED) -> Ex
     return unreadable if isinstance(error, OSError) else None
 
 
-def _in_words(error: Exception) -> str:
+def in_words(error: Exception) -> str:
     """The file first, and no number, where the operating system refused one."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
@@ -86,13 +87,13 @@ def errors_told(*, unreadable: ExitCode = ExitCode.FAILED) -> Iterator[None]:
         end(ExitCode.INTERRUPTED)
     except BrokenPipeError as error:
         if error.filename is not None:  # of a file that the command works on
-            complain(_in_words(error))
+            complain(in_words(error))
         end(ExitCode.FAILED)  # nobody reads its output any more, so there is nobody to be told
     except Exception as error:
         code = exit_code_of(error, unreadable)
         if code is None:
             raise
-        complain(_in_words(error))
+        complain(in_words(error))
         end(code)
 
 
