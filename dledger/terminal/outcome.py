@@ -21,6 +21,7 @@ import uvloop
 from dledger.outcome import ExitCode
 from dledger.terminal.interrupts import heard
 from dledger.terminal.loops import default_ctrl_c
+from dledger.terminal.output import shown
 
 __all__ = [
     "ExitCode",
@@ -64,8 +65,10 @@ def in_words(error: Exception) -> str:
 
 
 def complain(text: str) -> None:
-    """One line (or what the text has) on standard error."""
-    typer.echo(f"dledger: {text}", err=True)
+    """One line (or what the text has) on standard error. Nothing in it speaks to the terminal: an
+    answer of somebody else's node may be in it, or the name of a file."""
+    for line in f"dledger: {text}".split("\n"):
+        typer.echo(shown(line) if line else line, err=True)
 
 
 def end(code: ExitCode) -> NoReturn:
