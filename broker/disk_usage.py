@@ -33,7 +33,12 @@ class DiskUsage:
         self._last: _Measured | None = None
 
     def measure(self) -> None:
-        """What there is, as of now. A file system that doesn't tell is no reason for anything."""
+        """What there is, as of now. A file system that doesn't tell is no reason for anything.
+
+        Raises:
+            DirectoryReplaced: the directory isn't this node's any more; so within a second, though
+                nothing else had to be done there.
+        """
         try:
             total = self._files.total_bytes(self._path)
             free = self._files.free_bytes(self._path)

@@ -23,7 +23,7 @@ import structlog
 from broker.ending import DISK_ERRNOS
 from store.commitlog import CommitLog
 from store.damage import Extent
-from store.errors import CorruptionFound
+from store.errors import CorruptionFound, DirectoryReplaced
 from store.scrub_note import NOTHING, ScrubNote, ScrubPlace
 from store.scrubbing import ScrubStatistics
 
@@ -126,7 +126,9 @@ class Scrubber:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            with contextlib.suppress(OSError):  # it orders work, and the disk is told of elsewhere
+            with contextlib.suppress(
+                OSError, DirectoryReplaced
+            ):  # it orders work, and the disk is told of elsewhere
                 await self._keep_note()
 
     def statistics(self) -> ScrubStatistics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -15,7 +16,7 @@ from dledger.records.reserved import (
     dead_letter_topic,
 )
 from dledger.terminal.options import JsonOption
-from dledger.terminal.outcome import errors_told, interruption_told, run
+from dledger.terminal.outcome import complain, errors_told, interruption_told, run
 from dledger.terminal.output import print_columns, print_facts, print_json
 from dledger.terminal.program import new_program
 from dledger_cli.group_options import (
@@ -47,6 +48,15 @@ GroupArgument = Annotated[
 Letter = tuple[Message, bool]  # and whether it was sent again
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """Some dead letters, and how many are left behind them, from `next_offset` on."""
+
+    letters: list[Letter]
+    next_offset: int
+    left: int
+
+
 @app.command("list")
 def list_letters(
     group: GroupArgument,
@@ -69,14 +79,16 @@ def list_letters(
     """
     with errors_told():
         addresses = bootstrap_addresses(bootstrap, directory)
-    letters = run(_list(addresses, group, first, most))
+    listed = run(_list(addresses, group, first, most))
     if as_json:
-        print_json([_facts(*letter) for letter in letters])
-        return
-    print_columns(
-        ("OFFSET", "TRIES", "WHY", "TOPIC", "WAS AT", "AGAIN"),
-        (_row(message, was_resent=was_resent) for message, was_resent in letters),
-    )
+        print_json([_facts(*letter) for letter in listed.letters])
+    else:
+        print_columns(
+            ("OFFSET", "TRIES", "WHY", "TOPIC", "WAS AT", "AGAIN"),
+            (_row(message, was_resent=was_resent) for message, was_resent in listed.letters),
+        )
+    if listed.left:
+        complain(f"... and {listed.left:,} more: --from {listed.next_offset}")
 
 
 @app.command()
@@ -131,9 +143,10 @@ def resend(
             _tell(done, as_json=as_json)
 
 
-async def _list(addresses: list[str], group: str, first: int, most: int) -> list[Letter]:
+async def _list(addresses: list[str], group: str, first: int, most: int) -> _Listed:
     async with connect(addresses) as client:
         found: list[Letter] = []
+        left: list[tuple[int, int]] = []  # of each queue: where it would go on, and how many
         letters = await client.dead_letters(group)
         for queue in letters.queues:
             at = max(first, queue.min_offset)
@@ -142,7 +155,9 @@ async def _list(addresses: list[str], group: str, first: int, most: int) -> list
                 answer = await client.pull(letters.topic, queue.queue_id, at, max_messages=wanted)
                 found += [(each, queue.was_resent(each.queue_offset)) for each in answer.messages]
                 at = answer.next_offset
-        return found
+            if at < queue.max_offset:
+                left.append((at, queue.max_offset - at))
+        return _Listed(found, min(left, default=(0, 0))[0], sum(count for _, count in left))
 
 
 async def _show(addresses: list[str], group: str, offset: int) -> Letter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +18,8 @@ from broker.local_group import (
     LocalGroup,
     group_status,
 )
-from broker.local_group.status import OUT_OF_SERVICE_ROLE
+from broker.local_group.status import OUT_OF_SERVICE_ROLE, NodeView
+from dledger.reading.files import printable
 from dledger.terminal.options import JsonOption, parse_size
 from dledger.terminal.outcome import (
     ExitCode,
@@ -425,7 +427,7 @@ def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
         return
     preferred = f", preferred {status.preferred}" if status.preferred else ""
     leader, term = status.leader or "-", status.term or "-"
-    typer.echo(f"group {status.group or '-'}: leader {leader}, term {term}{preferred}")
+    typer.echo(printable(f"group {status.group or '-'}: leader {leader}, term {term}{preferred}"))
     titles = ("ID", "ROLE", "TERM", "LAST", "COMMIT", "APPLIED", "ADDRESS", "ALIVE")
     print_columns(
         titles,
@@ -444,32 +446,37 @@ def _tell_status(status: GroupStatus, *, as_json: bool) -> None:
         ),
     )
     for node in status.nodes:
-        if node.other_group:
-            typer.echo(
-                f"at {node.address}, where {node.id} is to be, a node of broker group "
-                f"{node.other_group} answers, on {node.other_directory}"
-            )
-        if node.role == OUT_OF_SERVICE_ROLE:
-            typer.echo(
-                f"{node.id} is out of service: its log isn't the group's. `dledger group doctor` "
-                "says where they part and what to do"
-            )
-        if node.apply_stopped:
-            typer.echo(f"{node.id} has stopped applying: {node.apply_stopped}")
-        if node.newer_epoch:
-            typer.echo(
-                f"{node.id} serves nobody until it is started again: a client was served in epoch "
-                f"{node.newer_epoch} of the group, which {node.id} knows nothing of. `dledger "
-                "group doctor` says what to do"
-            )
-        if node.log_damages:
-            places = "a place" if node.log_damages == 1 else f"{node.log_damages} places"
-            typer.echo(
-                f"{node.id} is getting back from its peers what has rotted in {places} of its log, "
-                "and neither votes nor acknowledges until then: look at its disk"
-            )
-        for peer in node.older_copies:
-            typer.echo(
-                f"{node.id} refuses {peer}: its disk is an older copy of itself. Stop it, empty "
-                f"its directory, start it and `dledger group replace {peer}`"
-            )
+        for line in _remarks_on(node):
+            typer.echo(printable(line))  # whoever answers there has chosen its words
+
+
+def _remarks_on(node: NodeView) -> Iterator[str]:
+    if node.other_group:
+        yield (
+            f"at {node.address}, where {node.id} is to be, a node of broker group "
+            f"{node.other_group} answers, on {node.other_directory}"
+        )
+    if node.role == OUT_OF_SERVICE_ROLE:
+        yield (
+            f"{node.id} is out of service: its log isn't the group's. `dledger group doctor` "
+            "says where they part and what to do"
+        )
+    if node.apply_stopped:
+        yield f"{node.id} has stopped applying: {node.apply_stopped}"
+    if node.newer_epoch:
+        yield (
+            f"{node.id} serves nobody until it is started again: a client was served in epoch "
+            f"{node.newer_epoch} of the group, which {node.id} knows nothing of. `dledger "
+            "group doctor` says what to do"
+        )
+    if node.log_damages:
+        places = "a place" if node.log_damages == 1 else f"{node.log_damages} places"
+        yield (
+            f"{node.id} is getting back from its peers what has rotted in {places} of its log, "
+            "and neither votes nor acknowledges until then: look at its disk"
+        )
+    for peer in node.older_copies:
+        yield (
+            f"{node.id} refuses {peer}: its disk is an older copy of itself. Stop it, empty "
+            f"its directory, start it and `dledger group replace {peer}`"
+        )

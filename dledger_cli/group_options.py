@@ -27,7 +27,7 @@ CALL_DEADLINE_S = 10.0  # one call to the brokers, retries included
 
 
 def bootstrap_addresses(bootstrap: str | None, directory: Path) -> list[str]:
-    """Where a client begins: `--bootstrap` or its variable, else the group in `--dir`, at whose
+    """Where a client begins: the addresses that were chosen, else the group in `--dir`, at whose
     addresses nobody else answers.
 
     Raises:
@@ -48,6 +48,26 @@ def connect(addresses: list[str]) -> AbstractAsyncContextManager[Client]:
     )
 
 
+def _chosen(context: typer.Context, bootstrap: str | None) -> str | None:
+    """The addresses; None where it is the group in `--dir` that was named. Who names one at the
+    command line means it, whatever the shell's environment says: to act on another group, and
+    tell nobody, would be the end of that one's topic.
+
+    Raises:
+        typer.BadParameter: both are named there.
+    """
+    if bootstrap is None or not _is_given(context, "directory"):
+        return bootstrap
+    if _is_given(context, "bootstrap"):
+        raise typer.BadParameter("--dir and --bootstrap exclude each other")
+    return None
+
+
+def _is_given(context: typer.Context, parameter: str) -> bool:
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 BootstrapOption = Annotated[
     str | None,
     typer.Option(
@@ -56,8 +76,15 @@ BootstrapOption = Annotated[
         metavar="HOST:PORT,...",
         help="Addresses of some nodes of the broker group; the others are learned from them.",
         show_default="the group in --dir",
+        callback=_chosen,
     ),
 ]
 DirectoryOption = Annotated[
-    Path, typer.Option("--dir", metavar="DIR", help="Folder of a local group (group up).")
+    Path,
+    typer.Option(
+        "--dir",
+        metavar="DIR",
+        help=f"Folder of a local group (group up); goes before ${BOOTSTRAP_VARIABLE}.",
+        is_eager=True,  # so that who reads --bootstrap knows whether this was given
+    ),
 ]

@@ -24,7 +24,15 @@ from broker.config import MIB
 from dledger.client import BufferFull, Client, ClientError, Producer, ProducerOptions, SendResult
 from dledger.terminal.interrupts import cancelled_by, interrupts_caught
 from dledger.terminal.options import JsonOption
-from dledger.terminal.outcome import ExitCode, complain, end, errors_told, exit_code_of, run
+from dledger.terminal.outcome import (
+    ExitCode,
+    complain,
+    end,
+    errors_told,
+    exit_code_of,
+    in_words,
+    run,
+)
 from dledger.terminal.output import print_json, progress_bar, remark
 from dledger_cli.errors import LineTooLong
 from dledger_cli.group_options import (
@@ -179,6 +187,8 @@ async def pump(descriptor: int, sender: Sender, progress: Progress) -> None:
                 break
     except LineTooLong as error:
         sender.tally.on_stopped(error.number, error)
+    except OSError as error:  # what was sent before is stored or not, and told, all the same
+        sender.tally.on_stopped(sender.tally.sent + 1, error)
     await sender.flush()
 
 
@@ -245,11 +255,18 @@ def _tell(tally: Tally, *, interrupted: bool, as_json: bool) -> None:
     elif not as_json:
         remark(summary)
     if tally.first_error is not None:
-        line, error = tally.first_error
-        complain(f"line {line}: {error}" if not isinstance(error, LineTooLong) else str(error))
+        complain(_in_words(*tally.first_error))
     if interrupted:
         end(ExitCode.INTERRUPTED)
     if tally.first_error is not None:
         end(exit_code_of(tally.first_error[1]) or ExitCode.FAILED)
     if not tally.complete:
         end(ExitCode.FAILED)
+
+
+def _in_words(line: int, error: Exception) -> str:
+    if isinstance(error, LineTooLong):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"reading stopped behind line {line - 1}: {in_words(error)}"
+    return f"line {line}: {error}"

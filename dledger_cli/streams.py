@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
+from dledger.terminal.standard_streams import was_closed
 from dledger_cli.errors import LineTooLong
 
 READ_BYTES = 256 << 10
@@ -131,9 +132,10 @@ def open_standard(stream: TextIO | None, name: str) -> int:
     """The descriptor of a standard stream.
 
     Raises:
-        OSError: the program was started without it; its number may be any other file's by now.
+        OSError: the program was started without it; what has its number is another file, or the
+            null device, which would take messages that are committed then.
     """
-    if stream is None:
+    if stream is None or was_closed(stream.fileno()):
         raise OSError(errno.EBADF, "it is closed", name)
     return stream.fileno()
 

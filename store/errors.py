@@ -10,6 +10,7 @@ come from, is in `dledger.records.errors`.
     ├── BeyondRepair        they can't be got back, or not in part: stop
     ├── DivergenceFound     derived bytes contradict the log: stop
     ├── DirectoryInUse      another process holds the data directory
+    ├── DirectoryReplaced   the data directory isn't the one that this process holds: stop
     ├── HolderUnknown       whether one holds it can't be told
     ├── WrongIdentity       the data directory belongs to another broker group, node or segment size
     ├── IdentityMissing     the data directory holds a log, and nothing says whose
@@ -139,6 +140,18 @@ class DirectoryInUse(StoreError):
         super().__init__(f"data directory {directory} is in use by {holder}")
         self.directory = directory
         self.holder = holder
+
+
+class DirectoryReplaced(StoreError):
+    """The data directory was moved or removed under the process that holds it: what has its name
+    now, if anything has, is another's, and nothing is read or written there any more."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(
+            f"data directory {directory} isn't the one that this process holds: it was moved or "
+            "removed meanwhile, and what may be there now is another node's"
+        )
+        self.directory = directory
 
 
 class HolderUnknown(StoreError):

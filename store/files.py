@@ -17,12 +17,13 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Final, NewType, Protocol, TypeVar, cast
 
 from store.descriptors import SCARCE_ERRNOS, DescriptorReserve
-from store.errors import CorruptionFound, NotARegularFile
+from store.errors import CorruptionFound, DirectoryReplaced, NotARegularFile
 
 Handle = NewType("Handle", int)
 Buffer = bytes | bytearray | memoryview
@@ -59,7 +60,8 @@ _NO_FILE: Final = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODE
 
 
 class FileSystem(Protocol):
-    """What the store needs from an operating system. Every call may raise OSError."""
+    """What the store needs from an operating system. Every call may raise OSError; and every one
+    that takes a path DirectoryReplaced, once it is locked and leads to another directory."""
 
     def open(self, path: Path) -> Handle:
         """An existing file, for reading and writing.
@@ -166,8 +168,34 @@ def _naming_its_file(call: C) -> C:
     return cast(C, named)
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a lock holds, and the name that has to lead to it: the directory, or the file where
+    directories can't be locked. It is open as long as this is there, so that its inode is no
+    other's."""
+
+    directory: str
+    name: str
+    inode: tuple[int, int]  # device and number
+
+    def check(self, path: str) -> None:
+        """Raises DirectoryReplaced: `path` lies in another directory than the one that is held."""
+        if path != self.directory and not path.startswith(self.directory + os.sep):
+            return
+        try:
+            found = os.stat(self.name)
+        except (FileNotFoundError, NotADirectoryError):
+            raise DirectoryReplaced(self.directory) from None
+        if (found.st_dev, found.st_ino) != self.inode:
+            raise DirectoryReplaced(self.directory)
+
+
 class OsFiles:
     """`FileSystem` on Linux; a handle is a file descriptor.
+
+    A directory that is locked may be moved or removed by anybody, and another put in its place,
+    with a lock of its own. So before any name in it is used, it is looked at whether the directory
+    still is the one that is held; what is open goes on being written where it is.
 
     Args:
         reserved: descriptors that are held for the time when there are none.
@@ -179,19 +207,27 @@ class OsFiles:
         self._access = access
         self._pinned: dict[int, tuple[int, int]] = {}
         self._locked: dict[int, int] = {}  # directories, by the files that stand for them
+        self._places: dict[int, _Place] = {}  # by the same files
         self._reserve = DescriptorReserve(reserved)
 
     def open(self, path: Path) -> Handle:
+        self._check_place(path)
         return self._opened(path, self._access)
 
     def create(self, path: Path) -> Handle:
+        self._check_place(path)
         return self._opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
     def _opened(self, path: Path, flags: int) -> Handle:
         return Handle(self._reserve.obtain(lambda: open_regular(path, flags)))
 
+    def _check_place(self, path: Path) -> None:
+        for place in list(self._places.values()):  # another thread may lock, or close, meanwhile
+            place.check(os.fspath(path))
+
     def close(self, handle: Handle) -> None:
         self.unpin(handle)
+        self._places.pop(handle, None)
         directory = self._locked.pop(handle, None)
         if directory is not None:
             os.close(directory)
@@ -264,9 +300,11 @@ class OsFiles:
             _LIBC.munmap(*pinned)
 
     def rename(self, old: Path, new: Path) -> None:
+        self._check_place(new)
         os.rename(old, new)
 
     def exchange(self, one: Path, other: Path) -> bool:
+        self._check_place(other)
         if _RENAMEAT2 is None:
             return False
         names = os.fsencode(one), os.fsencode(other)
@@ -278,15 +316,19 @@ class OsFiles:
         raise OSError(code, os.strerror(code), str(one), None, str(other))
 
     def unlink(self, path: Path) -> None:
+        self._check_place(path)
         os.unlink(path)
 
     def mkdir(self, path: Path) -> None:
+        self._check_place(path)
         path.mkdir(exist_ok=True)
 
     def rmdir(self, path: Path) -> None:
+        self._check_place(path)
         os.rmdir(path)
 
     def fsync_directory(self, path: Path) -> None:
+        self._check_place(path)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         descriptor = self._reserve.obtain(lambda: os.open(path, flags))
         handle = Handle(descriptor)
@@ -296,9 +338,11 @@ class OsFiles:
             self.close(handle)
 
     def listdir(self, path: Path) -> list[str]:
+        self._check_place(path)
         return sorted(self._reserve.obtain(lambda: os.listdir(path)))
 
     def exists(self, path: Path) -> bool:
+        self._check_place(path)
         # Not `os.path.lexists`: it says no wherever it isn't told, and a vote that is there would
         # be none, a mark that keeps a directory out of service gone, an intent never made.
         try:
@@ -308,10 +352,12 @@ class OsFiles:
         return True
 
     def free_bytes(self, path: Path) -> int:
+        self._check_place(path)
         state = os.statvfs(path)
         return state.f_bavail * state.f_frsize
 
     def total_bytes(self, path: Path) -> int:
+        self._check_place(path)
         state = os.statvfs(path)
         # What only root may still use counts as used.
         return (state.f_blocks - state.f_bfree + state.f_bavail) * state.f_frsize
@@ -326,7 +372,14 @@ class OsFiles:
         if not is_ours:
             self.close(descriptor)
             return None
+        self._places[descriptor] = self._place_of(descriptor, path)
         return descriptor
+
+    def _place_of(self, lock: Handle, path: Path) -> _Place:
+        directory = self._locked.get(lock)
+        held = os.fstat(lock if directory is None else directory)
+        name = path if directory is None else path.parent
+        return _Place(os.fspath(path.parent), os.fspath(name), (held.st_dev, held.st_ino))
 
     @_naming_its_file
     def _flock(self, handle: Handle) -> bool:

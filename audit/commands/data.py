@@ -25,6 +25,7 @@ from audit.showing.terminal import progress_shown
 from audit.tables.delta import DeltaMessages
 from audit.tables.export import MessageTable, TableExported, export_to_table
 from audit.tables.iceberg import IcebergMessages
+from dledger.reading.files import printable
 from dledger.reading.objects import is_object, plain
 from dledger.terminal.figures import human_bytes
 
@@ -242,7 +243,7 @@ def _print_stats(sums: LogSum) -> None:
     widths = [max(len(row[at]) for row in rows) for at in range(len(titles))]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+        sys.stdout.write(printable("  ".join(cells).rstrip()) + "\n")
     hot = [f"{topic} {key}: {count}" for (topic, key), count in sums.keys.most_common(10)]
     if hot:
-        sys.stdout.write("hot keys: " + ", ".join(hot) + "\n")
+        sys.stdout.write(printable("hot keys: " + ", ".join(hot)) + "\n")  # any producer's texts

@@ -22,6 +22,7 @@ from audit.delivery.judged import QueueCount
 from audit.engines.choice import EngineName, make_engine
 from audit.reading.live import Over
 from audit.showing.terminal import progress_shown
+from dledger.reading.files import printable
 
 SHOWN_ANOMALIES: Final = 20
 _TITLES: Final = (
@@ -90,7 +91,11 @@ def delivery(
 
 
 def delivery_lines(report: DeliveryReport) -> Iterator[str]:
-    """The report, line by line."""
+    """The report, line by line; nothing in it speaks to a terminal."""
+    return map(printable, _lines(report))
+
+
+def _lines(report: DeliveryReport) -> Iterator[str]:
     rows = [_TITLES, *map(_cells, report.queues)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(_TITLES))]
     for row in rows:

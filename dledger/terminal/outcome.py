@@ -21,6 +21,7 @@ import uvloop
 from dledger.outcome import ExitCode
 from dledger.terminal.interrupts import heard
 from dledger.terminal.loops import default_ctrl_c
+from dledger.terminal.output import shown
 
 __all__ = [
     "ExitCode",
@@ -28,6 +29,7 @@ __all__ = [
     "end",
     "errors_told",
     "exit_code_of",
+    "in_words",
     "interruption_told",
     "new_runner",
     "run",
@@ -55,7 +57,7 @@ def exit_code_of(error: Exception, unreadable: ExitCode = ExitCode.FAILED) -> Ex
     return unreadable if isinstance(error, OSError) else None
 
 
-def _in_words(error: Exception) -> str:
+def in_words(error: Exception) -> str:
     """The file first, and no number, where the operating system refused one."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
@@ -63,8 +65,10 @@ def _in_words(error: Exception) -> str:
 
 
 def complain(text: str) -> None:
-    """One line (or what the text has) on standard error."""
-    typer.echo(f"dledger: {text}", err=True)
+    """One line (or what the text has) on standard error. Nothing in it speaks to the terminal: an
+    answer of somebody else's node may be in it, or the name of a file."""
+    for line in f"dledger: {text}".split("\n"):
+        typer.echo(shown(line) if line else line, err=True)
 
 
 def end(code: ExitCode) -> NoReturn:
@@ -86,13 +90,13 @@ def errors_told(*, unreadable: ExitCode = ExitCode.FAILED) -> Iterator[None]:
         end(ExitCode.INTERRUPTED)
     except BrokenPipeError as error:
         if error.filename is not None:  # of a file that the command works on
-            complain(_in_words(error))
+            complain(in_words(error))
         end(ExitCode.FAILED)  # nobody reads its output any more, so there is nobody to be told
     except Exception as error:
         code = exit_code_of(error, unreadable)
         if code is None:
             raise
-        complain(_in_words(error))
+        complain(in_words(error))
         end(code)
 
 

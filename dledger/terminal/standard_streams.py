@@ -11,6 +11,7 @@ import os
 import sys
 from typing import Final
 
+_held: set[int] = set()  # numbers at which nobody opened anything
 _STREAMS: Final = ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w"))
 
 
@@ -21,7 +22,14 @@ def hold_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
+            _held.add(number)
             # The lowest free number is this one: those below are open by now.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003
         if getattr(sys, name) is None:  # what the interpreter leaves of a closed one
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def was_closed(number: int) -> bool:
+    """Whether the program was started without that stream: what is written there goes nowhere, and
+    nobody has asked for that, as who names the null device has."""
+    return number in _held

@@ -217,6 +217,39 @@ def test_unreachable_group_ends_with_3(dead_address: str, monkeypatch: pytest.Mo
     assert result.stderr.startswith("dledger: ")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topic", "delete", "orders"],
+        ["consumers", "reset-offset", "billing", "orders", "--to", "first"],
+        ["group", "transfer", "n2"],
+        ["group", "status"],
+        ["group", "doctor"],
+    ],
+    ids=" ".join,
+)
+def test_a_directory_that_is_named_goes_before_the_environment(
+    command: list[str], dead_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no group in it; and the one that the shell's environment names is left alone."""
+    monkeypatch.setenv("DLEDGER_BOOTSTRAP", dead_address)
+    monkeypatch.setattr("dledger_cli.group_options.CALL_DEADLINE_S", 0.3)
+    for options in (["--dir", str(tmp_path / "none")], [f"--dir={tmp_path / 'none'}"]):
+        result = CliRunner().invoke(app, [*command, *options])
+        assert str(tmp_path / "none") in result.stderr, result.output
+        assert result.exit_code == ExitCode.USAGE
+        assert dead_address not in result.output
+
+
+@pytest.mark.parametrize("turned", [1, -1], ids=["dir first", "bootstrap first"])
+def test_two_groups_are_not_chosen_from(turned: int, tmp_path: Path) -> None:
+    """Both named at the command line: which is meant isn't guessed."""
+    options = [["--dir", str(tmp_path)], ["--bootstrap", "127.0.0.1:1"]][::turned]
+    result = CliRunner().invoke(app, ["topic", "list", *options[0], *options[1]])
+    assert result.exit_code == ExitCode.USAGE
+    assert "exclude each other" in result.stderr
+
+
 def test_wrong_configuration_ends_a_node_with_2(tmp_path: Path) -> None:
     """One line names file, key, found and expected."""
     file = tmp_path / "node.toml"

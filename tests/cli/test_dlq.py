@@ -78,6 +78,20 @@ def test_dead_letters_are_listed_shown_and_sent_again(
     assert resent == [False, True, False]
 
 
+def test_a_list_that_was_cut_says_so(dledger_group: BrokerGroup) -> None:
+    """And where it goes on; on standard error, beside JSON too. One that is whole says nothing."""
+    reject_three(dledger_group, "cut", "cutters")
+    place = ("--bootstrap", dledger_group.addresses)
+    for form in ([], ["--json"]):
+        cut = program("dlq", "list", "cutters", "--max", "1", *form, *place, timeout_s=120)
+        assert cut.stderr == "dledger: ... and 2 more: --from 1\n"
+        rest = program(
+            "dlq", "list", "cutters", "--from", "1", "--max", "2", *form, *place, timeout_s=120
+        )
+        assert rest.stderr == ""
+    assert [each["queue_offset"] for each in json.loads(rest.stdout)] == [1, 2]
+
+
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )

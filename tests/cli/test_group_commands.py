@@ -832,11 +832,11 @@ def test_corruption_ends_the_node_with_its_place(single: LocalGroup, tmp_path: P
     assert (tmp_path / "o").read_bytes() == (tmp_path / "in").read_bytes()
 
 
-def test_environment_names_the_group(group: LocalGroup, topic: str) -> None:
-    """$DLEDGER_BOOTSTRAP goes before the group in --dir."""
+def test_environment_names_the_group(group: LocalGroup, topic: str, tmp_path: Path) -> None:
+    """$DLEDGER_BOOTSTRAP goes before the group in `run`, which nobody has named."""
     environment = os.environ | {"DLEDGER_BOOTSTRAP": ",".join(group.addresses)}
-    command = [*PROGRAM, "topic", "list", "--json", "--dir", "/nowhere"]
+    command = [*PROGRAM, "topic", "list", "--json"]
     result = subprocess.run(
-        command, env=environment, capture_output=True, timeout=WAIT_S, check=True
+        command, env=environment, cwd=tmp_path, capture_output=True, timeout=WAIT_S, check=True
     )
     assert topic in [info["name"] for info in json.loads(result.stdout)]

@@ -184,3 +184,27 @@ def test_closed_stream_is_like_the_null_device(closed: str) -> None:
         [*words, "version"], capture_output=True, cwd=REPOSITORY, timeout=PATIENCE_S, check=False
     )
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("command", "closed", "named"),
+    [
+        ("consume orders --group billing --idle-timeout 5", ">&-", "standard output"),
+        ("produce orders", "<&-", "standard input"),
+    ],
+    ids=["consume", "produce"],
+)
+def test_messages_are_neither_written_to_nor_read_from_a_closed_stream(
+    command: str, closed: str, named: str
+) -> None:
+    """Nothing is asked for them: a group would commit what nobody got. There is no node here."""
+    words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "dledger_cli"]
+    done = subprocess.run(
+        [*words, *command.split(), "--bootstrap", "127.0.0.1:1"],
+        capture_output=True,
+        cwd=REPOSITORY,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"{named}: it is closed" in done.stderr.decode()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
+import typer
 
 from dledger.client import (
     BufferFull,
@@ -20,7 +24,7 @@ from dledger.client import (
     SendResult,
 )
 from dledger.terminal.output import progress_bar
-from dledger_cli.produce import Job, Sender, pump
+from dledger_cli.produce import Job, Sender, _tell, pump
 from dledger_cli.tally import Tally
 
 STORED = SendResult("t", 0, 0, 0, 0, bytes(8), False)
@@ -127,6 +131,32 @@ def test_reading_ends_at_a_line_that_can_not_be_stored(source: Source) -> None:
     assert counts(tally) == (2, 1, 1, 0)
     assert tally.first_error is not None
     assert tally.first_error[0] == 2
+
+
+def test_input_that_fails_to_be_read_ends_with_an_account(
+    source: Source, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A disk or a file server that fails in the middle: how much is stored is told, and where to go
+    on from, to people and programs."""
+    chunks = iter([b"1\n2\n3"])
+
+    def read(descriptor: int, size: int) -> bytes:
+        if (chunk := next(chunks, None)) is None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return chunk
+
+    descriptor = source(b"")
+    monkeypatch.setattr("dledger_cli.streams.os.read", read)
+    producer = FakeProducer()
+    tally = pumped(descriptor, producer, replace(JOB, source="access.log"))
+    monkeypatch.undo()
+    assert (producer.bodies, counts(tally)) == ([b"1", b"2"], (2, 2, 0, 0))
+    with pytest.raises(typer.Exit) as ended:
+        _tell(tally, interrupted=False, as_json=True)
+    assert ended.value.exit_code == 1
+    told = capsys.readouterr()
+    assert json.loads(told.out)["acked"] == 2
+    assert told.err == ("dledger: reading stopped behind line 2: access.log: Input/output error\n")
 
 
 @pytest.mark.parametrize(

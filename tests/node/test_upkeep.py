@@ -23,6 +23,7 @@ from dledger.hard_state import HardStateStore, decode_hard_state, encode_hard_st
 from dledger.reading.checkpoint import decode_checkpoint
 from dledger.records.layout import FILE_NAME
 from store.atomic_file import AtomicFile
+from store.errors import DirectoryReplaced
 from store.files import Handle, OsFiles
 from store.keepsakes import Keepsake, constant_file
 from store.seals import decode_seal
@@ -412,3 +413,22 @@ def test_another_disks_state_takes_no_bases_place() -> None:
     for put_back in (path, copy):
         disk.bytes_of(put_back)[:] = anothers
     assert files.mend_base(own) is BaseFound.LOST
+
+
+@on_a_loop
+async def test_a_member_whose_directory_was_replaced_writes_nothing_there(tmp_path: Path) -> None:
+    """The folder of a local group was moved away under its nodes, and another group made there. A
+    round of upkeep would find the other's files to be something else than its own, and mend them;
+    the member ends instead."""
+    async with a_follower(tmp_path) as (group, victim, data):
+        aside = data.rename(data.with_name("moved"))
+        for name in WRITTEN_AGAIN:
+            path = WRITTEN_AGAIN[name](data)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"another's")
+        await group.until(lambda: victim.failure is not None)
+        assert isinstance(victim.failure, DirectoryReplaced)
+        files = [WRITTEN_AGAIN[name](data) for name in WRITTEN_AGAIN]
+        assert {each.read_bytes() for each in files} == {b"another's"}
+        assert {each for each in data.rglob("*") if each.is_file()} == set(files)
+        assert (aside / "identity.json").exists()

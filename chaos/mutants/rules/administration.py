@@ -171,4 +171,14 @@ ADMINISTRATION = (
         masked="simulated crews' topic stays",
         tests=_SERVICE,
     ),
+    Mutant(
+        "environment-goes-before-the-directory-that-is-named",
+        "dledger_cli/group_options.py",
+        '    if bootstrap is None or not _is_given(context, "directory"):\n',
+        "    if True:\n",
+        masked="the simulator has no command line",
+        tests=(
+            "tests/cli/test_commands.py::test_a_directory_that_is_named_goes_before_the_environment",
+        ),
+    ),
 )

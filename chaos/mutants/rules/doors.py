@@ -366,6 +366,14 @@ DOORS = (
         tests=("tests/cli/test_process.py",),
     ),
     Mutant(
+        "messages-written-to-a-closed-stream",
+        "dledger_cli/streams.py",
+        "    if stream is None or was_closed(stream.fileno()):\n",
+        "    if stream is None:\n",
+        masked="the simulator has no processes",
+        tests=("tests/cli/test_process.py",),
+    ),
+    Mutant(
         "stop-waits-for-scrapes-that-wait-for-it",
         "broker/node.py",
         "        self._doors.push_async_callback(asyncio.to_thread, close)\n",

@@ -96,8 +96,8 @@ STORE = (
     Mutant(
         "name-that-cant-be-looked-up-taken-for-none",
         "store/files.py",
-        "        except (FileNotFoundError, NotADirectoryError):\n",
-        "        except OSError:\n",
+        "        except (FileNotFoundError, NotADirectoryError):\n            return False\n",
+        "        except OSError:\n            return False\n",
         masked="of the simulator's disk every call is told",
         tests=("tests/store/test_untold.py",),
     ),
@@ -116,6 +116,31 @@ STORE = (
         "_flock(descriptor)",
         masked="nobody removes the lock of a simulated member",
         tests=("tests/store/test_directory.py",),
+    ),
+    Mutant(
+        "written-to-where-another-directory-is-now",
+        "store/files.py",
+        "        if (found.st_dev, found.st_ino) != self.inode:\n",
+        "        if False:\n",
+        masked="nobody moves a simulated member's directory away",
+        tests=("tests/store/test_replaced_directory.py",),
+    ),
+    Mutant(
+        "member-goes-on-without-its-directory",
+        "store/files.py",
+        "        except (FileNotFoundError, NotADirectoryError):\n"
+        "            raise DirectoryReplaced(self.directory) from None\n",
+        "        except (FileNotFoundError, NotADirectoryError):\n            return\n",
+        masked="nobody removes a simulated member's directory",
+        tests=("tests/store/test_replaced_directory.py",),
+    ),
+    Mutant(
+        "lock-of-a-directory-that-was-let-go-still-looked-at",
+        "store/files.py",
+        "        self._places.pop(handle, None)\n",
+        "",
+        masked="nobody moves a simulated member's directory away",
+        tests=("tests/store/test_replaced_directory.py",),
     ),
     Mutant(
         "what-was-read-of-a-sick-disk-asked-for-again",
