@@ -544,20 +544,26 @@ class CommitLog:
 
     # --- the front --------------------------------------------------------------------------
 
-    def start_before(self, index: int) -> LogStart | None:
-        """The latest start that leaves every entry from `index` on: behind the last entry of a
-        segment. None if that is no later than the present one.
-
-        Raises:
-            CorruptionFound: the entry there has rotted.
-        """
+    def end_before(self, index: int) -> int | None:
+        """The last entry before the latest start that leaves every entry from `index` on: the last
+        one of a segment. None if that start is no later than the present one. Reads nothing."""
         if not self.first_index < index <= self.last_index + 1:
             return None
         last = self._table.last
         segment = last if index > last.first_index else self._table.locate(index)[0]
         if segment.first_index <= self.first_index or not segment.count:
             return None
-        before = segment.first_index - 1
+        return segment.first_index - 1
+
+    def start_before(self, index: int) -> LogStart | None:
+        """The latest start that leaves every entry from `index` on, as `end_before`.
+
+        Raises:
+            CorruptionFound: the entry there has rotted.
+        """
+        before = self.end_before(index)
+        if before is None:
+            return None
         header = parse_header(self.read(before, before), 0)
         configurations = [e for e in self._history.configuration_entries if e[0] <= before]
         place, body = configurations[-1] if configurations else (0, b"")

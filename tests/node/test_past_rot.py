@@ -103,6 +103,48 @@ async def test_the_log_begins_behind_what_nobody_can_give_back(tmp_path: Path) -
 
 
 @on_a_loop
+async def test_rot_behind_what_the_others_begin_with_holds_nothing_up(tmp_path: Path) -> None:
+    """A segment's last entry has rotted, too, and nobody gives it for now: the log can't begin
+    behind that one, but it can where the others' do."""
+    async with small_members(tmp_path) as group:
+        leader = await group.leader()
+        victim = group.replicas[follower(group, leader)]
+        victim.log._cache._capacity_bytes = 0  # what is old is read from the files
+        await kept_back(group, victim)
+        await grow(group, 3, "later")
+        end = victim.log.end_before(victim.machine.applied_index)
+        assert end is not None
+        assert end >= leader.log.first_index
+        tap = Wiretap(group)
+        tap.change = lambda _, each: None if each.HasField("entries_response") else each
+        rotten(victim, end)
+        assert victim.repairs.takes(rotten(victim, 20))
+        victim.archiver.release_together = given  # type: ignore[method-assign]
+        await group.until(lambda: victim.log.first_index > 1)
+        tap.change = lambda _, each: each
+        await healed(group, victim, 1)
+        assert victim.log.read(end, end) == leader.log.read(end, end)
+
+
+@on_a_loop
+async def test_what_nobody_has_holds_up_no_repair_of_what_somebody_has(tmp_path: Path) -> None:
+    """Nor does it have to be passed before: the place behind it is mended meanwhile."""
+    async with small_members(tmp_path) as group:
+        leader = await group.leader()
+        victim = group.replicas[follower(group, leader)]
+        await kept_back(group, victim)
+        last = victim.log.end_before(victim.machine.applied_index)
+        assert last is not None
+        assert last >= leader.log.first_index
+        for index in (20, last):
+            assert victim.repairs.takes(rotten(victim, index))
+        assert victim.repairs.statistics().damages == 2
+        await group.until(lambda: victim.repairs.statistics().damages == 1)
+        assert victim.log.first_index == 1
+        assert victim.log.read(last, last) == leader.log.read(last, last)
+
+
+@on_a_loop
 async def test_member_waits_in_doubt_until_a_peer_gives_the_state(tmp_path: Path) -> None:
     """All of them are asked, and asked again."""
     async with small_members(tmp_path) as group:
