@@ -502,6 +502,11 @@ class CommitLog:
         segment, slot = self._table.locate(index)
         return segment.base + segment.starts.start_of(slot)
 
+    def segments_from(self, index: int) -> int:
+        """How many segments entries from `index` on lie in, of those that are held: one at least.
+        Reads nothing."""
+        return self._table.count_from(index)
+
     def ends_by(self, physical_offset: int) -> int:
         """The last entry that ends at or before `physical_offset`; `first_index - 1` if none
         does."""
