@@ -289,7 +289,8 @@ class LogStartKeeper:
             return
         self._hold(
             f"the state as of entry {start.index}, with which the log begins, has rotted here, and "
-            "no peer has given it yet: don't stop this node before"
+            "no peer has given it yet: don't stop this node before. In a group of one nobody has "
+            "it: consume what is there, or go on with a backup that there is"
         )
         if front.is_disputed():
             return
