@@ -23,10 +23,29 @@ from dledger.core.types import NodeId, PeerStatistics
 
 HOLD_S: Final = 3600.0
 AWAY_S: Final = 60.0  # who was there begins anew, or changes its stream
-NEAR_ENTRIES: Final = 10_000  # behind what is committed: as good as filled
+NEAR_ENTRIES: Final = 10_000  # behind what is committed: as good as filled,
+NEAR_SEGMENTS: Final = 2  # if they lie in no more than these, as a batch may have megabytes,
+NEAR_BYTES: Final = 64 << 20  # or are that little: copied in seconds
 OFFERED: Final = "snapshot"  # the state of a peer that needs what is gone
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What a member lacks of what is committed: entries, segments that hold any of them, and how
+    many bytes those have at most."""
+
+    entries: int
+    segments: int
+    size: int
+
+    @property
+    def is_little(self) -> bool:
+        """Whether who lacks that is as good as filled: however far the front moves by what is being
+        written, it doesn't get there first."""
+        are_few = self.segments <= NEAR_SEGMENTS or self.size <= NEAR_BYTES
+        return self.entries <= NEAR_ENTRIES and are_few
 
 
 @dataclass(slots=True)
@@ -46,7 +65,7 @@ class Filling:
     Args:
         peers: as the core knows them.
         first_index: the first entry that is held here.
-        commit_index: the last that is committed.
+        missing: what who has the log up to that entry lacks.
         is_short: whether this node's disk is full.
         clock: seconds.
     """
@@ -57,13 +76,13 @@ class Filling:
         self,
         peers: Callable[[], Mapping[NodeId, PeerStatistics]],
         first_index: Callable[[], int],
-        commit_index: Callable[[], int],
+        missing: Callable[[int], Missing],
         is_short: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
         self._peers = peers
         self._first_index = first_index
-        self._commit_index = commit_index
+        self._missing = missing
         self._is_short = is_short
         self._clock = clock
         self._held: dict[NodeId, _Held] = {}  # one a member
@@ -81,9 +100,7 @@ class Filling:
 
     def _look(self, peer: NodeId, told: PeerStatistics, now: float) -> None:
         held = self._held.get(peer)
-        is_filled = told.state != OFFERED and (
-            self._commit_index() - told.match_index <= NEAR_ENTRIES
-        )
+        is_filled = told.state != OFFERED and self._missing(told.match_index).is_little
         is_gone = not told.recently_active and (held is None or now > held.seen_s + AWAY_S)
         if is_filled or is_gone:
             self._held.pop(peer, None)

@@ -154,10 +154,28 @@ class LogStartKeeper:
             rotten = front.log.start.offset(size)
         if rotten is None or front.is_disputed():
             return
-        while (start := front.log.start_before(behind)) is not None and start.offset(size) > rotten:
+        while (end := front.log.end_before(behind)) is not None:
+            behind, start = end, self._start_behind(end)
+            if start is None:
+                continue
+            if start.offset(size) <= rotten:
+                return
             if start.configuration_index and self._is_flushed_behind(start):
                 yield start
-            behind = start.index
+
+    def _start_behind(self, end: int) -> LogStart | None:
+        """The start behind a segment's last entry; None: that one has rotted, too, and is being
+        got back. It stands for itself only: those before it may be what a peer gives.
+
+        Raises:
+            CorruptionFound: nobody gets it back.
+        """
+        try:
+            return self._front.log.start_before(end + 1)
+        except CorruptionFound as error:
+            if not self.takes(error):
+                raise
+            return None
 
     def _noted(self) -> int:
         return self._front.log.checkpoint.state.consume_queue_index
@@ -271,7 +289,8 @@ class LogStartKeeper:
             return
         self._hold(
             f"the state as of entry {start.index}, with which the log begins, has rotted here, and "
-            "no peer has given it yet: don't stop this node before"
+            "no peer has given it yet: don't stop this node before. In a group of one nobody has "
+            "it: consume what is there, or go on with a backup that there is"
         )
         if front.is_disputed():
             return

@@ -4,7 +4,7 @@ Whoever reads the log and stumbles comes here (`takes`): the scrub, pulls, appen
 applying, mending. If what has rotted is committed, the read is refused for now and a repair begins.
 Until it is over the member is *in doubt*: it neither votes, campaigns nor acknowledges, its own
 disk doesn't count where it leads, and it hands over (`Raft.report_doubt`). It follows, and serves
-what it can read. One damage at a time:
+what it can read. One damage at a time, and after a round that came to nothing the next place:
 
     found ─▶ bounded ─▶ asking ─▶ judged ─▶ journal ─▶ in place ─▶ read back ─▶ bounded: gone
                  ▲        │          │
@@ -109,6 +109,30 @@ class Surroundings:
     failed: Callable[[BaseException], None]
 
 
+@dataclass(slots=True)
+class _Attempt:
+    """What came of mending one place so far: what has to be sound with it, the damage that nobody
+    gave and in how many rounds running every peer said that it can't, and by when, in seconds of
+    the loop's clock, what lies behind has to be committed."""
+
+    front: Extent
+    refused: Damage | None = None
+    negative: int = 0
+    committed_by: float = inf
+
+    def count(self, damage: Damage, verdicts: Mapping[NodeId, Verdict]) -> None:
+        """Nobody gave it, in another round.
+
+        Raises:
+            BeyondRepair: nobody will.
+        """
+        negative = self.negative if damage == self.refused else 0
+        self.refused, self.negative = damage, negative + 1 if are_final(verdicts) else 0
+        if self.negative >= NEGATIVE_ROUNDS:
+            entries = f"entries {damage.first_index} to {damage.last_index}"
+            raise BeyondRepair(damage.file, f"of {entries}, {told(verdicts)}")
+
+
 class Repairs:
     """All repairs of one replica, on its event loop, from `start` to `stop`."""
 
@@ -129,6 +153,7 @@ class Repairs:
         self._noted: list[Place] | None = None  # what the note says; None: nobody knows
         self._stopping = asyncio.Event()
         self._places: list[Extent] = []
+        self._attempts: dict[Extent, _Attempt] = {}  # one a place
         self._heeding: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
         self._is_started = False
@@ -329,57 +354,57 @@ class Repairs:
     async def _work(self) -> None:
         try:
             while self._places:
-                place = min(self._places, key=lambda each: (each.base, each.start))
-                await self._mend(place)
-                self._places.remove(place)
-                self._repaired += 1
-                self._follow(str(place.path))
-                self._note_places()
-                if not self._places:  # who is told may read, and find the next one at once
-                    self._around.doubt(is_in_doubt=False)
+                for place in sorted(self._places, key=lambda each: (each.base, each.start)):
+                    attempt = self._attempts.setdefault(place, _Attempt(place))
+                    if await self._mend(place, attempt):
+                        self._on_sound(place)
         except Exception as error:  # noqa: BLE001  nobody else would hear of it
             self._around.failed(error)
 
-    async def _mend(self, place: Extent) -> None:
-        """The place is sound again.
+    def _on_sound(self, place: Extent) -> None:
+        self._places.remove(place)
+        del self._attempts[place]
+        self._repaired += 1
+        self._follow(str(place.path))
+        self._note_places()
+        if not self._places:  # who is told may read, and find the next one at once
+            self._around.doubt(is_in_doubt=False)
+
+    async def _mend(self, place: Extent, attempt: _Attempt) -> bool:
+        """The place is sound again; False: a round came to nothing. It has no more than that of the
+        time there is: another place may be what somebody has, and what the log can begin behind.
 
         Raises:
             BeyondRepair, OutOfRange: it can't be.
             OSError: the disk doesn't keep what is written to it.
             CorruptionFound: the same, or what lies behind the rot isn't committed in time.
         """
-        refused, negative = None, 0
-        front = place
-        committed_by = inf
-        while (damage := self._damage_in(front) or self._damage_in(place)) is not None:
+        while (damage := self._damage_in(attempt.front) or self._damage_in(place)) is not None:
             if damage.is_filler:
                 await self._fill(place, damage)
-                return
+                return True
             if damage.last_index > self._around.through():
-                committed_by = await self._uncommitted(damage, committed_by)
-                continue
-            committed_by = inf
-            negative = negative if damage == refused else 0
+                attempt.committed_by = await self._uncommitted(damage, attempt.committed_by)
+                return False
+            attempt.committed_by = inf
             verdicts = await self._ask_for(damage)
             if self._log.damages.is_gone(damage.file):
                 continue  # what isn't may be rotten still
-            if isinstance(verdicts, Given):
-                try:
-                    await self._put_back(damage, verdicts)
-                except OSError as error:
-                    # Part of a sector that was lost meanwhile can't be written: what it begins
-                    # with is put right as well. A disk that refuses the same again has failed.
-                    front = _sector_of(damage.extents[0])
-                    if error.errno != errno.EIO or self._damage_in(front) in (None, damage):
-                        raise
-                refused = None
-                continue
-            refused, negative = damage, negative + 1 if are_final(verdicts) else 0
-            if negative >= NEGATIVE_ROUNDS:
-                entries = f"entries {damage.first_index} to {damage.last_index}"
-                raise BeyondRepair(damage.file, f"of {entries}, {told(verdicts)}")
-            self._wait("nobody has given the entries yet", told(verdicts))
-            await asyncio.sleep(AGAIN_S)
+            if not isinstance(verdicts, Given):
+                attempt.count(damage, verdicts)
+                self._wait("nobody has given the entries yet", told(verdicts))
+                await asyncio.sleep(AGAIN_S)
+                return False
+            try:
+                await self._put_back(damage, verdicts)
+            except OSError as error:
+                # Part of a sector that was lost meanwhile can't be written: what it begins
+                # with is put right as well. A disk that refuses the same again has failed.
+                attempt.front = _sector_of(damage.extents[0])
+                if error.errno != errno.EIO or self._damage_in(attempt.front) in (None, damage):
+                    raise
+            attempt.refused = None
+        return True
 
     async def _uncommitted(self, damage: Damage, until_s: float) -> float:
         """A moment later; `until_s` is the end of the time that there is for it to be committed,

@@ -258,7 +258,11 @@ class SnapshotKeeper:
         applied = self.source.machine.applied_index
         before = self._newest
         index, end = (0, 0) if before is None else (before.applied_index, before.end_offset)
-        if applied <= index or asyncio.get_running_loop().time() < self._not_before_s:
+        # What the log begins with is there, also where it counts as no snapshot, as one by earlier
+        # rules doesn't: it is what others hold, and stays as it is.
+        if applied <= max(index, self.source.log.start.index):
+            return False
+        if asyncio.get_running_loop().time() < self._not_before_s:
             return False
         if applied - index >= self._pace.entries:
             return True

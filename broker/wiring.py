@@ -14,7 +14,7 @@ from broker.announcing import Announcer
 from broker.archiving import Archiver
 from broker.assembly import Parts, Surrounds, services_of
 from broker.config import NodeConfig
-from broker.filling import Filling
+from broker.filling import Filling, Missing
 from broker.front import LogFront
 from broker.greeting import own_disk
 from broker.housekeeping import Housekeeping, Notes
@@ -183,7 +183,7 @@ class Wiring:
         filling = Filling(
             lambda: member.driver.core.statistics().peers,
             lambda: member.log.first_index,
-            lambda: member.driver.core.commit_index,
+            self._missing_behind,
             member.is_full,
             asyncio.get_running_loop().time,
         )
@@ -191,6 +191,12 @@ class Wiring:
         waiting = Waiting(member.machine, member.reader, index_at, takes)
         keeper.holders += [filling, waiting]
         return keeper
+
+    def _missing_behind(self, index: int) -> Missing:
+        member = self._member
+        entries, log = member.driver.core.commit_index - index, member.log
+        segments = log.segments_from(index + 1)
+        return Missing(entries, segments, segments * log.options.segment_size_bytes)
 
     def _make_archiver(self) -> Archiver:
         wanted, ports = self._config.retention, self._ports

@@ -502,6 +502,11 @@ class CommitLog:
         segment, slot = self._table.locate(index)
         return segment.base + segment.starts.start_of(slot)
 
+    def segments_from(self, index: int) -> int:
+        """How many segments entries from `index` on lie in, of those that are held: one at least.
+        Reads nothing."""
+        return self._table.count_from(index)
+
     def ends_by(self, physical_offset: int) -> int:
         """The last entry that ends at or before `physical_offset`; `first_index - 1` if none
         does."""
@@ -544,20 +549,26 @@ class CommitLog:
 
     # --- the front --------------------------------------------------------------------------
 
-    def start_before(self, index: int) -> LogStart | None:
-        """The latest start that leaves every entry from `index` on: behind the last entry of a
-        segment. None if that is no later than the present one.
-
-        Raises:
-            CorruptionFound: the entry there has rotted.
-        """
+    def end_before(self, index: int) -> int | None:
+        """The last entry before the latest start that leaves every entry from `index` on: the last
+        one of a segment. None if that start is no later than the present one. Reads nothing."""
         if not self.first_index < index <= self.last_index + 1:
             return None
         last = self._table.last
         segment = last if index > last.first_index else self._table.locate(index)[0]
         if segment.first_index <= self.first_index or not segment.count:
             return None
-        before = segment.first_index - 1
+        return segment.first_index - 1
+
+    def start_before(self, index: int) -> LogStart | None:
+        """The latest start that leaves every entry from `index` on, as `end_before`.
+
+        Raises:
+            CorruptionFound: the entry there has rotted.
+        """
+        before = self.end_before(index)
+        if before is None:
+            return None
         header = parse_header(self.read(before, before), 0)
         configurations = [e for e in self._history.configuration_entries if e[0] <= before]
         place, body = configurations[-1] if configurations else (0, b"")

@@ -229,6 +229,11 @@ class SegmentTable:
             segment = self.segments[bisect_right(self._first_indexes, index) - 1]
         return segment, index - segment.first_index
 
+    def count_from(self, index: int) -> int:
+        """How many segments entries from `index` on lie in, held or not yet: one at least."""
+        last = len(self.segments) - 1
+        return len(self.segments) - min(max(bisect_right(self._first_indexes, index) - 1, 0), last)
+
     def position_of_segment(self, segment: Segment) -> int:
         """Where `segment` stands in the list."""
         return self.position_at(segment.base)

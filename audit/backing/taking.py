@@ -19,7 +19,7 @@ answer are told, and so is that nobody leads.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -137,7 +137,8 @@ def take_backup(
     try:
         before = read_backup(files, folder)
         _check_folder(files, folder, before)
-        with _source(answering, node) as source:
+        behind = None if before is None else before.last_index
+        with _source(answering, node, behind) as source:
             _check(folder, source, before)
             # What was judged may be in no member's log any more, and the next mending's journal
             # would take its place.
@@ -175,9 +176,18 @@ def _asked(addresses: Sequence[str]) -> tuple[list[Replica], str]:
 
 
 @contextmanager
-def _source(members: Sequence[Replica], node: str | None) -> Iterator[_Source]:
+def _source(members: Sequence[Replica], node: str | None, behind: int | None) -> Iterator[_Source]:
     """The member whose log is copied: with all that any of them knew to be committed when they
-    were asked. A follower, so that the leader has no more to do, unless none gets there."""
+    were asked. A follower, so that the leader has no more to do, unless none gets there.
+
+    Args:
+        behind: the entry that the folder ends with; None: it holds none. The front of a log goes
+            on each disk in its own time: one that hasn't the next entry any more is passed over.
+
+    Raises:
+        BackupRefused: there is none, or none has the next entry any more.
+        Unreachable: none has all that is committed, after a while.
+    """
     wanted = max(each.position.committed for each in members if each.position is not None)
     named = [each for each in members if node in (None, each.id)]
     if not named:
@@ -186,6 +196,7 @@ def _source(members: Sequence[Replica], node: str | None) -> Iterator[_Source]:
     until = time.monotonic() + CATCH_UP_S
     reason = f"behind what is committed after {CATCH_UP_S:g} s"
     while True:
+        begins: dict[str, int] = {}  # by whom the next entry is gone
         for replica in _followers_first(named):
             assert replica.address is not None
             with node_log(replica.address) as log:
@@ -194,13 +205,25 @@ def _source(members: Sequence[Replica], node: str | None) -> Iterator[_Source]:
                 except NodeRefused as error:
                     reason = error.strerror or ""  # it stands by, say, and is no member
                     continue
-                if survey.committed_offset >= wanted:
+                if behind is not None and behind < survey.first_index - 1:
+                    begins[replica.id] = int(survey.first_index)
+                elif survey.committed_offset >= wanted:
                     yield _Source(replica, log, survey)
                     return
+        left = [each.id for each in named if each.id not in begins]
+        if not left:
+            raise BackupRefused(_gone(behind, begins))
         if time.monotonic() >= until:
-            names = ", ".join(each.id for each in named)
-            raise Unreachable(names, reason)
+            raise Unreachable(", ".join(left), reason)
         time.sleep(_NAP_S)
+
+
+def _gone(behind: int | None, begins: Mapping[str, int]) -> str:
+    each = ", ".join(f"{node}'s begins at entry {first}" for node, first in begins.items())
+    return (
+        f"the backup ends at entry {behind}, and what lay between is gone from every log that was "
+        f"looked at ({each}). Take a new backup into an empty folder"
+    )
 
 
 def _followers_first(members: Sequence[Replica]) -> list[Replica]:
@@ -232,12 +255,7 @@ def _check(folder: Path, source: _Source, before: Backup | None) -> None:
     Raises:
         BackupRefused: it doesn't.
     """
-    survey, first = source.survey, int(source.survey.first_index)
-    if before is not None and before.last_index < first - 1:
-        raise BackupRefused(
-            f"the log of {source.replica.id} begins at entry {first}, and {folder} ends at entry "
-            f"{before.last_index}: what lay between is gone. Take a new backup into an empty folder"
-        )
+    survey = source.survey
     if not source.end:
         raise BackupRefused(f"{source.replica.id} has nothing committed")
     if before is None:

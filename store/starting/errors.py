@@ -67,13 +67,15 @@ class LogMissing(StartRefused):
 
 
 class BaseMissing(StartRefused):
-    """What stands for the entries that are gone can't be used."""
+    """What stands for the entries that are gone can't be used. Where nobody else holds the log the
+    directory has all that is left of it."""
 
     def __init__(self, file: str, first_index: int, why: str) -> None:
         super().__init__(
             f"the log begins with entry {first_index}, and the state as of before is not in "
-            f"{file}: {why}. Put the file back, or empty the directory and take the node in again "
-            "with `dledger group replace`: peers fill it"
+            f"{file}: {why}. Put the file back. If this is the group's only member, keep the "
+            "directory whatever comes: nobody else has what is in it. Others fill this one again: "
+            "start it on an empty directory, and `dledger group replace`"
         )
         self.file = file
         self.first_index = first_index

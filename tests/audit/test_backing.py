@@ -181,6 +181,53 @@ def cut_to_a_segment(folder: Path, taken: Taken, *, with_filler: bool) -> EntryH
     return last
 
 
+def begin_behind_the_folder(patched: pytest.MonkeyPatch, last: EntryHeader, *nodes: str) -> None:
+    """Those nodes have let go of what follows the folder's last entry, too; the others lack an
+    entry when they are asked first."""
+    survey, asked = NodeLog.survey, set(nodes)
+
+    def surveyed(self: NodeLog) -> apb.LogSurvey:
+        found = survey(self)
+        if found.node_id in nodes:
+            found.first_index = last.index + 2
+        found.committed_offset -= found.node_id not in asked
+        asked.add(found.node_id)
+        return found
+
+    patched.setattr(NodeLog, "survey", surveyed)
+
+
+@pytest.mark.parametrize("kept_by", ["n1", "n2", "n3"])
+def test_backup_goes_on_from_the_member_that_has_what_follows(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_by: str
+) -> None:
+    """A log's front goes on each disk in its own time: it is refused only where nobody has it, and
+    says where each log begins."""
+    folder = tmp_path / "b"
+    last = cut_to_a_segment(folder, live.take(folder), with_filler=False)
+    others = sorted({"n1", "n2", "n3"} - {kept_by})
+    begin_behind_the_folder(monkeypatch, last, *others)
+    with pytest.raises(BackupRefused, match=f"what lay between is gone .*{others[0]}'s begins at"):
+        live.take(folder, others[0])
+    taken = live.take(folder)
+    assert taken.backup.node_id == kept_by
+    check(folder, live, taken)
+
+
+def test_backup_is_refused_where_nobody_has_what_follows(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once; what is there stays."""
+    folder = tmp_path / "b"
+    last = cut_to_a_segment(folder, live.take(folder), with_filler=False)
+    before = read_backup(OsFiles(), folder)
+    begin_behind_the_folder(monkeypatch, last, "n1", "n2", "n3")
+    monkeypatch.setattr(taking, "CATCH_UP_S", 3_600.0)
+    with pytest.raises(BackupRefused, match=r"n1's begins at .* into an empty folder"):
+        live.take(folder)
+    assert read_backup(OsFiles(), folder) == before
+
+
 def begin_later(patched: pytest.MonkeyPatch, last: EntryHeader, **other: int) -> None:
     """Every node's log begins with its second segment: retention has taken the first one."""
     survey, read = NodeLog.survey, NodeLog.read

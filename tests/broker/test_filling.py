@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from structlog.testing import capture_logs
 
-from broker.filling import AWAY_S, HOLD_S, NEAR_ENTRIES, Filling, Giving
+from broker.filling import AWAY_S, HOLD_S, NEAR_ENTRIES, Filling, Giving, Missing
 from dledger.core.types import Index, NodeId, PeerStatistics
 
 PEER = NodeId("n2")
@@ -27,12 +27,18 @@ class Leader:
     first_index: int = 500
     now: float = 0.0
     is_short: bool = False
+    entries_a_segment: int = LONG
+    segment_size: int = 1 << 30
+
+    def missing(self, index: int) -> Missing:
+        segments = LONG // self.entries_a_segment - index // self.entries_a_segment + 1
+        return Missing(LONG - index, segments, segments * self.segment_size)
 
     def filling(self) -> Filling:
         return Filling(
             lambda: self.peers,
             lambda: self.first_index,
-            lambda: LONG,
+            self.missing,
             lambda: self.is_short,
             lambda: self.now,
         )
@@ -41,6 +47,22 @@ class Leader:
 def test_nobody_who_is_near_the_end_holds_anything() -> None:
     leader = Leader({PEER: told(LONG - NEAR_ENTRIES)})
     assert leader.filling().first_needed() is None
+
+
+def test_few_entries_that_are_many_bytes_are_not_near() -> None:
+    """Who has installed the base lacks the whole log, which may be 8,000 large entries: it needs
+    them until they lie in the last two segments, or it would begin anew with the next base."""
+    base = LONG - 8_000
+    leader = Leader({PEER: told(base)}, first_index=base + 1, entries_a_segment=800)
+    filling = leader.filling()
+    assert filling.first_needed() == base + 1
+    leader.peers[PEER] = told(LONG - 801)
+    assert filling.first_needed() == LONG - 800
+    leader.peers[PEER] = told(LONG - 799)
+    assert filling.first_needed() is None
+    leader.peers[PEER] = told(base)
+    leader.segment_size = 1 << 20  # all of it is copied in seconds
+    assert filling.first_needed() is None
 
 
 def test_front_stays_where_a_peer_goes_on() -> None:

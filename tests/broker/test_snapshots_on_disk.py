@@ -17,18 +17,20 @@ from broker.snapshots import SnapshotKeeper, SnapshotPace, SnapshotSource, resto
 from broker.state.machine import StateMachine
 from broker.state.replay import Replayed, replay_derived
 from dledger.outcome import ExitCode
+from dledger.reading.log_start import LogStart
 from dledger.records.layout import file_name
 from dledger.wire.commands_pb2 import Command, RaiseLevelCommand
 from store.consumequeue import ConsumeQueues
 from store.dispatch import UNIT
 from store.errors import StorageFailed
 from store.files import FULL_ERRNOS, FileSystem
+from store.log_start import Install
 from store.snapshot_files import SnapshotFiles, SnapshotHead
 from store.starting.snapshots import head_at
 from tests.broker.test_replay import filled
 from tests.node.machine import Standing
 from tests.store.faulty_files import SimulatedDisk
-from tests.store.logs import DATA, LogUnderTest
+from tests.store.logs import DATA, SEGMENT, LogUnderTest
 
 DISK = bytes(16)
 EAGER = SnapshotPace(entries=1, share=0)
@@ -254,6 +256,25 @@ def _no_folder(listdir: Callable[..., list[str]]) -> Callable[..., list[str]]:
         return listdir(path)
 
     return asked
+
+
+@pytest.mark.parametrize("entries", [1, 1 << 30])
+def test_none_is_due_of_what_the_log_begins_with(entries: int) -> None:
+    """A start doesn't take it for a snapshot where earlier rules made it, and nothing is applied
+    yet: it is neither written over, nor is there an entry to look at."""
+    made = Member().made
+    index, disk = made.log.last_index, SimulatedDisk()
+    disk.mkdir(DATA)
+    Install(disk, DATA).intend(LogStart(index, 3, 5, SEGMENT, 1_000, 1, 1, b"c"))
+    Install(disk, DATA).settle(SEGMENT)
+    later = LogUnderTest(disk)
+    assert later.log.start.index == index
+    later.log.checkpoint.note_consume_queue(index, 1)
+    source = SnapshotSource(Member().machine, later.log, DISK)
+    files, pace = SnapshotFiles(DATA, disk), SnapshotPace(entries=entries, share=0)
+    keeper = SnapshotKeeper(source, files, Standing(), lambda: lambda: True, None, pace)
+    asyncio.run(keeper.step())
+    assert not files.indexes()
 
 
 def test_one_is_due_by_entries_by_bytes_and_by_segments() -> None:

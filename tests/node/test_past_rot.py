@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from broker.archiving import Released
@@ -20,6 +21,7 @@ from dledger.wire import raft_pb2 as pb
 from store.damage import Extent
 from store.errors import CorruptionFound
 from store.snapshot_files import BaseFound
+from store.starting.errors import BaseMissing
 from tests.node.members import Members
 from tests.node.test_later_logs import follower, grow, on_a_loop, small_members
 from tests.node.test_repairs import Wiretap
@@ -100,6 +102,48 @@ async def test_the_log_begins_behind_what_nobody_can_give_back(tmp_path: Path) -
     events = [each["event"] for each in told]
     assert "log_begins_behind_rot" in events
     assert "log_repaired" not in events
+
+
+@on_a_loop
+async def test_rot_behind_what_the_others_begin_with_holds_nothing_up(tmp_path: Path) -> None:
+    """A segment's last entry has rotted, too, and nobody gives it for now: the log can't begin
+    behind that one, but it can where the others' do."""
+    async with small_members(tmp_path) as group:
+        leader = await group.leader()
+        victim = group.replicas[follower(group, leader)]
+        victim.log._cache._capacity_bytes = 0  # what is old is read from the files
+        await kept_back(group, victim)
+        await grow(group, 3, "later")
+        end = victim.log.end_before(victim.machine.applied_index)
+        assert end is not None
+        assert end >= leader.log.first_index
+        tap = Wiretap(group)
+        tap.change = lambda _, each: None if each.HasField("entries_response") else each
+        rotten(victim, end)
+        assert victim.repairs.takes(rotten(victim, 20))
+        victim.archiver.release_together = given  # type: ignore[method-assign]
+        await group.until(lambda: victim.log.first_index > 1)
+        tap.change = lambda _, each: each
+        await healed(group, victim, 1)
+        assert victim.log.read(end, end) == leader.log.read(end, end)
+
+
+@on_a_loop
+async def test_what_nobody_has_holds_up_no_repair_of_what_somebody_has(tmp_path: Path) -> None:
+    """Nor does it have to be passed before: the place behind it is mended meanwhile."""
+    async with small_members(tmp_path) as group:
+        leader = await group.leader()
+        victim = group.replicas[follower(group, leader)]
+        await kept_back(group, victim)
+        last = victim.log.end_before(victim.machine.applied_index)
+        assert last is not None
+        assert last >= leader.log.first_index
+        for index in (20, last):
+            assert victim.repairs.takes(rotten(victim, index))
+        assert victim.repairs.statistics().damages == 2
+        await group.until(lambda: victim.repairs.statistics().damages == 1)
+        assert victim.log.first_index == 1
+        assert victim.log.read(last, last) == leader.log.read(last, last)
 
 
 @on_a_loop
@@ -221,6 +265,31 @@ async def test_what_the_log_begins_with_is_got_back_from_a_peer(tmp_path: Path) 
             last = leader.log.last_index
             await group.until(lambda: group.replicas[name].machine.applied_index >= last)
     assert held_for_rot(told) > 1
+
+
+@on_a_loop
+async def test_who_is_alone_is_told_to_keep_what_there_is(tmp_path: Path) -> None:
+    """No peer gives the state, nor fills an empty directory: while the node runs what there is can
+    be read, and a start that refuses doesn't advise to throw it away."""
+    with capture_logs() as told:
+        async with small_members(tmp_path, 1) as group:
+            leader = await grow(group, 2, "first")
+            await leader.propose_log_start(leader.machine.applied_index)
+            await grow(group, 1, "behind")
+            await group.until(lambda: leader.log.first_index > 1)
+            own = head_of(leader.base.disk_id, leader.log.start)
+            await group.until(lambda: leader.base.files.mend_base(own) is BaseFound.SOUND)
+            spoil_base(leader)
+            leader.log_start.on_base_rotted()
+            await group.until(lambda: held_for_rot(told))
+            assert "In a group of one nobody has it: consume" in leader.log_start.held
+            assert leader.log.read(leader.log.first_index, leader.log.last_index)
+            (name,) = group.replicas
+            await group.stop(name)
+            for each in tmp_path.rglob("snapshot/*"):
+                each.unlink()
+            with pytest.raises(BaseMissing, match="only member, keep the directory"):
+                group.start(name)
 
 
 @on_a_loop

@@ -92,6 +92,13 @@ def test_a_log_begins_behind_a_whole_segment_only() -> None:
         assert (start.index, start.digest) == (4, made.log.digest_at(4))
 
 
+def test_segments_from_an_entry_are_counted_without_reading() -> None:
+    """What is gone counts as all there is, what is to come as the last one."""
+    made = make_log(BODIES)
+    made.log.read = None  # type: ignore[assignment]
+    assert [made.log.segments_from(index) for index in range(10)] == [3, 3, 3, 2, 2, *[1] * 5]
+
+
 def test_what_is_before_the_start_is_gone_and_the_rest_as_it_was() -> None:
     made = make_log(BODIES)
     kept = made.log.read(3, 7)

@@ -47,8 +47,20 @@ BACKUPS = (
     _mutant(
         "backup-of-a-member-that-is-behind",
         _TAKING,
-        "                if survey.committed_offset >= wanted:\n",
-        "                if survey.committed_offset >= 0:\n",
+        "                elif survey.committed_offset >= wanted:\n",
+        "                elif survey.committed_offset >= 0:\n",
+    ),
+    _mutant(
+        "backup-from-a-member-that-has-let-go-of-what-follows",
+        _TAKING,
+        "                if behind is not None and behind < survey.first_index - 1:\n",
+        "                if False:\n",
+    ),
+    _mutant(
+        "backup-refused-though-another-member-has-what-follows",
+        _TAKING,
+        "        if not left:\n",
+        "        if begins:\n",
     ),
     _mutant(
         "backup-of-a-member-that-is-out-of-service",

@@ -156,6 +156,14 @@ LATER_LOGS = (
         tests=_FILLING,
     ),
     Mutant(
+        "filled-by-few-entries-of-many-bytes",
+        "broker/filling.py",
+        "return self.entries <= NEAR_ENTRIES and are_few",
+        "return self.entries <= NEAR_ENTRIES",
+        masked="who begins anew loses nothing, and in a run it gets there in the end",
+        tests=_FILLING,
+    ),
+    Mutant(
         "filling-holds-a-full-disk",
         "broker/filling.py",
         "        if self._is_short():\n            return None\n",

@@ -145,6 +145,14 @@ LOG_START = (
         tests=_PAST_ROT,
     ),
     Mutant(
+        "rotten-end-of-a-segment-hides-the-starts-before-it",
+        "broker/log_start.py",
+        "            if start is None:\n                continue\n",
+        "            if start is None:\n                return\n",
+        masked=_PASSES,
+        tests=_PAST_ROT,
+    ),
+    Mutant(
         "rotten-base-ends-the-node",
         "broker/log_start.py",
         "        if isinstance(error, BaseMissing):\n",

@@ -410,32 +410,43 @@ REPAIRS = (
     Mutant(
         "damage-bounded-once",
         "broker/repairs.py",
-        "        while (damage := self._damage_in(front) or self._damage_in(place)) is not None:\n",
-        "        damage = self._damage_in(place)\n        while damage is not None:\n",
+        "while (damage := self._damage_in(attempt.front) or self._damage_in(place)) is not None:",
+        "damage = self._damage_in(place)\n        while damage is not None:",
         under="log-rot",
     ),
     Mutant(
         "place-called-sound-after-one-repair",
         "broker/repairs.py",
-        "                refused = None\n                continue\n",
-        "                return\n",
+        "            attempt.refused = None\n",
+        "            return True\n",
         masked="the next pass finds what is left",
         tests=_MANY,
     ),
     Mutant(
         "noes-to-different-questions-add-up",
         "broker/repairs.py",
-        "negative = negative if damage == refused else 0",
-        "negative = negative if damage else 0",
+        "negative = self.negative if damage == self.refused else 0",
+        "negative = self.negative if damage else 0",
         masked="neighbours must rot one after the other, in as many rounds",
         tests=_MANY,
     ),
     Mutant(
         "found-meanwhile-and-left",
         "broker/repairs.py",
-        "            while self._places:\n                place =",
-        "            for _ in self._places[:]:\n                place =",
+        "            while self._places:\n                for place in sorted(",
+        "            for _ in (1,):\n                for place in sorted(",
         under="log-rot",
+    ),
+    Mutant(
+        "place-that-nobody-can-mend-keeps-all-others-rotten",
+        "broker/repairs.py",
+        "                    if await self._mend(place, attempt):\n"
+        "                        self._on_sound(place)\n",
+        "                    while not await self._mend(place, attempt):\n"
+        "                        continue\n"
+        "                    self._on_sound(place)\n",
+        masked="the front must have gone everywhere else, and two places must rot",
+        tests=("tests/node/test_past_rot.py",),
     ),
     Mutant(
         "found-again-taken-for-another",
@@ -665,7 +676,7 @@ REPAIRS = (
     Mutant(
         "front-that-passes-the-first-file-of-a-damage-ends-doubt",
         "broker/repairs.py",
-        "                self._follow(str(place.path))\n",
+        "        self._follow(str(place.path))\n",
         "",
         masked="the front must pass two rotten files in the moment of a repair: seed 2800187 did",
         tests=_MANY,
@@ -689,8 +700,8 @@ REPAIRS = (
     Mutant(
         "sector-lost-in-front-is-not-looked-for",
         "broker/repairs.py",
-        "if error.errno != errno.EIO or self._damage_in(front) in (None, damage):",
-        "if front:",
+        "if error.errno != errno.EIO or self._damage_in(attempt.front) in (None, damage):",
+        "if attempt.front:",
         seed=3014,
     ),
 )

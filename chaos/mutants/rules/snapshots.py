@@ -16,6 +16,14 @@ SNAPSHOTS = (
         "if self._taken is not None:",
     ),
     Mutant(
+        "snapshot-over-what-the-log-begins-with",
+        "broker/snapshots.py",
+        "        if applied <= max(index, self.source.log.start.index):\n",
+        "        if applied <= index:\n",
+        masked="a run has one release only, which takes its own bases for snapshots",
+        tests=_KEPT,
+    ),
+    Mutant(
         "note-not-synced-before-a-snapshots-name",
         "broker/snapshots.py",
         "                await self._hand.run(self._sync_note)\n",
