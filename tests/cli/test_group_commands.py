@@ -69,7 +69,8 @@ def topic(group: LocalGroup, request: pytest.FixtureRequest) -> str:
 
 def invoked(group: LocalGroup, *arguments: str) -> tuple[int, str, str]:
     """Exit code and both outputs of a command, run within this process."""
-    result = CliRunner().invoke(app, [*arguments, "--dir", str(group.directory)])
+    where = [] if "--bootstrap" in arguments else ["--dir", str(group.directory)]
+    result = CliRunner().invoke(app, [*arguments, *where])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout, result.stderr
@@ -611,7 +612,8 @@ def test_input_that_is_a_folder_is_named(group: LocalGroup, topic: str, tmp_path
     """A folder can be opened; what can't be done is reading it."""
     code, _, error = invoked(group, "produce", topic, "--input", str(tmp_path))
     assert code == ExitCode.FAILED
-    assert error == f"dledger: {tmp_path}: Is a directory\n"
+    said = f"reading stopped behind line 0: {tmp_path}: Is a directory"
+    assert error == f"dledger: {said}\n"
 
 
 def test_output_without_room_is_named_and_nothing_is_committed(
