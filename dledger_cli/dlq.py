@@ -88,7 +88,7 @@ def list_letters(
             (_row(message, was_resent=was_resent) for message, was_resent in listed.letters),
         )
     if listed.left:
-        complain(f"... and {listed.left:,} more: --from {listed.next_offset}")
+        complain(f"... and up to {listed.left:,} more: --from {listed.next_offset}")
 
 
 @app.command()

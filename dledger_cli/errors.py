@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dledger.outcome import ExitCode, Outcome
+from dledger.terminal.outcome import in_words
 
 
 class CommandError(Exception):
@@ -19,6 +20,16 @@ class CommandError(Exception):
     retriable: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = Outcome.DID_NOT_HAPPEN
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+
+class InputUnreadable(CommandError):
+    """The input can't be read on; what came before was read. The command did a part of its work:
+    it failed."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
+
+    def __init__(self, number: int, error: OSError) -> None:
+        super().__init__(f"reading stopped behind line {number}: {in_words(error)}")
 
 
 class LineTooLong(CommandError):

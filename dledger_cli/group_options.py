@@ -74,7 +74,8 @@ BootstrapOption = Annotated[
         "--bootstrap",
         envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT,...",
-        help="Addresses of some nodes of the broker group; the others are learned from them.",
+        help="Addresses of some nodes of the broker group; the others are learned from them. "
+        f"--dir goes before ${BOOTSTRAP_VARIABLE}.",
         show_default="the group in --dir",
         callback=_chosen,
     ),
@@ -84,7 +85,7 @@ DirectoryOption = Annotated[
     typer.Option(
         "--dir",
         metavar="DIR",
-        help=f"Folder of a local group (group up); goes before ${BOOTSTRAP_VARIABLE}.",
+        help="Folder of a local group (group up).",
         is_eager=True,  # so that who reads --bootstrap knows whether this was given
     ),
 ]

@@ -30,11 +30,10 @@ from dledger.terminal.outcome import (
     end,
     errors_told,
     exit_code_of,
-    in_words,
     run,
 )
 from dledger.terminal.output import print_json, progress_bar, remark
-from dledger_cli.errors import LineTooLong
+from dledger_cli.errors import InputUnreadable, LineTooLong
 from dledger_cli.group_options import (
     DEFAULT_DIRECTORY,
     BootstrapOption,
@@ -187,7 +186,7 @@ async def pump(descriptor: int, sender: Sender, progress: Progress) -> None:
                 break
     except LineTooLong as error:
         sender.tally.on_stopped(error.number, error)
-    except OSError as error:  # what was sent before is stored or not, and told, all the same
+    except InputUnreadable as error:
         sender.tally.on_stopped(sender.tally.sent + 1, error)
     await sender.flush()
 
@@ -265,8 +264,6 @@ def _tell(tally: Tally, *, interrupted: bool, as_json: bool) -> None:
 
 
 def _in_words(line: int, error: Exception) -> str:
-    if isinstance(error, LineTooLong):
+    if isinstance(error, LineTooLong | InputUnreadable):
         return str(error)
-    if isinstance(error, OSError):
-        return f"reading stopped behind line {line - 1}: {in_words(error)}"
     return f"line {line}: {error}"

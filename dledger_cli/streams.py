@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from dledger.terminal.standard_streams import was_closed
-from dledger_cli.errors import LineTooLong
+from dledger_cli.errors import InputUnreadable, LineTooLong
 
 READ_BYTES = 256 << 10
 PIPE_BYTES = 4096  # PIPE_BUF on Linux
@@ -50,11 +50,11 @@ class LineReader:
 
         Raises:
             LineTooLong: after the lines before it were yielded.
-            OSError: the system can't read on; it is named.
+            InputUnreadable: the system can't read on; after the lines before it.
         """
         partial: list[bytes] = []  # one unfinished line, in pieces
         held = number = total = 0
-        while chunk := await self._read():
+        while chunk := await self._read_behind(number):
             total += len(chunk)
             head, newline, rest = chunk.rpartition(b"\n")
             if newline:
@@ -73,6 +73,12 @@ class LineReader:
                 raise LineTooLong(number + 1, self._limit)
         if held:
             yield Lines([b"".join(partial)], total)
+
+    async def _read_behind(self, number: int) -> bytes:
+        try:
+            return await self._read()
+        except OSError as error:
+            raise InputUnreadable(number, error) from error
 
     async def _read(self) -> bytes:
         if self._waits:

@@ -35,6 +35,8 @@ COPIED = (
     *("dledger", "dledger_cli", "store", "broker", "audit", "chaos", "tests"),
     *("docs", "pyproject.toml"),
 )
+# Of what is being compiled just now there are files that are gone in a moment.
+NOT_COPIED = shutil.ignore_patterns("*-pytest-*", "*.pyc.*")
 UNIT_TESTS = tuple(
     f"tests/{folder}" for folder in ("core", "links", "node", "store", "broker", "client")
 )
@@ -339,7 +341,7 @@ def copied() -> Iterator[Path]:
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
-                shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("*-pytest-*"))
+                shutil.copytree(source, tree / name, ignore=NOT_COPIED)
             elif source.exists():
                 shutil.copy2(source, tree / name)
         compileall.compile_dir(tree, quiet=2)

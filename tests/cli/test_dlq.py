@@ -84,7 +84,7 @@ def test_a_list_that_was_cut_says_so(dledger_group: BrokerGroup) -> None:
     place = ("--bootstrap", dledger_group.addresses)
     for form in ([], ["--json"]):
         cut = program("dlq", "list", "cutters", "--max", "1", *form, *place, timeout_s=120)
-        assert cut.stderr == "dledger: ... and 2 more: --from 1\n"
+        assert cut.stderr == "dledger: ... and up to 2 more: --from 1\n"
         rest = program(
             "dlq", "list", "cutters", "--from", "1", "--max", "2", *form, *place, timeout_s=120
         )

@@ -159,6 +159,17 @@ def test_input_that_fails_to_be_read_ends_with_an_account(
     assert told.err == ("dledger: reading stopped behind line 2: access.log: Input/output error\n")
 
 
+def test_line_whose_time_is_over_is_no_failure_to_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its error is a TimeoutError, too, and so the system's, to Python."""
+    tally = Tally()
+    tally.on_stopped(7, DeadlineExceeded("the delivery timeout is over"))
+    with pytest.raises(typer.Exit):
+        _tell(tally, interrupted=False, as_json=True)
+    assert capsys.readouterr().err == "dledger: line 7: the delivery timeout is over\n"
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [

@@ -91,7 +91,9 @@ def _left(state: State, reader: Queues, group: str, topic: TopicState) -> int:
 
 def _unfinished_singles(record: Record, low: int, high: int) -> int:
     """How many messages from `low` on are in some hand, or were never handed out."""
-    in_hand = sum((each.mask >> max(0, low - each.base)).bit_count() for each in record)
+    in_hand = record.unfinished
+    if low > record.frontier:  # some of it has gone from the log
+        in_hand = sum((each.mask >> max(0, low - each.base)).bit_count() for each in record)
     return in_hand + high - max(record.next, low)
 
 

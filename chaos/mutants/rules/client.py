@@ -422,10 +422,10 @@ CLIENT = (
         tests=_USE,
     ),
     Mutant(
-        "offsets-set-back-undone-by-who-keeps-them",
+        "kept-in-use-by-what-it-had",
         "dledger/client/group_use.py",
-        "            await self.fetched(incarnation)\n",
-        "",
+        "use = {each: 0 for each in sorted(own) if each in there}",
+        "use = {each: own[each] for each in sorted(own) if each in there}",
         masked=_NO_SUCH_CLIENT,
         tests=_USE,
     ),
