@@ -83,10 +83,11 @@ class RangeFiles:
         for place in sorted({*self._files, *self._gathered}):
             if place in self._gathered:
                 self._write(place)
-            file = self._files.pop(place)
+            file = self._files[place]
             file.finish()
             whole = file.fresh.with_name(self._name)
             file.fresh.replace(whole)
+            del self._files[place]  # what fails before is abandoned with the others
             yield str(whole.relative_to(self._target)), whole.stat().st_size
 
     def _gather(self, place: Place, rows: pa.RecordBatch) -> None:
@@ -160,8 +161,10 @@ class _File(io.RawIOBase):
     def _opened(self) -> Iterator[IO[bytes]]:
         with self.fresh.open("ab") as content:
             self._content = content
-            yield content
-        self._content = None
+            try:
+                yield content
+            finally:
+                self._content = None
 
 
 def folder_of(target: Path, topic: str, day: str) -> Path:

@@ -29,6 +29,7 @@ from dledger.reading.entry import (
 )
 from dledger.reading.errors import EntryDamaged, OtherReplica
 from dledger.reading.files import opened, read_at
+from dledger.reading.objects import is_object
 from dledger.records.errors import InvalidFrame
 
 _WINDOW_BYTES: Final = 256 << 10
@@ -37,14 +38,20 @@ _LARGE_BYTES: Final = 16 << 10
 
 def planned(parts: Iterable[LogRange]) -> list[LogRange]:
     """The ranges, with the digests of their last entries; without those that hold no entries, of
-    which nothing tells whether they are the same elsewhere, and nothing is to be read.
+    which nothing tells whether they are the same elsewhere, and nothing is to be read. What lies in
+    an object store is the same for everybody, and isn't fetched for that.
 
     Raises:
         EntryDamaged: sizes don't lead through one of them.
         OSError: one can't be read.
     """
-    found = ((part, _last_in(part)) for part in parts)
-    return [replace(part, digest=last.digest) for part, last in found if last is not None]
+    found: list[LogRange] = []
+    for part in parts:
+        if is_object(part.path):
+            found.append(part)
+        elif (last := _last_in(part)) is not None:
+            found.append(replace(part, digest=last.digest))
+    return found
 
 
 def check_planned(part: LogRange) -> None:

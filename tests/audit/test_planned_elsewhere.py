@@ -167,3 +167,9 @@ def test_query_that_has_nothing_to_read_reads_nothing(tmp_path: Path) -> None:
     reader = source.reader(source.schema())
     assert reader.partitions() == []
     assert rows_of(reader.read, [InputPartition(None)]) == []
+
+
+def test_what_lies_in_a_store_is_not_fetched_to_be_planned() -> None:
+    """It is one for all machines, and a log of it may be large."""
+    parts = [LogRange("s3://nowhere/n1/commitlog", 0, 0, SEGMENT)]
+    assert planned(parts) == parts

@@ -3,12 +3,14 @@ wiped under who waited for it."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +73,15 @@ def test_it_can_be_wiped_when_nobody_holds_it(group: LocalGroup) -> None:
     assert not group.directory.exists()
 
 
+def opened(path: Path) -> int:
+    """How often this process has the file open."""
+    found = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found += os.readlink(f"/proc/self/fd/{descriptor}") == str(path)
+    return found
+
+
 def test_who_waited_for_a_lock_that_was_wiped_takes_the_next_one(tmp_path: Path) -> None:
     """Else two would have one each."""
     got = threading.Event()
@@ -83,6 +94,8 @@ def test_who_waited_for_a_lock_that_was_wiped_takes_the_next_one(tmp_path: Path)
     with locked(tmp_path):
         waiting = threading.Thread(target=wait)
         waiting.start()
+        while opened(lock) < 2:  # it waits, or is about to: for the one that goes
+            time.sleep(0.001)
         lock.unlink()
         second = os.open(lock, os.O_RDWR | os.O_CREAT)
         fcntl.flock(second, fcntl.LOCK_EX)

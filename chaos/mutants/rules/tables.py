@@ -162,8 +162,11 @@ TABLES = (
     Mutant(
         "what-fills-a-segment-up-is-read-elsewhere",
         "dledger/reading/planned.py",
-        "digest=last.digest) for part, last in found if last is not None]\n",
-        "digest=last and last.digest) for part, last in found]\n",
+        "        elif (last := _last_in(part)) is not None:\n"
+        "            found.append(replace(part, digest=last.digest))\n",
+        "        else:\n"
+        "            last = _last_in(part)\n"
+        "            found.append(replace(part, digest=last and last.digest))\n",
         masked=_READS_ONLY,
         tests=_ELSEWHERE,
     ),
