@@ -1,9 +1,10 @@
 """Errors of the program itself; most that its commands meet are of the packages below.
 
     CommandError
-    └── LineTooLong   a line of the input can't be a message: the lines before it were sent
+    ├── InputUnreadable   the system can't read the input on: the lines before it were sent
+    └── LineTooLong       a line of the input can't be a message: the lines before it were sent
 
-Neither is `retriable`: the same input stays wrong.
+None is `retriable`: the same input stays wrong.
 """
 
 from __future__ import annotations
