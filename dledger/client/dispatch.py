@@ -474,25 +474,30 @@ class Dispatcher:
         """Tells the lanes first: a change of target below may send at once."""
         before = self.batches_retried
         for lane, batch, error in errors:
-            if batch.state is not BatchState.IN_FLIGHT:
-                continue
-            self._broker_group.judge(link, error)
-            if isinstance(error, QueuesChanged) and self._is_of_old(lane):
-                # Nobody moves what is of a topic that was made anew since; and no copy is stored.
-                batch.doubtful = False
-                error = TopicReplaced(f"topic {lane.topic!r} was made anew")
-            self.batches_retried += lane.on_error(batch, error)
-            self.batches_busy += isinstance(error, Busy)
-            if isinstance(error, QueuesChanged):
-                with contained("looking for other queues"):
-                    self._sender.on_queues_changed(lane)
-            elif isinstance(error, TopicNotFound | TopicReplaced | QueueNotFound | QueueClosed):
-                with contained("forgetting a topic"):
-                    self._sender.on_place_gone(lane)
+            # Whom this forgot would be in flight for ever, with nothing on its way.
+            with contained("taking an error", partial(self._give_up, lane)):
+                if batch.state is BatchState.IN_FLIGHT:
+                    self._on_error(link, lane, batch, error)
         self._settle(lane for lane, _, _ in errors)
         if self.batches_retried > before:
             self._hold_off(link)
         self._broker_group.on_refused(link, errors[-1][2])
+
+    def _on_error(self, link: NodeLink, lane: Lane, batch: Batch, error: ClientError) -> None:
+        """Of one batch, in flight."""
+        self._broker_group.judge(link, error)
+        if isinstance(error, QueuesChanged) and self._is_of_old(lane):
+            # Nobody moves what is of a topic that was made anew since; and no copy is stored.
+            batch.doubtful = False
+            error = TopicReplaced(f"topic {lane.topic!r} was made anew")
+        self.batches_retried += lane.on_error(batch, error)
+        self.batches_busy += isinstance(error, Busy)
+        if isinstance(error, QueuesChanged):
+            with contained("looking for other queues"):
+                self._sender.on_queues_changed(lane)
+        elif isinstance(error, TopicNotFound | TopicReplaced | QueueNotFound | QueueClosed):
+            with contained("forgetting a topic"):
+                self._sender.on_place_gone(lane)
 
     def _is_of_old(self, lane: Lane) -> bool:
         return self._lanes.get((lane.topic, lane.queue_id)) is not lane

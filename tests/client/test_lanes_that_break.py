@@ -27,10 +27,13 @@ from dledger.client.lane import Batch, Lane
 from dledger.client.options import ProducerOptions
 from dledger.client.results import SendResult
 from dledger.outcome import Outcome
+from dledger.testing.refusals import wire_error
+from dledger.wire import errors_pb2 as epb
 from tests.client.breaking import Broken, Once, broken_function
 from tests.client.loops import async_test
 from tests.client.test_dispatch import ToldGroup
 from tests.client.test_lane import ROOM, Known
+from tests.client.test_producer import error_of, producing, refusing
 
 STEPS = (
     "seal",
@@ -303,3 +306,18 @@ async def test_lane_that_cannot_be_made_a_batch_holds_up_no_other_one(
     assert stage.lane.parts
     assert pumped == [False], "in a pause nothing is sent"
     assert dispatching._pause.lasts
+
+
+@async_test
+async def test_lane_that_cannot_take_an_error_leaves_no_other_in_flight() -> None:
+    """A Send of two queues fails, and the first one's rule breaks: the other is told all the same,
+    and sent again, where it would be in flight until its deadline with nothing on its way."""
+    async with producing(queues=2) as (group, _, producer), asyncio.timeout(30.0):
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        await producer.send("t", b"warm up", queue_id=0)
+        group.before.append(refusing("Send", wire_error(epb.NOT_READY)))
+        with broken_function(Lane, "on_error", Once(1)):
+            first = producer.send("t", b"0", queue_id=0)
+            second = producer.send("t", b"1", queue_id=1)
+            assert (await second).queue_id == 1
+            await error_of(first)

@@ -258,6 +258,14 @@ CLIENT = (
         tests=_BREAKING_LANES,
     ),
     Mutant(
+        "batches-behind-a-broken-lane-stay-in-flight",
+        "dledger/client/dispatch.py",
+        '            with contained("taking an error", partial(self._give_up, lane)):\n',
+        "            if lane:\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_BREAKING_LANES,
+    ),
+    Mutant(
         "last-resort-seals-what-was-gathered",
         "dledger/client/lane.py",
         "            gathered = Batch([], self.futures, NO_DEADLINE, NO_DEADLINE)\n",
