@@ -1104,7 +1104,7 @@ CLIENT = (
     Mutant(
         "sends-end-at-a-guessed-node-that-takes-none",
         "dledger/client/dispatch.py",
-        "            self._broker_group.judge(link, error)\n",
+        "        self._broker_group.judge(link, error)\n",
         "",
         masked=_NO_SUCH_CLIENT,
         tests=("tests/client/test_not_offered.py",),
