@@ -176,9 +176,7 @@ def audit_delivery(
     report = _report(engine.name, witness.replica.id, log.settled, task, judged)
     notes = (
         *_notes(judged, report.queues),
-        *_notes_of_ends(report.queues, task.starts, tail),
-        *_notes_of_lives(report.queues, task.starts),
-        *_notes_of_former(report.queues, task.starts),
+        *_notes_of_starts(report.queues, task.starts, tail),
         *_notes_of_growth(histories, ends),
         *witness.notes,
         *passed_over(replicas),
@@ -362,6 +360,15 @@ def _notes(judged: Sequence[Judged], queues: Sequence[QueueCount]) -> list[str]:
     if (all_of_them := sum(sum(queue.anomalies.values()) for queue in queues)) > told:
         notes.append(f"{told} of {all_of_them} anomalies are told in full")
     return notes
+
+
+def _notes_of_starts(queues: Sequence[QueueCount], starts: QueueStarts, tail: str) -> list[str]:
+    """What the log doesn't tell of queues, or tells of more than one topic."""
+    return [
+        *_notes_of_ends(queues, starts, tail),
+        *_notes_of_lives(queues, starts),
+        *_notes_of_former(queues, starts),
+    ]
 
 
 def _notes_of_ends(queues: Sequence[QueueCount], starts: QueueStarts, tail: str) -> list[str]:

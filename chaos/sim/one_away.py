@@ -14,21 +14,18 @@ nor that it clings to it, as programs before level 8 do, which know no reason to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from random import Random
 from typing import Any, Final
 
-from chaos.sim.clients import Administrator, Shared
+from chaos.sim.clients import Shared
 from chaos.sim.defect import Defect
 from chaos.sim.machine import Life
 from chaos.sim.machine_config import NEWER_LEVEL
 from chaos.sim.node import SimNode
+from chaos.sim.rest_round import SERVES_US, RestRound, Spawn, serves
 from chaos.sim.world import World
 from dledger.core.progress import PeerState
-from dledger.core.types import Configuration
 from dledger.driver import RaftDriver
 
-SERVES_US: Final = 8_000_000  # within which a write is answered; an election takes 0.3 s at most
 SETTLES_US: Final = 600_000  # for whom was put back: as long as two elections
 MISSED: Final = 12  # writes, at most, that who lags hasn't seen
 OLDER_SHARE: Final = 0.75  # of the groups in which one can be put back
@@ -38,19 +35,12 @@ LEADER_SHARE: Final = 0.6  # of who goes
 SLOW_SHARE: Final = 0.5  # of those who lag: by their disk, as long as it lasts
 SLOW_SYNC_US: Final = 20_000
 
-Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
-
-class OneAway:
-    """One such round, on a world at rest."""
+class OneAway(RestRound):
+    """One such round."""
 
     def __init__(self, world: World, shared: Shared, spawn: Spawn) -> None:
-        self._world = world
-        self._spawn = spawn
-        self._chance: Random = world.plan.random("one-away")
-        self._writer = Administrator("afterwards", shared, world.plan.random("afterwards"), 1.0)
-        self._begun = self._written = 0  # topics that are to be made, and were: one write each
-        self._tried = 0
+        super().__init__(world, shared, spawn, purpose="one-away", writer="afterwards")
         self.was_older = self.was_lagging = self.was_asked = self.was_clinging = False
 
     @property
@@ -66,14 +56,10 @@ class OneAway:
         Raises:
             Defect: nobody serves.
         """
-        leader = self._serving()
-        if leader is None or leader.life is None:
+        found = self._whole_group()
+        if found is None:
             return False
-        configuration = leader.life.core.configuration
-        members = [self._world.nodes[name] for name in sorted(configuration.members())]
-        voters = [node for node in members if node.name in configuration.voters]
-        if len(voters) < 3 or not is_whole(configuration, members):
-            return False
+        leader, members, voters = found
         if self._world.plan.upgraded:
             leader = self._upgrade(members)
         victim, older, lagging = self._roles(leader, voters)
@@ -83,7 +69,7 @@ class OneAway:
             self._let_lag(lagging)
         term = leader.life.core.term if leader.life is not None else 0
         is_heir = self._take(victim, lagging)
-        self._write("nobody serves", self._tell(victim, older, lagging))
+        self._write(self._tell(victim, older, lagging))
         tells = is_heir and not self.was_clinging
         if tells and older is not None and older.name in self._leaders_since(term):
             raise Defect("goodbye to who can't serve", self._tell(victim, older, lagging))
@@ -167,7 +153,7 @@ class OneAway:
         node.is_kept_down = True
         node.kill("is away for a while")
         for _ in range(self._chance.randint(1, MISSED)):
-            self._write("nobody serves", f"{node.name} is away")
+            self._write(f"{node.name} is away")
         node.is_kept_down = False
         if self._chance.random() < SLOW_SHARE:
             node.sync_us = SLOW_SYNC_US
@@ -199,58 +185,12 @@ class OneAway:
         node.is_kept_down = node.is_put_back = False
         node.boot()  # one that is stopping yet is started by whoever supervises it
 
-    # --- writing -----------------------------------------------------------------------------
-
-    def _write(self, check: str, detail: str) -> None:
-        """One write more is answered, in time, and those that were under way.
-
-        Raises:
-            Defect: one isn't.
-        """
-        self._begin_write()
-        if not self._until(SERVES_US, lambda: self._written >= self._begun):
-            raise Defect(check, f"{detail}; {self._states()}")
-
-    def _begin_write(self) -> None:
-        self._begun += 1
-        self._spawn(self._write_one())
-
-    async def _write_one(self) -> None:
-        """Another name each time: what became of an attempt without an answer nobody knows."""
-        while True:
-            self._tried += 1
-            done = await self._writer.create(f"afterwards-{self._tried}", 1)
-            if done.is_ok:
-                self._written += 1
-                return
-            await self._writer.back_off()
-
     # --- how it runs -------------------------------------------------------------------------
-
-    def _serving(self) -> SimNode | None:
-        nodes = self._world.nodes.values()
-        return next((node for node in nodes if serves(node.life)), None)
 
     def _leaders_since(self, term: int) -> set[str]:
         """Who was elected after that term."""
         leaders = self._world.watch.checker.leaders
         return {str(name) for each, name in leaders.items() if each > term}
-
-    def _pass(self, time_us: int) -> None:
-        self._world.timeline.run(self._world.now_us + time_us)
-
-    def _until(self, within_us: int, holds: Callable[[], bool]) -> bool:
-        return self._world.timeline.run(self._world.now_us + within_us, holds)
-
-    def _states(self) -> str:
-        return "; ".join(
-            f"{node.name}: down"
-            if node.life is None
-            else f"{node.name}: {node.life.core.role.value} of term {node.life.core.term}, last "
-            f"{node.life.core.last_index}, applied {node.life.replica.driver.applied_index}, "
-            f"serving {serves(node.life)}"
-            for node in self._world.nodes.values()
-        )
 
 
 def _could_take_over(node: SimNode, leader: Life | None) -> bool:
@@ -268,17 +208,6 @@ def _could_take_over(node: SimNode, leader: Life | None) -> bool:
     size = log.end_offset - log.position_of(known.match_index + 1)
     raft = node.config.raft
     return missing <= raft.max_append_entries and size <= raft.max_append_bytes
-
-
-def serves(life: Life | None) -> bool:
-    """Whether the node of that life leads, and serves."""
-    return life is not None and life.replica.leadership.serving
-
-
-def is_whole(configuration: Configuration, members: list[SimNode]) -> bool:
-    """Whether nothing is under way, and all members run."""
-    is_still = configuration.voters_outgoing or configuration.learners - configuration.observers
-    return not is_still and all(node.is_running and not node.is_harmed for node in members)
 
 
 def _let_cling(driver: RaftDriver[Any]) -> None:

@@ -50,17 +50,7 @@ class Requests:
         voters = sorted(leader.life.core.configuration.voters)
         prefer = chance.choice([*voters, *voters, ""])
         self._world.log("operator", f"asks {leader.name} to prefer {prefer or 'nobody'}")
-        self._world.timeline.after(0, leader.life.loop, self._ask_to_prefer, leader.life, prefer)
-
-    def _ask_to_prefer(self, leader: Life, prefer: str) -> None:
-        """On the leader's event loop: its answer is awaited there."""
-        task = leader.loop.create_task(leader.replica.membership.change(Change(prefer=prefer)))
-        task.add_done_callback(self._on_preferred)
-
-    def _on_preferred(self, done: asyncio.Task[Configuration]) -> None:
-        error = None if done.cancelled() else done.exception()
-        if error is not None and not isinstance(error, (BrokerError, ActorDied)):
-            raise Defect("preferring", repr(error)) from error
+        self._world.timeline.after(0, leader.life.loop, ask_to_prefer, leader.life, prefer)
 
     def _move_start(self, chance: Random) -> None:
         leader = self._aim.leader()
@@ -71,3 +61,16 @@ class Requests:
         index = first + chance.randrange(1, max(2, applied - first + 1))
         self._world.log("nemesis", f"asks {leader.name} to let entries before {index} go")
         self._world.timeline.after(0, leader.life.loop, leader.move_start, index)
+
+
+def ask_to_prefer(leader: Life, prefer: str) -> None:
+    """An operator's wish; on the leader's event loop, as its answer is awaited there. A refusal is
+    fine."""
+    task = leader.loop.create_task(leader.replica.membership.change(Change(prefer=prefer)))
+    task.add_done_callback(_on_preferred)
+
+
+def _on_preferred(done: asyncio.Task[Configuration]) -> None:
+    error = None if done.cancelled() else done.exception()
+    if error is not None and not isinstance(error, (BrokerError, ActorDied)):
+        raise Defect("preferring", repr(error)) from error
