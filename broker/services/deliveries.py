@@ -22,6 +22,7 @@ from broker.leader.deliveries.asking import (
 )
 from broker.leader.deliveries.burying import Burying
 from broker.leader.deliveries.desk import (
+    RECHECK_S,
     Desk,
     Surroundings,
     UnitTaker,
@@ -139,6 +140,7 @@ class Deliveries:
             pulls.budget.hold,
         )
         self._desks: dict[Place, Desk] = {}
+        self._use_due_s: dict[Place, float] = {}  # of those that were refused; else at once
         self._sparing = Sparing()
 
     # --- asked --------------------------------------------------------------------------------
@@ -260,6 +262,12 @@ class Deliveries:
             return
         if state.lived_time.lived_ms - group.used_ms < self._around.used_again_ms:
             return
+        now_s = asyncio.get_running_loop().time()
+        place = Place(wish.group, topic.name, topic.incarnation)
+        if now_s < self._use_due_s.get(place, 0.0):
+            return  # it can't be told just now, and each that is refused would try
+        self._use_due_s = {each: at for each, at in self._use_due_s.items() if at > now_s}
+        self._use_due_s[place] = now_s + RECHECK_S
         desk = self._desk(wish.group, topic, is_fifo=wish.is_fifo)
         desk.keep_in_use()
         self._set_to_work(desk)

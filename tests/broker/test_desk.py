@@ -13,6 +13,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.leader.deliveries.asking import Handed, Place, Settlement, Settler, Wanted
 from broker.leader.deliveries.choosing import Choice
 from broker.leader.deliveries.desk import (
+    RECHECK_S,
     Desk,
     Surroundings,
 )
@@ -704,6 +705,7 @@ def test_who_asks_while_the_topic_may_not_be_read_goes_on_from_where_it_was(*, r
             shop.pass_ms(100)
         assert shop.room.leader.log.last_index == entries + times - 1
         shop.live(HOUR_MS)
+        shop.pass_ms(int(RECHECK_S * 1000))  # which an hour of life takes in any case
         assert ask(shop, *again) == refused
         shop.pass_ms(100)
         assert shop.room.leader.log.last_index == entries + times
@@ -745,6 +747,11 @@ def test_a_desk_that_fails_waits_for_nobody_who_asked_in_vain(
         assert ask(shop) is ErrorCode.TOPIC_NOT_READABLE
         shop.pass_ms(100)
     assert shop.unused_ms >= HOUR_MS
+    entries = shop.room.leader.log.last_index
+    assert ask(shop) is ErrorCode.TOPIC_NOT_READABLE
+    shop.pass_ms(100)
+    assert shop.room.leader.log.last_index == entries, "each who is refused would try"
+    shop.pass_ms(int(RECHECK_S * 1000))
     assert ask(shop) is ErrorCode.TOPIC_NOT_READABLE
     shop.pass_ms(100)
     assert shop.unused_ms < HOUR_MS
