@@ -21,7 +21,7 @@ from broker.replica import Replica
 from dledger.records.record import decode_records
 from dledger.wire import broker_pb2, errors_pb2
 from store.files import OsFiles
-from tests.integration.group import WAIT_S, Group, error_of, make_configs
+from tests.integration.group import SEGMENT_BYTES, WAIT_S, Group, error_of, make_configs
 from tests.integration.test_full_disk import on_a_loop
 
 QUEUES = 2
@@ -124,8 +124,11 @@ class Rotten:
 
 
 async def made(directory: Path) -> Rotten:
+    """Nobody looks at the files but who is asked for what they hold: a scrub would find what a test
+    has spoilt, and have it mended, before the test has asked."""
+    unscrubbed = {"segment_size_bytes": SEGMENT_BYTES, "reserve_bytes": 0, "scrub_percent": 0}
     group = Group(
-        make_configs(directory, count=1),
+        make_configs(directory, count=1, store=unscrubbed),
         lambda _: Machine(OsFiles(), lambda: int(time.time() * 1000)),
     )
     await group.start()
