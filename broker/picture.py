@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from broker.archiving import ArchiveStatistics
 from broker.comparing import ComparisonStatistics
 from broker.config import NodeConfig
+from broker.fullness import fills_of
 from broker.leader.append import AppenderStatistics
 from broker.leader.epochs import EpochName
 from broker.leader.groups.keeper import KeeperStatistics
@@ -24,7 +25,7 @@ from broker.premises import Premises
 from broker.reading.committed import LogEnds
 from broker.reading.held import HoldStatistics
 from broker.repairs import RepairStatistics
-from broker.services.cluster import MemberHealth, NodeHealth, NodeStatus, PeerStatus
+from broker.services.cluster import Fill, MemberHealth, NodeHealth, NodeStatus, PeerStatus
 from broker.snapshots import SnapshotStatistics
 from broker.state.machine import MachineStatistics
 from dledger.core.types import Configuration, CoreStatistics, DiskId, NodeId, Role
@@ -138,7 +139,12 @@ def node_health(config: NodeConfig, facts: Facts, disk: DiskId, premises: Premis
         differing=tuple(sorted(facts.comparison.differing)),
         front_held=facts.front_held,
         log_behind_ms=facts.driver.clock.behind_ms,
+        fills=_fills(facts),
     )
+
+
+def _fills(facts: Facts) -> tuple[Fill, ...]:
+    return fills_of(facts.machine, facts.snapshots.size_bytes)
 
 
 def _peer_status(facts: Facts, peer: NodeId) -> PeerStatus:
@@ -221,6 +227,10 @@ def _gauges(facts: Facts) -> dict[str, tuple[str, float]]:
         "consumer_groups": ("Consumer groups with committed offsets.", machine.groups),
         "consumer_group_topics": ("Pairs of a group and a topic of it.", machine.progress),
         "consumer_group_offsets": ("Queues in which groups have an offset.", machine.offsets),
+        "fullest_bound_ratio": (
+            "How much is in use of what is nearest to its bound; at 1 no more of it is taken.",
+            max(each.used / each.limit for each in _fills(facts)),
+        ),
         **_group_gauges(facts),
     }
 

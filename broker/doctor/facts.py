@@ -48,6 +48,15 @@ class NamedMember:
 
 
 @dataclass(frozen=True, slots=True)
+class FillFacts:
+    """Of what has a bound, `limit`, how much is in use."""
+
+    what: str
+    used: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class HealthFacts:
     """What a member says of its own health; `free_bytes` None: it can't tell."""
 
@@ -66,6 +75,7 @@ class HealthFacts:
     differing: tuple[str, ...] = ()
     front_held: str = ""
     log_behind_ms: float = 0.0
+    fills: tuple[FillFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,4 +288,5 @@ def _health_facts(health: cpb.NodeHealth) -> HealthFacts:
         differing=tuple(health.differing),
         front_held=health.front_held,
         log_behind_ms=health.log_behind_ms,
+        fills=tuple(FillFacts(each.what, each.used, each.limit) for each in health.fills),
     )

@@ -58,6 +58,7 @@ class Kind(StrEnum):
     DISK_NEARLY_FULL = "disk nearly full"
     FRONT_HELD = "front of the log held"
     LEVEL_BELOW = "level below what is installed"
+    BOUND_NEAR = "bound nearly reached"
 
     @property
     def gravity(self) -> Gravity:
@@ -86,7 +87,7 @@ _NOTICES: Final = frozenset(
     {
         *(Kind.QUEUES_WRONG, Kind.DISK_SLOW, Kind.CLOCK_OFF, Kind.GONE, Kind.ADDRESSES_DIFFER),
         *(Kind.CERTIFICATE_EXPIRES, Kind.DISK_NEARLY_FULL, Kind.FRONT_HELD, Kind.LEVEL_BELOW),
-        Kind.LOG_TIME_OFF,
+        *(Kind.LOG_TIME_OFF, Kind.BOUND_NEAR),
     }
 )
 _GRAVITY: Final = {
@@ -146,6 +147,8 @@ _REMEDIES: Final = {
     Kind.DISK_NEARLY_FULL: "give {member}'s disk room, or remove from it what isn't ours",
     Kind.FRONT_HELD: "see what it says: give {member}'s disk room, or mend the archive command",
     Kind.LEVEL_BELOW: "upgrade {member} when it suits",
+    Kind.BOUND_NEAR: "delete topics that nobody uses, those of failed messages of groups that are "
+    "gone among them, and see the runbook for what else there is",
 }
 
 

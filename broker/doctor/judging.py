@@ -13,6 +13,7 @@ from typing import Final
 
 from broker.doctor.facts import (
     DivergenceFacts,
+    FillFacts,
     GroupFacts,
     HealthFacts,
     MemberFacts,
@@ -27,6 +28,7 @@ from broker.local_group.status import OUT_OF_SERVICE_ROLE, REFILLING_ROLE, WAITI
 
 CLOCK_OFF_MS: Final = 1_000.0
 LOG_TIME_OFF_MS: Final = 60_000.0
+NEARLY_FULL: Final = 0.8  # of a bound
 SLOW_FSYNC_MS: Final = 500.0  # as a leader's disk counts as stalled
 SPARE_SEGMENTS: Final = 2  # room for fewer is nearly full
 EXPIRES_MS: Final = 30 * 24 * 3600 * 1000
@@ -57,6 +59,7 @@ def judge(facts: GroupFacts) -> tuple[Finding, ...]:
         *_surroundings(picture),
         *_addresses(picture),
         *_levels(picture),
+        *_bounds(picture),
     }
     return tuple(sorted(found, key=lambda each: (_ORDER[each.kind], each.member, each.detail)))
 
@@ -509,3 +512,19 @@ def _levels(picture: _Picture) -> Iterator[Finding]:
         elif member.health is None:
             detail = "its program is older than the questions that the doctor asks"
             yield Finding(Kind.LEVEL_BELOW, member.id, detail)
+
+
+def _bounds(picture: _Picture) -> Iterator[Finding]:
+    """What is in use is the log's, and so the group's: by who has most of it. Snapshots' sizes are
+    each member's."""
+    fullest: dict[str, FillFacts] = {}
+    for member in picture.formed:
+        for fill in (member.health or _NO_HEALTH).fills:
+            if not fill.limit:
+                continue
+            known = fullest.get(fill.what)
+            if known is None or known.used * fill.limit < fill.used * known.limit:
+                fullest[fill.what] = fill
+    for what, fill in sorted(fullest.items()):
+        if fill.used >= NEARLY_FULL * fill.limit:
+            yield Finding(Kind.BOUND_NEAR, "", f"{fill.used} of {fill.limit} {what}")

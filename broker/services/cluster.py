@@ -59,6 +59,15 @@ class MemberHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class Fill:
+    """Of `what`, in words, so many of `limit` are in use."""
+
+    what: str
+    used: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeHealth:
     """What a node knows of its own state of health, and of its group's. Nothing is judged.
 
@@ -73,6 +82,7 @@ class NodeHealth:
         differing: members whose logs differ from what a majority holds.
         front_held: why what the group let go of is still here; empty: nothing holds it.
         log_behind_ms: how far the log's time is behind a majority's clocks, by a leader.
+        fills: of what has a bound, how much is in use.
     """
 
     disk_id: bytes
@@ -90,6 +100,7 @@ class NodeHealth:
     differing: tuple[str, ...] = ()
     front_held: str = ""
     log_behind_ms: float = 0.0
+    fills: tuple[Fill, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,8 +104,10 @@ class MachineStatistics:
     groups: int
     progress: int
     offsets: int
+    joined_groups: int
     members: int
     leases: int
+    finished_ranges: int
     unfinished: int
     handouts: int
     resent_ranges: int
@@ -379,8 +381,10 @@ class StateMachine:
             groups=self.offsets.group_count,
             progress=self.offsets.pair_count,
             offsets=self.offsets.queue_count,
+            joined_groups=len(self.groups),
             members=self.groups.session_count,
             leases=self.leases.lease_count,
+            finished_ranges=self.leases.range_count,
             unfinished=self.deliveries.unfinished,
             handouts=self.deliveries.handout_count,
             resent_ranges=self.retries.range_count,

@@ -118,7 +118,7 @@ class Divergence(_message.Message):
     def __init__(self, found_ms: _Optional[int] = ..., compared_index: _Optional[int] = ..., own_digest: _Optional[int] = ..., peers_digest: _Optional[int] = ..., peers: _Optional[_Iterable[str]] = ..., agreed_index: _Optional[int] = ..., differing_index: _Optional[int] = ..., own_term: _Optional[int] = ..., peers_term: _Optional[int] = ..., recoveries: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class NodeHealth(_message.Message):
-    __slots__ = ("disk_id", "members", "log_full", "apply_paused", "short_of_space", "space", "queues_wrong", "contradictions", "last_fsync_ms", "certificate_expires_ms", "suspected_index", "differing", "front_held", "log_behind_ms")
+    __slots__ = ("disk_id", "members", "log_full", "apply_paused", "short_of_space", "space", "queues_wrong", "contradictions", "last_fsync_ms", "certificate_expires_ms", "suspected_index", "differing", "front_held", "log_behind_ms", "fills")
     DISK_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     LOG_FULL_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,7 @@ class NodeHealth(_message.Message):
     DIFFERING_FIELD_NUMBER: _ClassVar[int]
     FRONT_HELD_FIELD_NUMBER: _ClassVar[int]
     LOG_BEHIND_MS_FIELD_NUMBER: _ClassVar[int]
+    FILLS_FIELD_NUMBER: _ClassVar[int]
     disk_id: bytes
     members: _containers.RepeatedCompositeFieldContainer[MemberHealth]
     log_full: bool
@@ -147,7 +148,18 @@ class NodeHealth(_message.Message):
     differing: _containers.RepeatedScalarFieldContainer[str]
     front_held: str
     log_behind_ms: float
-    def __init__(self, disk_id: _Optional[bytes] = ..., members: _Optional[_Iterable[_Union[MemberHealth, _Mapping]]] = ..., log_full: _Optional[bool] = ..., apply_paused: _Optional[bool] = ..., short_of_space: _Optional[bool] = ..., space: _Optional[_Union[SpaceHealth, _Mapping]] = ..., queues_wrong: _Optional[int] = ..., contradictions: _Optional[int] = ..., last_fsync_ms: _Optional[float] = ..., certificate_expires_ms: _Optional[int] = ..., suspected_index: _Optional[int] = ..., differing: _Optional[_Iterable[str]] = ..., front_held: _Optional[str] = ..., log_behind_ms: _Optional[float] = ...) -> None: ...
+    fills: _containers.RepeatedCompositeFieldContainer[Fill]
+    def __init__(self, disk_id: _Optional[bytes] = ..., members: _Optional[_Iterable[_Union[MemberHealth, _Mapping]]] = ..., log_full: _Optional[bool] = ..., apply_paused: _Optional[bool] = ..., short_of_space: _Optional[bool] = ..., space: _Optional[_Union[SpaceHealth, _Mapping]] = ..., queues_wrong: _Optional[int] = ..., contradictions: _Optional[int] = ..., last_fsync_ms: _Optional[float] = ..., certificate_expires_ms: _Optional[int] = ..., suspected_index: _Optional[int] = ..., differing: _Optional[_Iterable[str]] = ..., front_held: _Optional[str] = ..., log_behind_ms: _Optional[float] = ..., fills: _Optional[_Iterable[_Union[Fill, _Mapping]]] = ...) -> None: ...
+
+class Fill(_message.Message):
+    __slots__ = ("what", "used", "limit")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    used: int
+    limit: int
+    def __init__(self, what: _Optional[str] = ..., used: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class SpaceHealth(_message.Message):
     __slots__ = ("free_bytes", "reserve_bytes")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from broker.doctor.facts import (
     DivergenceFacts,
+    FillFacts,
     GroupFacts,
     HealthFacts,
     MemberFacts,
@@ -282,7 +283,9 @@ def joint(
     return facts
 
 
-OF_THE_GROUP = {Kind.NO_MAJORITY, Kind.NO_LEADER, Kind.NO_MARGIN, Kind.LOG_TIME_OFF}
+OF_THE_GROUP = {
+    *(Kind.NO_MAJORITY, Kind.NO_LEADER, Kind.NO_MARGIN, Kind.LOG_TIME_OFF, Kind.BOUND_NEAR),
+}
 # What keeps a member from being counted on.
 COSTS_A_MEMBER = {
     *(Kind.OLDER_COPY, Kind.OTHER_DISK, Kind.OTHER_GROUP, Kind.UNREACHABLE),
@@ -363,6 +366,22 @@ def test_fault_never_hides_a_graver_one_of_the_same_member(shape: str) -> None:
                 assert covered & set(found)
             else:
                 assert grave in found, (grave, lesser)
+
+
+def test_bound_that_is_near_is_told_once_by_who_has_most() -> None:
+    """What is in use is the same on all that have applied the same; an odd bound is nobody's."""
+    facts = well(3)
+    fills = {"n1": (79_999, 100_000), "n2": (80_000, 100_000), "n3": (70, 80)}
+    for name, (used, limit) in fills.items():
+        odd = FillFacts("nothing", 7, 0)
+        facts = health(fills=(FillFacts("queues of topics", used, limit), odd))(facts, name)
+    assert [(each.kind, each.detail) for each in judge(facts)] == [
+        (Kind.BOUND_NEAR, "70 of 80 queues of topics")
+    ]
+    below = health(fills=(FillFacts("queues of topics", 63, 80), FillFacts("others", 1, 2)))
+    assert [each.detail for each in judge(below(facts, "n3"))] == [
+        "80000 of 100000 queues of topics"
+    ]
 
 
 @pytest.mark.parametrize("count", [3, 5])

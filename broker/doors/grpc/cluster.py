@@ -199,6 +199,7 @@ def _health(health: NodeHealth) -> cpb.NodeHealth:
         differing=health.differing,
         front_held=in_unicode(health.front_held),
         log_behind_ms=health.log_behind_ms,
+        fills=[cpb.Fill(what=each.what, used=each.used, limit=each.limit) for each in health.fills],
     )
     if health.free_bytes is not None:
         told.space.free_bytes = health.free_bytes
