@@ -16,7 +16,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _GONE = frozenset("ZXx")  # zombie, dead: its first thread is over, a parent may not have looked yet
@@ -28,6 +28,10 @@ class ProcessIdentity:
 
     pid: int
     started: str  # boot id, then clock ticks from boot to start
+
+
+MAX_EXITS: Final = 1_000  # that are remembered
+_exits: dict[ProcessIdentity, int] = {}  # of children of ours that are over
 
 
 def spawn_detached(command: Sequence[str], output: Path) -> ProcessIdentity:
@@ -94,8 +98,14 @@ def is_running(process: ProcessIdentity) -> bool:
         return False
     if stat.state not in _GONE or stat.threads > 1:
         return True
-    _reap(process.pid)
+    _reap(process)
     return False
+
+
+def exit_code_of(process: ProcessIdentity) -> int | None:
+    """How a child of ours ended, negative: by which signal; None: it runs, or isn't ours, or ended
+    long ago."""
+    return None if is_running(process) else _exits.get(process)
 
 
 def send_signal(process: ProcessIdentity, number: signal.Signals) -> bool:
@@ -133,9 +143,13 @@ def _stat(pid: int) -> _Stat | None:
     return _Stat(fields[0], int(fields[17]), f"{boot}:{fields[19]}")
 
 
-def _reap(pid: int) -> None:
+def _reap(process: ProcessIdentity) -> None:
     """Takes the exit status of a child that is over, if it is ours, so that its entry goes."""
     try:
-        os.waitpid(pid, os.WNOHANG)
+        pid, status = os.waitpid(process.pid, os.WNOHANG)
     except ChildProcessError:
         return
+    if pid:
+        _exits[process] = os.waitstatus_to_exitcode(status)
+        if len(_exits) > MAX_EXITS:
+            del _exits[next(iter(_exits))]

@@ -4,8 +4,10 @@
     unseen               acknowledged and not polled by the end, though all was read to the end
     duplicate            one message at two offsets
     inconsistent-offsets one offset, two values
-    nonmonotonic-poll    a consumer goes back between polls (int-: within one)
-    poll-skip            a consumer jumps over messages between polls (int-: within one)
+    nonmonotonic-poll    a consumer goes back between polls (int-: within one), or begins again
+                         before what it had committed
+    poll-skip            a consumer jumps over messages between polls (int-: within one), or
+                         begins again behind what it had committed
     nonmonotonic-send    a producer's later message lands earlier in the same queue
     phantom              polled, never sent; or sent, definitely rejected, polled all the same
     stale-read           a linearizable read misses a write acknowledged, or polled, before it began
@@ -25,7 +27,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from chaos.checkers.history import Delete, End, History, Operation, Poll, Send
+from chaos.checkers.history import Commit, Delete, End, History, Operation, Poll, Send
 from dledger.history import Outcome
 
 QueueKey = tuple[str, int]
@@ -61,6 +63,7 @@ class QueueHistory:
     sends: list[Operation] = field(default_factory=list)
     polls: list[Operation] = field(default_factory=list)
     ends: list[Operation] = field(default_factory=list)
+    commits: list[Operation] = field(default_factory=list)
     may_be_deleted: bool = False
 
     @property
@@ -94,6 +97,7 @@ def find_anomalies(history: History) -> list[Anomaly]:
         found += check_presence(queue)
         found += check_phantoms(queue)
         found += check_polls(queue)
+        found += check_resumes(queue)
         found += check_producers(queue)
         found += check_ends(queue)
     return found
@@ -117,6 +121,9 @@ def queues_of(history: History) -> list[QueueHistory]:
                 queues.setdefault((topic, queue_id), QueueHistory((topic, queue_id))).ends.append(
                     operation
                 )
+            case Commit(topic=topic, queue_id=queue_id):
+                key = topic, queue_id
+                queues.setdefault(key, QueueHistory(key)).commits.append(operation)
             case Delete(topic=topic) if operation.outcome is not Outcome.FAIL:
                 deleted.add(topic)
             case _:
@@ -204,6 +211,39 @@ def check_polls(queue: QueueHistory) -> Iterator[Anomaly]:
             step = (polled_by(before)[-1][0], polled[0][0])
             yield from _check_steps("", queue.name, [step], (before.op, poll.op))
         last[poll.process] = poll
+
+
+def check_resumes(queue: QueueHistory) -> Iterator[Anomaly]:
+    """nonmonotonic-poll and poll-skip of a consumer that went elsewhere having committed: it went
+    to what is committed, or may be, as of a commit that nobody heard of any more."""
+    for poll in queue.polls:
+        polled = polled_by(poll)
+        if not polled or not isinstance(poll.action, Poll) or not poll.action.seek:
+            continue
+        own = [
+            each
+            for each in queue.commits
+            if each.process == poll.process and each.invoked_us <= poll.invoked_us
+        ]
+        heard = [each for each in own if each.is_ok]
+        if not heard:
+            continue
+        unheard = [each for each in own if each.outcome is Outcome.UNKNOWN]
+        known = [*heard[-1:], *unheard]
+        places = [_committed(each) for each in known]
+        begins, operations = polled[0][0], (*(each.op for each in known), poll.op)
+        if begins not in places:
+            name = "nonmonotonic-poll" if begins < max(places) else "poll-skip"
+            words = " or ".join(map(str, sorted(set(places))))
+            detail = f"offset {begins} after {words} was committed"
+            yield Anomaly(name, queue.name, detail, operations)
+
+
+def _committed(commit: Operation) -> int:
+    """What stands by that commit: what its answer says, or what it asked for."""
+    if isinstance(commit.result, int):
+        return commit.result
+    return commit.action.offset if isinstance(commit.action, Commit) else 0
 
 
 def _check_steps(

@@ -43,6 +43,7 @@ from broker.local_group import (
     LocalNode,
     NodeView,
 )
+from broker.local_group.process import exit_code_of
 from chaos.faults import (
     FAULT_INJECTION_VARIABLE,
     NO_FAULTS,
@@ -63,6 +64,7 @@ GONE_TIMEOUT_S: Final = 10.0
 START_TIMEOUT_S: Final = 120.0  # it replays its whole log
 REPLACE_WAIT_S: Final = 5.0  # until a new disk votes, before the leader is looked for again
 POLL_S: Final = 0.05
+TRACEBACK: Final = "Traceback (most recent call last)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class Arena:
         self.addresses = {node.id: node.address for node in group.nodes}  # no fault cuts these
         self.client_addresses = [client_address(node.address) for node in group.nodes]
         self.meant_to_be_down: set[str] = set()
+        self._found_gone: list[str] = []  # where somebody was to be hit
+        self._bad_ends: list[str] = []
         self.rotten: set[str] = set()  # nodes whose disk was spoilt where they have to notice
         self._orders: dict[str, dict[str, FaultOrders]] = {each: {} for each in self.node_ids}
 
@@ -93,13 +97,11 @@ class Arena:
 
     def kill(self, node_id: str) -> float:
         """SIGKILL; the `time.monotonic()` of just before. No error if it is gone already."""
-        self.meant_to_be_down.add(node_id)
-        return self._signal(node_id, signal.SIGKILL)
+        return self._end(node_id, signal.SIGKILL)
 
     def terminate(self, node_id: str) -> float:
         """SIGTERM: the node is asked to stop."""
-        self.meant_to_be_down.add(node_id)
-        return self._signal(node_id, signal.SIGTERM)
+        return self._end(node_id, signal.SIGTERM)
 
     def pause(self, node_id: str) -> float:
         """SIGSTOP."""
@@ -133,17 +135,46 @@ class Arena:
         await self.group.start(node_id, START_TIMEOUT_S)
         self.meant_to_be_down.discard(node_id)
 
+    def ended_well(self, node_id: str, log_from: int) -> None:
+        """Takes down whether the node, which was asked to stop and has, did it as one that is
+        well; of one whose disk or clock was to fail nothing can be said. `log_from`: where its log
+        of events ended before."""
+        process = self.group.node(node_id).process
+        code = None if process is None else exit_code_of(process)
+        lines = self.log_since(node_id, log_from)
+        if self._may_end_badly(node_id) or (not code and TRACEBACK not in lines):
+            return
+        last = " / ".join(lines.strip().splitlines()[-3:])
+        self._bad_ends.append(f"{node_id} was asked to stop and ended with {code}: {last}")
+
+    def bad_ends(self) -> list[str]:
+        """Nodes that ended otherwise than they had to, in words, each told once."""
+        found, self._bad_ends = self._bad_ends, []
+        return found
+
     def is_running(self, node_id: str) -> bool:
         """Whether the node has a process."""
         return self.group.node(node_id).is_running()
 
     def ended_by_themselves(self) -> list[str]:
-        """Nodes without a process that nobody stopped."""
-        return [
-            node.id
-            for node in self.group.nodes
-            if node.id not in self.meant_to_be_down and not node.is_running()
-        ]
+        """Nodes without a process that nobody stopped, each told once."""
+        gone = [each for each in self.node_ids if not self._is_as_it_should_be(each)]
+        found, self._found_gone = [*self._found_gone, *gone], []
+        self.meant_to_be_down.update(gone)
+        return found
+
+    def _may_end_badly(self, node_id: str) -> bool:
+        """Whether its disk or clock has orders to fail, or it is rotten."""
+        return node_id in self.rotten or bool(self._orders[node_id])
+
+    def _is_as_it_should_be(self, node_id: str) -> bool:
+        return node_id in self.meant_to_be_down or self.is_running(node_id)
+
+    def _end(self, node_id: str, number: signal.Signals) -> float:
+        if not self._is_as_it_should_be(node_id):
+            self._found_gone.append(node_id)  # nobody else will see it
+        self.meant_to_be_down.add(node_id)
+        return self._signal(node_id, number)
 
     def _signal(self, node_id: str, number: signal.Signals) -> float:
         moment = time.monotonic()

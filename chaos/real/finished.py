@@ -19,7 +19,7 @@ from chaos.real.crew import BOOKS_FOLDER, read_deliveries
 from chaos.real.deliveries import Fault, check_deliveries
 from chaos.real.reading import Retained, missing_at_the_end
 from chaos.real.scenario import Load, Scenario, Step, Strike
-from chaos.real.verdict import ending, judge, untested
+from chaos.real.verdict import ending, judge, unanswered, untested
 from chaos.real.watch import Span
 from chaos.real.weaker import PowerCut, may_be_lost
 from chaos.real.workload import Acknowledgements
@@ -144,5 +144,7 @@ def _check_tested(finished: Finished) -> None:
         members=options.scenario.members,
         handled={group["name"]: group["handled"] for group in groups},
     )
+    if finished.acknowledged.at_us:  # else that is said
+        finished.problems += unanswered(finished.history, finished.healed_us)
     for (nemesis, why), count in sorted(Counter(finished.skipped).items()):
         finished.remarks.append(f"skipped: {count:,} × {nemesis}, {why}")

@@ -27,9 +27,13 @@ async def start(blow: Blow) -> str:
 
 
 async def terminate(blow: Blow) -> str:
+    arena = blow.arena
+    running = {each: arena.log_end(each) for each in blow.victims if arena.is_running(each)}
     for victim in blow.victims:
-        blow.arena.terminate(victim)
-    await asyncio.gather(*map(blow.arena.gone, blow.victims))
+        arena.terminate(victim)
+    await asyncio.gather(*map(arena.gone, blow.victims))
+    for victim, log_from in running.items():
+        arena.ended_well(victim, log_from)
     return ""
 
 

@@ -38,8 +38,12 @@ async def compare_replicas(
     }
     if len(set(digests.values())) > 1:
         problems.append(f"digests differ: {_listed(digests)}")
+    logs = {node_id: made.log_end(node_id) for node_id in statuses}
     if killed := await made.group.down():
         problems.append(f"{', '.join(killed)} didn't stop when asked to")
+    for node_id in logs.keys() - set(killed):
+        made.ended_well(node_id, logs[node_id])
+    problems += made.bad_ends()
     end = min(status.committed_offset for status in statuses.values())
     if not retains_all:
         data = {node_id: made.data_directory(node_id) for node_id in statuses}

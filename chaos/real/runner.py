@@ -32,6 +32,7 @@ from chaos.real.clocks import WrongClocks
 from chaos.real.crew import BOOKS_FOLDER, Crew, crew
 from chaos.real.finished import POWER_CUT, Band, Finished, RunOptions, check
 from chaos.real.nemeses import NEMESES, Nemesis
+from chaos.real.patience import Patience
 from chaos.real.reading import Retained, read_everything, read_start
 from chaos.real.replicas import compare_replicas
 from chaos.real.retired import check_retained
@@ -50,6 +51,7 @@ RECOVERY_TIMEOUT_S: Final = 180.0
 WARM_UP_S: Final = 1.0  # of load before the first fault
 AFTERMATH_S: Final = 1.0  # of load on the healed group, so that its health shows
 GUARD_EVERY_S: Final = 0.25
+CATCH_UP_LOOK_S: Final = 0.2
 
 
 Tell = Callable[[str], None]
@@ -149,8 +151,10 @@ class Run:
                 await self._take_steps()
                 await self._heal_everything()
                 finished.healed_us = self.now_us()
-                await asyncio.sleep(AFTERMATH_S)
+                await self._have_an_aftermath()
                 self.tell("letting the clients settle")
+                await self.workload.settle()
+                await self._let_consumers_catch_up()
                 await self.workload.stop()
                 finished.ended_us = self.now_us()
                 await self._dismiss()
@@ -285,6 +289,7 @@ class Run:
                 await self._heal(label)
             except LocalGroupError as error:
                 self._problem(str(error))
+        self._look_at_processes()  # who is started now isn't seen to be missing
         for node_id in self.arena.node_ids:
             if not self.arena.is_running(node_id):
                 try:
@@ -293,6 +298,30 @@ class Run:
                     self._problem(str(error))
         if not await self.watch.whole(RECOVERY_TIMEOUT_S):
             self._problem(f"the healed group wasn't whole within {RECOVERY_TIMEOUT_S:g} s")
+
+    async def _have_an_aftermath(self) -> None:
+        """Of load on the healed group, until a message was sent to it: those that a fault has
+        kept may take all the room that producers have until they are given up."""
+        await asyncio.sleep(AFTERMATH_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RECOVERY_TIMEOUT_S):
+                while (  # noqa: ASYNC110  it is a producer that sends
+                    self.workload.last_sent_us < self.finished.healed_us
+                ):
+                    await asyncio.sleep(CATCH_UP_LOOK_S)
+
+    async def _let_consumers_catch_up(self) -> None:
+        """A consumer that can't go on shows in no poll: each is to get to what there is."""
+        patience, read = Patience(), 0
+        behind: list[str] = ["nobody could be asked"]
+        while not patience.is_over(read):
+            with contextlib.suppress(ClientError):
+                behind = await self.workload.behind()
+            if not behind:
+                return
+            read = self.workload.read
+            await asyncio.sleep(CATCH_UP_LOOK_S)
+        self._problem(f"consumers didn't get to the end: {', '.join(behind)}")
 
     # --- consumer groups ----------------------------------------------------------------------
 
@@ -375,17 +404,25 @@ class Run:
             yield
         finally:
             guard.cancel()
-            await asyncio.gather(guard, return_exceptions=True)
+            (error,) = await asyncio.gather(guard, return_exceptions=True)
+            if isinstance(error, Exception):  # and nobody has looked since
+                self._problem(f"what watches the nodes has failed: {error!r}")
+            self._look_at_processes()
 
     async def _guard(self) -> None:
         while True:
-            for node_id in self.arena.ended_by_themselves():
-                self.arena.meant_to_be_down.add(node_id)
-                lines = self.arena.log_since(node_id).strip().splitlines()[-3:]
-                self._problem(f"{node_id} ended by itself; its log ends with: {' / '.join(lines)}")
-            for problem in self.crew.ended_by_themselves():
-                self._problem(problem)
+            self._look_at_processes()
             await asyncio.sleep(GUARD_EVERY_S)
+
+    def _look_at_processes(self) -> None:
+        """Whoever ended by itself, or otherwise than it had to, is a problem."""
+        for problem in self.arena.bad_ends():
+            self._problem(problem)
+        for node_id in self.arena.ended_by_themselves():
+            lines = self.arena.log_since(node_id).strip().splitlines()[-3:]
+            self._problem(f"{node_id} ended by itself; its log ends with: {' / '.join(lines)}")
+        for problem in self.crew.ended_by_themselves():
+            self._problem(problem)
 
 
 def _are_level(watch: Watch, node_ids: tuple[str, ...]) -> bool:

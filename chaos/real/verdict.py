@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from chaos.checkers.anomalies import Anomaly, find_anomalies
-from chaos.checkers.history import History
+from chaos.checkers.history import History, Send
 from chaos.checkers.linearizability import check_linearizability
 from chaos.real.retired import excuse_retired
 from chaos.real.weaker import PowerCut, permitted
@@ -54,6 +55,34 @@ def untested(
         found.append("what the groups' members did isn't known: their books weren't closed")
     idle = [name for name, count in handled.items() if not count]
     return found + [f"group {name} handled no message: nothing of it was tested" for name in idle]
+
+
+ANSWERS: Final = frozenset({"TOPIC_EXISTS", "TOPIC_NOT_FOUND"})  # refusals that tell the state
+ENOUGH_CALLS: Final = 5  # of one kind, of which one at least is to be answered
+
+
+def unanswered(history: History, healed_us: int) -> list[str]:
+    """What didn't work any more, or never did, though nothing that was told is wrong.
+
+    Args:
+        healed_us: nothing was wrong from then on; 0: it never came to that.
+    """
+    found = []
+    operations = history.operations
+    sends = [each for each in operations if isinstance(each.action, Send)]
+    if healed_us and not any(each.is_ok for each in sends if each.invoked_us >= healed_us):
+        found.append("no message was acknowledged that was sent when all was well again")
+    asked: Counter[str] = Counter()
+    answered: Counter[str] = Counter()
+    for each in operations:
+        kind = type(each.action).__name__.lower()
+        asked[kind] += 1
+        answered[kind] += each.is_ok or each.refusal in ANSWERS
+    return found + [
+        f"none of {count:,} calls was answered: {kind}"
+        for kind, count in asked.items()
+        if count >= ENOUGH_CALLS and not answered[kind]
+    ]
 
 
 def judge(history: History, cuts: Sequence[PowerCut]) -> Verdict:

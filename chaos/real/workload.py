@@ -118,6 +118,8 @@ class Workload:
         self._now_us = now_us
         self._seed = seed
         self._stop = asyncio.Event()
+        self.last_sent_us = 0  # when the last message was given to a producer
+        self._read_to: Counter[tuple[str, int]] = Counter()  # by consumer and queue
         self._tasks: dict[str, list[asyncio.Task[None]]] = defaultdict(list)
 
     async def prepare(self) -> None:
@@ -139,11 +141,14 @@ class Workload:
         for number in range(self.load.callers):
             self._spawn("callers", self._call(f"k{number}"))
 
-    async def stop(self) -> None:
-        """Producers have settled what they sent, consumers and callers have ended."""
+    async def settle(self) -> None:
+        """Producers have settled what they sent, and callers have ended."""
         self._stop.set()
         await self._ended("producers")
         await self._ended("callers")
+
+    async def stop(self) -> None:
+        """Consumers have ended."""
         for task in self._tasks["consumers"]:
             task.cancel()
         await self._ended("consumers")
@@ -219,6 +224,7 @@ class Workload:
     ) -> None:
         value = f"{process}-{queue_id}-{sequence}"
         begun = self._begin(process, Send(TOPIC, queue_id, sequence, (value,)))
+        self.last_sent_us = begun.invoked_us
         future = producer.send(TOPIC, self._body(value), queue_id=queue_id)
         under_way.count += 1
         future.add_done_callback(partial(self._settled, begun, under_way))
@@ -249,19 +255,22 @@ class Workload:
     async def _consume(self, process: str) -> None:
         """Reads for ever; a consumer that broke is followed by one that begins where the group's
         committed offsets are. What no fault explains is a problem, and it begins anew."""
-        start = StartFrom.COMMITTED
+        start, name, lives = StartFrom.COMMITTED, process, 0
         while True:
             try:
-                await self._consume_once(process, start)
+                await self._consume_once(process, name, start)
             except ClientError as error:
                 self.errors[f"poll: {error.code}"] += 1
                 if not error.retriable:
                     told = (f"{process}: {error}", str(error.code))
                     self.problems.setdefault(f"{process} {error.code}", told)
-                    start = StartFrom.FIRST
+                    # Another one, to the history: it doesn't go on where the one before was.
+                    start, lives = StartFrom.FIRST, lives + 1
+                    name = f"{process}+{lives}"
                 await asyncio.sleep(CONSUMER_PAUSE_S)
 
-    async def _consume_once(self, process: str, start: StartFrom) -> None:
+    async def _consume_once(self, process: str, name: str, start: StartFrom) -> None:
+        """`name`: what the history calls it."""
         loop = asyncio.get_running_loop()
         places: dict[int, int] = {}
         consumer = self._client.pull_consumer(
@@ -275,10 +284,10 @@ class Workload:
         async with consumer:
             async for batch in consumer.batches():
                 queue_id = batch[0].queue_id
-                self._polled(process, queue_id, batch, seek=queue_id not in places)
-                places[queue_id] = batch[-1].queue_offset + 1
+                self._polled(name, queue_id, batch, seek=queue_id not in places)
+                places[queue_id] = self._read_to[process, queue_id] = batch[-1].queue_offset + 1
                 if loop.time() >= commit_at:
-                    await self._commit_places(process, places)
+                    await self._commit_places(process, name, places)
                     commit_at = loop.time() + COMMIT_EVERY_S
 
     def _polled(self, process: str, queue_id: int, batch: list[Message], *, seek: bool) -> None:
@@ -286,10 +295,34 @@ class Workload:
         begun = self._begin(process, Poll(TOPIC, queue_id, polled[0][0], seek=seek))
         self._end(begun, Outcome.OK, polled)
 
-    async def _commit_places(self, process: str, places: dict[int, int]) -> None:
+    async def _commit_places(self, process: str, name: str, places: dict[int, int]) -> None:
         """Commits one queue at a time, each an operation of its own."""
         for queue_id, offset in list(places.items()):
-            await self._commit(process, f"group-{process}", queue_id, offset)
+            await self._commit(name, f"group-{process}", queue_id, offset)
+
+    @property
+    def read(self) -> int:
+        """How far the consumers are, in all: it grows while they get on."""
+        return sum(self._read_to.values())
+
+    async def behind(self) -> list[str]:
+        """Consumers that haven't read a queue to its end, in words.
+
+        Raises:
+            ClientError: where it ends can't be learned.
+        """
+        ends = {
+            queue_id: await self._client.queue_offsets(TOPIC, queue_id, deadline_s=READ_DEADLINE_S)
+            for queue_id in range(self.load.queues)
+        }
+        consumers = [f"c{number}" for number in range(self.load.consumers)]
+        return [
+            f"{process} has read {TOPIC}/{queue_id} to {read:,} of {bounds.max_offset:,}"
+            for process in consumers
+            for queue_id, bounds in ends.items()
+            if (read := self._read_to[process, queue_id]) < bounds.max_offset
+            and bounds.min_offset < bounds.max_offset
+        ]
 
     # --- callers ------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from chaos.checkers.anomalies import find_anomalies
-from chaos.checkers.history import Delete, Poll, Send
+from chaos.checkers.history import Commit, Delete, Poll, Send
 from dledger.history import Outcome
 from tests.chaos.histories import Story
 
@@ -66,6 +66,25 @@ def internal_poll_skip(story: Story) -> None:
     story.read_all((0, "a"), (1, "b"), (2, "c"))
 
 
+def commit(story: Story, offset: int, outcome: Outcome = Outcome.OK) -> None:
+    story.do("c", Commit("t", "group-c", 0, offset), outcome=outcome)
+
+
+def resumed_before_its_commit(story: Story) -> None:
+    story.send("a", "b", "c", at=0)
+    story.poll((0, "a"), (1, "b"), seek=True)
+    commit(story, 2)
+    story.poll((1, "b"), (2, "c"), seek=True)
+
+
+def resumed_behind_its_commit(story: Story) -> None:
+    story.send("a", "b", "c", at=0)
+    story.poll((0, "a"), seek=True)
+    commit(story, 1)
+    story.poll((2, "c"), seek=True)
+    story.read_all((0, "a"), (1, "b"), (2, "c"))
+
+
 def nonmonotonic_send(story: Story) -> None:
     story.send("a", at=1, sequence=0)
     story.send("b", at=0, sequence=1)
@@ -111,6 +130,8 @@ def stale_read_after_a_poll(story: Story) -> None:
         (internal_nonmonotonic_poll, "int-nonmonotonic-poll"),
         (poll_skip, "poll-skip"),
         (internal_poll_skip, "int-poll-skip"),
+        (resumed_before_its_commit, "nonmonotonic-poll"),
+        (resumed_behind_its_commit, "poll-skip"),
         (nonmonotonic_send, "nonmonotonic-send"),
         (phantom_never_sent, "phantom"),
         (phantom_rejected, "phantom"),
@@ -124,6 +145,22 @@ def test_each_anomaly_is_named_once(tell: Callable[[Story], None], name: str) ->
     story = Story()
     tell(story)
     assert names(story) == [name]
+
+
+def test_a_consumer_goes_on_where_it_has_committed_or_may_have() -> None:
+    """A commit that nobody heard of counts whenever it arrives; who has committed nothing may be
+    anywhere, and others' commits are others'."""
+    story = Story()
+    story.send(*"abcdef", at=0)
+    story.do("d", Commit("t", "group-d", 0, 5))
+    story.poll((0, "a"), (1, "b"), seek=True)
+    commit(story, 3, Outcome.UNKNOWN)
+    commit(story, 2)
+    for first in (2, 3, 2):
+        story.poll((first, "abcdef"[first]), seek=True)
+    assert names(story) == []
+    story.poll((4, "e"), seek=True)
+    assert names(story) == ["poll-skip"]
 
 
 def test_a_clean_history_has_no_anomaly() -> None:

@@ -11,7 +11,8 @@ from typing import cast
 import pytest
 
 from broker.config import RaftConfig, load_config
-from broker.local_group import GroupStatus, LocalGroup, LocalGroupError, NodeView
+from broker.local_group import GroupStatus, LocalGroup, LocalGroupError, LocalNode, NodeView
+from broker.local_group.process import ProcessIdentity
 from chaos.real import arena as arenas
 from chaos.real.arena import Arena, ArenaOptions, arena, environment
 from chaos.real.patience import Patience
@@ -101,6 +102,53 @@ def test_timers_of_another_pace_have_as_many_ticks(tmp_path: Path) -> None:
         assert raft.max_append_bytes == RaftConfig().max_append_bytes
         assert made.retime("n2", None) == 1.0
         assert load_config(file) == before
+
+    within_arena(tmp_path, act)
+
+
+def test_node_that_was_gone_before_it_was_hit_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, whether or not somebody has looked before the strike."""
+
+    async def act(made: Arena) -> None:
+        gone = {"n1", "n2"}
+        monkeypatch.setattr(Arena, "is_running", lambda _, node_id: node_id not in gone)
+        made.meant_to_be_down.add("n2")
+        for node_id in ("n1", "n2"):
+            made.kill(node_id)
+            made.terminate(node_id)
+        assert made.ended_by_themselves() == ["n1"]
+        assert made.ended_by_themselves() == []
+        gone.add("n3")
+        assert made.ended_by_themselves() == ["n3"]
+        assert made.ended_by_themselves() == []
+
+    within_arena(tmp_path, act)
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "is_told"),
+    [(0, "stopped", False), (4, "", True), (-11, "", True), (None, arenas.TRACEBACK, True)],
+)
+def test_node_that_ends_badly_when_asked_to_stop_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int | None, told: str, *, is_told: bool
+) -> None:
+    """What it said before it was asked is another matter, and a disk that is to fail may."""
+
+    async def act(made: Arena) -> None:
+        node = made.group.node("n1")
+        process = ProcessIdentity(1, "never")
+        monkeypatch.setattr(LocalNode, "process", process)
+        monkeypatch.setattr(arenas, "exit_code_of", {process: code}.get)
+        before = f"{arenas.TRACEBACK}\n"
+        node.log_file.write_text(before + told)
+        made.ended_well("n1", len(before))
+        assert bool(made.bad_ends()) == is_told
+        assert made.bad_ends() == []
+        made.order("slow", "n1", lambda orders: orders)
+        made.ended_well("n1", len(before))
+        assert made.bad_ends() == []
 
     within_arena(tmp_path, act)
 
@@ -205,6 +253,15 @@ class Stopped:
 
     def data_directory(self, node_id: str) -> Path:
         return self.folder / node_id
+
+    def log_end(self, node_id: str) -> int:
+        return 0
+
+    def ended_well(self, node_id: str, log_from: int) -> None:
+        """They did."""
+
+    def bad_ends(self) -> list[str]:
+        return []
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from chaos.checkers.anomalies import Anomaly
-from chaos.checkers.history import Poll
+from chaos.checkers.history import Create, Delete, Exists, Poll
 from chaos.checkers.linearizability import Explained
 from chaos.cli import app
 from chaos.errors import SearchTooLong
@@ -25,7 +25,7 @@ from chaos.real.page import page
 from chaos.real.picture import timeline
 from chaos.real.scenario import Strike, Wait
 from chaos.real.terminal import print_report, verdict
-from chaos.real.verdict import untested
+from chaos.real.verdict import unanswered, untested
 from chaos.real.workload import Acknowledgements
 from dledger.history import Outcome
 from dledger.outcome import ExitCode
@@ -154,6 +154,26 @@ def test_run_that_came_to_nothing_does_not_hold() -> None:
     handled = {"any-order": 7, "in-order": 0}
     (found,) = untested(acknowledged=1, planned=0, struck=0, members=2, handled=handled)
     assert "group in-order handled no message" in found
+
+
+def test_run_after_which_nothing_works_does_not_hold() -> None:
+    """Everything was right until the faults, and nobody was told anything any more."""
+    finished = finished_run()
+    finished.healed_us = 5 * SECOND
+    check(finished)
+    assert finished.problems == [
+        "no message was acknowledged that was sent when all was well again"
+    ]
+    history = finished.history
+    for number in range(5):
+        history.invoke(number, "k0", Exists("t"))
+        refused = history.invoke(number, "k0", Create("t", 1))
+        history.refuse(number, refused, "TOPIC_EXISTS")
+        history.refuse(number, history.invoke(number, "k0", Delete("t")), "NOT_READY")
+    assert unanswered(history, 0) == [
+        "none of 5 calls was answered: exists",
+        "none of 5 calls was answered: delete",
+    ]
 
 
 def test_strikes_that_hit_nobody_are_told_and_none_counts_as_a_fault() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -27,6 +27,29 @@ class Watched:
 
     async def found_leader(self, _: float) -> str | None:
         return self._leader
+
+
+def test_watch_that_fails_is_a_problem() -> None:
+    """Nodes that ended since would be seen by nobody; the last look is at them all the same."""
+    run = run_of("n1", crew=SimpleNamespace(ended_by_themselves=list))
+    told: list[str] = []
+
+    def bad_ends() -> list[str]:
+        told.append("")
+        if len(told) == 1:
+            raise OSError("no more files")
+        return ["n2 was asked to stop and ended with 4"]
+
+    run.arena = cast("Any", SimpleNamespace(bad_ends=bad_ends, ended_by_themselves=list))
+
+    async def watched() -> None:
+        async with run._guarded():
+            await asyncio.sleep(0)
+
+    asyncio.run(watched())
+    first, second = run.finished.problems
+    assert "no more files" in first
+    assert second == "n2 was asked to stop and ended with 4"
 
 
 class Refusing:

@@ -15,6 +15,7 @@ import pytest
 
 from broker.local_group.process import (
     ProcessIdentity,
+    exit_code_of,
     is_running,
     send_signal,
     spawn_detached,
@@ -49,6 +50,18 @@ def wait_for_end(process: ProcessIdentity) -> None:
     finally:
         os.close(descriptor)
     assert readable, f"{process} doesn't end"
+
+
+def test_how_a_child_ended_is_known(spawn: Spawn) -> None:
+    """Its exit code, or the signal; nothing while it runs, nor of what isn't ours."""
+    for command, code in (("exit 4", 4), ("kill -SEGV $$", -signal.SIGSEGV)):
+        process = spawn("/bin/sh", "-c", command)
+        wait_for_end(process)
+        assert exit_code_of(process) == code
+        assert exit_code_of(process) == code
+    running = spawn("/bin/sleep", "60")
+    assert exit_code_of(running) is None
+    assert exit_code_of(ProcessIdentity(os.getppid(), "long ago")) is None
 
 
 def test_process_runs_in_a_session_of_its_own(spawn: Spawn) -> None:
