@@ -6,7 +6,9 @@ without a shell, beside the event loop; it may be given the same one again, as a
 every member has it run for its own file. What was given away before rot was found may have been
 given away with it, and is given once more when it is sound. It must never hold a segment beyond its
 bound, whatever comes to be held behind it, nor for as long as a command doesn't end: a log that
-nothing goes from fills its disk.
+nothing goes from fills its disk. Nor may it take time in which this process stood still for time
+that the command had: a node that is suspended for a day must not wake to let segments go that were
+tried once. So of what passes between two looks no more counts than a look or an attempt takes.
 
     to go ─ run ─ ok ─────────────────────▶ given away
               └─ fails ─▶ held ─ again ─ ok ▶ given away
@@ -32,6 +34,8 @@ import structlog
 PLACE: Final = "{path}"  # in an argument: the segment's
 TIMEOUT_S: Final = 600.0  # a command that takes longer is ended, and has failed
 RETRY_S: Final = 60.0  # from one failure to the next attempt
+STEP_S: Final = 10.0  # that a command is waited for at once, and what a stop takes of its time
+MOMENT_S: Final = 0.1  # at last, for one that ended while nobody could see it
 END_S: Final = 5.0  # that a command which is killed may take to be gone
 SAID_BYTES: Final = 2_000  # of what it says, that is told
 
@@ -69,7 +73,7 @@ class Archiver:
 
     Args:
         command: program and arguments; none: nobody wants the segments.
-        hold_s: from the first failure on; how long a segment is held for it.
+        hold_s: how long a segment that is to go is held for a command that fails.
         run: runs the command.
         is_full: whether the disk is full, and messages are to go rather than to be refused.
         clock: monotonic, seconds.
@@ -90,8 +94,9 @@ class Archiver:
         self._clock = clock
         self._given: set[Path] = set()
         self._times_forgotten = 0
-        # When each of those that wait was to go first, and later by as long as others were given.
-        self._handed_s: dict[Path, float] = {}
+        # How long each was to go and wasn't, but for the time that others took to be given away.
+        self._waited_s: dict[Path, float] = {}
+        self._seen_s = clock()  # up to when time was counted
         self._lost: set[Path] = set()
         self._failed_s: dict[Path, float] = {}  # when the command failed last for those that wait
         self._hung_s: float | None = None  # when it failed last, if it didn't end by itself
@@ -125,7 +130,7 @@ class Archiver:
         oldest: it would wait for ever where others come to be with it before it may go."""
         paths = list(segments)
         self._hand(paths)
-        self._handed_s = dict.fromkeys(paths, min(self._handed_s.values(), default=0.0))
+        self._waited_s = dict.fromkeys(paths, max(self._waited_s.values(), default=0.0))
         before, released = 0, await self.release(paths)
         while released.held and released.count > before:  # nothing goes before the rest here
             before, released = released.count, await self.release(paths)
@@ -138,11 +143,18 @@ class Archiver:
 
     def _hand(self, paths: Sequence[Path]) -> None:
         """These are to go; what has gone is forgotten."""
-        present, now_s = set(paths), self._clock()
+        present = set(paths)
         self._given &= present
         self._lost &= present
         self._failed_s = {path: at_s for path, at_s in self._failed_s.items() if path in present}
-        self._handed_s = {path: self._handed_s.get(path, now_s) for path in paths}
+        self._wait_on(RETRY_S)
+        self._waited_s = {path: self._waited_s.get(path, 0.0) for path in paths}
+
+    def _wait_on(self, at_most_s: float) -> None:
+        """All have waited for what has passed, as far as whoever isn't stopped would have taken."""
+        now_s = self._clock()
+        passed_s, self._seen_s = min(now_s - self._seen_s, at_most_s), now_s
+        self._waited_s = {path: so_far_s + passed_s for path, so_far_s in self._waited_s.items()}
 
     async def _why_held(self, path: Path) -> str:
         """Why this one may not go yet; empty: it was given away, or held for long enough."""
@@ -176,11 +188,11 @@ class Archiver:
         took_s = now_s - began_s
         if not why:
             self._archived += 1
-            # Who waits behind what is given away isn't held.
-            self._handed_s = {each: at_s + took_s for each, at_s in self._handed_s.items()}
+            self._seen_s = now_s  # who waits behind what is given away isn't held
             self._hung_s = None
             log.info("segment_archived", file=path.name)
             return True
+        self._wait_on(TIMEOUT_S)
         self._why = why
         self._failed += 1
         self._failed_s[path] = now_s
@@ -191,7 +203,7 @@ class Archiver:
     def _is_lost(self, path: Path) -> bool:
         """Whether it may go without the archive: it has been held for long enough, behind others
         too, or the disk can't wait. Told once."""
-        if not self._is_full() and self._clock() - self._handed_s[path] < self._hold_s:
+        if not self._is_full() and self._waited_s[path] < self._hold_s:
             return False
         if path not in self._lost:
             self._lost.add(path)
@@ -236,9 +248,7 @@ class CommandRunner:
         self._left = process
         code, text = None, ""
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    code = await process.wait()
+            code = await _ended(process, timeout_s)
         finally:
             try:
                 is_gone = await _end(process)
@@ -281,6 +291,18 @@ class _Words:
         for descriptor in (self._reads, self.end):
             os.close(descriptor)
         return self._said.decode(errors="replace").strip()
+
+
+async def _ended(process: asyncio.subprocess.Process, timeout_s: float) -> int | None:
+    """Its exit code; None: it hasn't ended in that time. It is waited for in steps, of which a stop
+    of this process takes one: the command may have stood still as well, or have ended meanwhile,
+    which a wait that is too late as it wakes doesn't tell."""
+    whole, rest_s = divmod(timeout_s, STEP_S)
+    for step_s in (*[STEP_S] * int(whole), rest_s, MOMENT_S):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(step_s):
+                return await process.wait()
+    return process.returncode
 
 
 async def _end(process: asyncio.subprocess.Process) -> bool:

@@ -16,6 +16,7 @@ from typing import Final
 from broker.leader.lived_marks import LivedMarks, Mark
 from broker.state.lived_time import MAX_GAP_MS, LivedTime
 from dledger.reading.entry import parse_header
+from dledger.resting import rest_after
 from store.commitlog import CommitLog
 
 LOOK_BYTES: Final = 16 << 20  # that are read at one look
@@ -58,7 +59,7 @@ class LivedReader:
                 return  # it begins later by now
             began_s = loop.time()
             left -= self._read_slice(log, through)
-            await asyncio.sleep((SHARE - 1) * (loop.time() - began_s))
+            await asyncio.sleep(rest_after(loop.time() - began_s, SHARE - 1))
         if self._at.index == through:
             self.marks.add(Mark(self._at.time_ms, self._at.lived_ms))
 

@@ -30,6 +30,7 @@ from broker.state.machine import StateMachine
 from broker.state.replay import FolderKey, QueueStarts, each_start
 from dledger.level import LOG_START_LEVEL
 from dledger.reading.log_start import LogStart
+from dledger.resting import rest_after
 from store.errors import CorruptionFound
 from store.files import FULL_ERRNOS, PASSING_ERRNOS, FileSystem
 from store.segments import Segment
@@ -432,7 +433,7 @@ class LogStartKeeper:
         first = machine.applied_index + 1
         last = self._front.log.last_that_fits(first, through, SLICE_BYTES)
         machine.apply(self._front.log.read(first, last), self._front.share())
-        return max(SHORTEST_PAUSE_S, loop.time() - began)
+        return max(SHORTEST_PAUSE_S, rest_after(loop.time() - began))
 
     async def _forgotten(self, start: LogStart, starts: QueueStarts) -> list[Segment]:
         """`_forget`, between two repairs and as soon as the flusher lets go: the first entry behind

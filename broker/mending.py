@@ -32,6 +32,7 @@ from broker.state.replay import FolderKey, WrongQueue
 from broker.state.topics import TopicState
 from dledger.errors import ApplyPaused
 from dledger.ports import never_enough
+from dledger.resting import rest_after
 from store.errors import CorruptionFound, OutOfRange, StorageFull
 from store.starting.errors import BaseMissing
 
@@ -229,7 +230,7 @@ class Mender:
             self._pause_for_space(error)
             return RETRY_S
         self.waits_for_space = False
-        return max(SHORTEST_PAUSE_S, loop.time() - began)
+        return max(SHORTEST_PAUSE_S, rest_after(loop.time() - began))
 
     def _overwrite(self, key: FolderKey, base: int, units: bytes) -> None:
         """An entry is derived: its units are in the file, if its queue is under repair."""

@@ -51,6 +51,7 @@ from broker.standby import Standby
 from broker.turns import CallTurns, LoopTurns
 from dledger.addresses import is_loopback, split_address
 from dledger.core.types import NodeId
+from dledger.credentials.errors import CredentialUnusable
 from dledger.credentials.secret import GroupSecret
 from dledger.credentials.tls import TlsFiles, TlsSource
 from dledger.greeting import Identity
@@ -126,7 +127,7 @@ class Node:
                 nothing is left behind.
         """
         try:
-            self._tls = tls_of(self.config)
+            self._tls = tls_of(self.config, self._machine.now_ms)
             replica = self._replica = self._opened()
             try:
                 await self._open_doors(replica)
@@ -161,7 +162,7 @@ class Node:
         Raises: see `HoledNode.until_whole`; nothing is left behind.
         """
         try:
-            tls = self._tls = tls_of(self.config)
+            tls = self._tls = tls_of(self.config, self._machine.now_ms)
             at = entrances(self.config, tls)
             holed = HoledNode(
                 self.config,
@@ -208,7 +209,10 @@ class Node:
             machinery=replace(REAL_MACHINERY, open_files=self._descriptors.queue_files),
             rhythm=self._rhythm,
             premises=Surveyor(
-                self._machine.files, self.config.data_directory, lambda: self._tls
+                self._machine.files,
+                self.config.data_directory,
+                lambda: self._tls,
+                self._machine.now_ms,
             ).look,
             call_turns=CallTurns(),
         )
@@ -300,8 +304,9 @@ class Node:
         return int(ending_of(failure, self.config.data_directory))
 
 
-def tls_of(config: NodeConfig) -> TlsSource | None:
-    """The node's certificates; None for a node without TLS, which says so where it matters.
+def tls_of(config: NodeConfig, now_ms: Callable[[], int]) -> TlsSource | None:
+    """The node's certificates, valid by its clock; None for a node without TLS, which says so where
+    it matters.
 
     Raises:
         CredentialUnusable: a file of `[tls]` can't be used.
@@ -317,7 +322,11 @@ def tls_of(config: NodeConfig) -> TlsSource | None:
         return None
     tls = config.tls
     files = TlsFiles(tls.ca, tls.certificate, tls.key, tls.revoked)
-    return TlsSource(files, lambda error: log.error("certificates_not_reloaded", error=str(error)))
+
+    def tell(error: CredentialUnusable) -> None:
+        log.error("certificates_not_reloaded", error=str(error))
+
+    return TlsSource(files, tell, now_ms)
 
 
 def entrances(config: NodeConfig, tls: TlsSource | None) -> list[Entrance]:
@@ -429,8 +438,11 @@ async def _run(
     """See `run_node`."""
     tune_interpreter()
     machine = machine or this_machine()
-    standby = Standby(config, machine.files, lambda: entrances(config, tls_of(config)))
-    aside = Aside(config, machine.files, lambda: entrances(config, tls_of(config)))
+
+    def opens() -> list[Entrance]:
+        return entrances(config, tls_of(config, machine.now_ms))
+
+    standby, aside = Standby(config, machine.files, opens), Aside(config, machine.files, opens)
     node, is_asked = Node(config, machine), False
 
     def another() -> Node:

@@ -140,6 +140,9 @@ def node_health(config: NodeConfig, facts: Facts, disk: DiskId, premises: Premis
         front_held=facts.front_held,
         log_behind_ms=facts.driver.clock.behind_ms,
         fills=_fills(facts),
+        certificate_begins_ms=premises.certificate_begins_ms or 0,
+        next_certificate_ms=premises.next_certificate_ms or 0,
+        now_ms=premises.now_ms or 0,
     )
 
 

@@ -1,4 +1,5 @@
-"""What a node's process can tell of where it lives: its disk's free space, its certificates' end.
+"""What a node's process can tell of where it lives: its disk's free space, its clock, and from when
+until when its certificates are valid, which others judge by theirs.
 
 Asked when somebody looks, so it must be quick and never fail: what can't be told is None. A full
 `statvfs` of a local file system reads counters in memory.
@@ -12,16 +13,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dledger.credentials.tls import TlsMaterial, TlsSource
+from dledger.credentials.validity import validity_of
 from store.files import FileSystem
 
 
 @dataclass(frozen=True, slots=True)
 class Premises:
-    """Bytes that are free on the disk; when the first of the certificates that the node shows or
-    believes expires, in milliseconds since the epoch."""
+    """As of one moment; times in milliseconds since the epoch.
+
+    Attributes:
+        free_bytes: of the disk.
+        certificate_expires_ms: the first of those that the node shows or believes.
+        certificate_begins_ms: the last of those that it shows.
+        next_certificate_ms: the same of a newer one in its files, which isn't shown as it isn't
+            valid by the node's clock; None: there is none.
+        now_ms: what that clock shows.
+    """
 
     free_bytes: int | None = None
     certificate_expires_ms: int | None = None
+    certificate_begins_ms: int | None = None
+    next_certificate_ms: int | None = None
+    now_ms: int | None = None
 
 
 def nothing_known() -> Premises:
@@ -33,41 +46,41 @@ class Surveyor:
     """Looks at the premises of one process."""
 
     def __init__(
-        self, files: FileSystem, directory: Path, tls: Callable[[], TlsSource | None]
+        self,
+        files: FileSystem,
+        directory: Path,
+        tls: Callable[[], TlsSource | None],
+        now_ms: Callable[[], int],
     ) -> None:
         self._files = files
         self._directory = directory
         self._tls = tls
-        self._seen: tuple[TlsMaterial | None, int | None] = (None, None)
+        self._now_ms = now_ms
+        self._seen: tuple[TlsMaterial | None, int | None, int | None] = (None, None, None)
 
     def look(self) -> Premises:
         """As of now."""
         free: int | None = None
         with contextlib.suppress(OSError):
             free = self._files.free_bytes(self._directory)
-        return Premises(free, self._expiry())
-
-    def _expiry(self) -> int | None:
-        source = self._tls()
+        now_ms, source = self._now_ms(), self._tls()
         if source is None:
-            return None
+            return Premises(free, now_ms=now_ms)
         material = source.material()
-        known, expiry = self._seen
-        if material is not known:
-            expiry = first_expiry_ms(material)
-            self._seen = (material, expiry)
-        return expiry
+        if material is not self._seen[0]:
+            self._seen = (material, first_expiry_ms(material), _begins_ms(material))
+        _, expires_ms, begins_ms = self._seen
+        return Premises(free, expires_ms, begins_ms, _begins_ms(source.waiting), now_ms)
 
 
 def first_expiry_ms(material: TlsMaterial) -> int | None:
     """When the first of the certificates expires: the node's, with what links it to an authority,
     and the authorities'; None if they can't be read for that."""
-    from cryptography import x509  # only nodes with certificates pay for it
+    found = [validity_of(pem) for pem in (material.certificate, material.ca)]
+    return min((each.ends_ms for each in found if each is not None), default=None)
 
-    found: list[int] = []
-    with contextlib.suppress(ValueError):
-        for pem in (material.certificate, material.ca):
-            if pem is not None:
-                certificates = x509.load_pem_x509_certificates(pem)
-                found += [int(each.not_valid_after_utc.timestamp() * 1000) for each in certificates]
-    return min(found, default=None)
+
+def _begins_ms(material: TlsMaterial | None) -> int | None:
+    """From when on what is shown is valid; None: nothing is, or it can't be read for that."""
+    found = None if material is None else validity_of(material.certificate)
+    return None if found is None else found.begins_ms

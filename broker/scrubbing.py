@@ -21,6 +21,7 @@ from typing import Final, Protocol, TypeVar
 import structlog
 
 from broker.ending import DISK_ERRNOS
+from dledger.resting import LONGEST_REST_S
 from store.commitlog import CommitLog
 from store.damage import Extent
 from store.errors import CorruptionFound, DirectoryReplaced
@@ -32,7 +33,6 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 SHORTEST_PAUSE_S: Final = 0.001
-LONGEST_PAUSE_S: Final = 10.0
 REPAIR_LOOK_S: Final = 0.05  # between two looks whether a find has been put right
 
 
@@ -53,7 +53,7 @@ class ScrubPace:
 
     share: float = 0.03
     shortest_pause_s: float = SHORTEST_PAUSE_S
-    longest_pause_s: float = LONGEST_PAUSE_S
+    longest_pause_s: float = LONGEST_REST_S
     between_s: float = 10.0
     beside_every: int = 1
     note_s: float = 60.0

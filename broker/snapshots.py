@@ -54,13 +54,16 @@ class SnapshotPace:
 
     Attributes:
         entries, bytes: what is applied again in about a second.
-        share: writing one may take the `share`-th part of the time until the next.
+        share: writing one may take the `share`-th part of the time until the next,
+        longest_s: and no more than this is waited for it: a write that was held up, by the disk or
+            with the process, has worked for none of that time.
         retry_s: from one that couldn't be written to the next.
     """
 
     entries: int = 25_000
     bytes: int = 128 << 20
     share: int = 10
+    longest_s: float = 300.0
     retry_s: float = 30.0
 
 
@@ -296,7 +299,8 @@ class SnapshotKeeper:
             self._not_written(error)
             return None
         self._last_s = loop.time() - began_s
-        self._not_before_s = loop.time() + self._pace.share * self._last_s
+        rest_s = min(self._pace.share * self._last_s, self._pace.longest_s)
+        self._not_before_s = loop.time() + rest_s
         return unfinished
 
     def _sync_note(self) -> None:

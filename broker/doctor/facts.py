@@ -76,6 +76,9 @@ class HealthFacts:
     front_held: str = ""
     log_behind_ms: float = 0.0
     fills: tuple[FillFacts, ...] = ()
+    certificate_begins_ms: int = 0
+    next_certificate_ms: int = 0
+    now_ms: int = 0  # by its clock; 0: its program is older than that
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,4 +292,7 @@ def _health_facts(health: cpb.NodeHealth) -> HealthFacts:
         front_held=health.front_held,
         log_behind_ms=health.log_behind_ms,
         fills=tuple(FillFacts(each.what, each.used, each.limit) for each in health.fills),
+        certificate_begins_ms=health.certificate_begins_ms,
+        next_certificate_ms=health.next_certificate_ms,
+        now_ms=health.now_ms,
     )

@@ -45,6 +45,7 @@ class Kind(StrEnum):
     APPLY_STOPPED = "applying has stopped"
     DISK_FULL = "disk full"
     CERTIFICATE_EXPIRED = "certificate expired"
+    CERTIFICATE_EARLY = "certificate not valid yet"
     NOT_VOTING = "member being taken in"
     BEHIND = "member behind"
     DEAF = "members that don't hear each other"
@@ -55,6 +56,7 @@ class Kind(StrEnum):
     GONE = "no member any more"
     ADDRESSES_DIFFER = "addresses differ"
     CERTIFICATE_EXPIRES = "certificate expires"
+    CERTIFICATE_WAITS = "new certificate not shown"
     DISK_NEARLY_FULL = "disk nearly full"
     FRONT_HELD = "front of the log held"
     LEVEL_BELOW = "level below what is installed"
@@ -87,7 +89,7 @@ _NOTICES: Final = frozenset(
     {
         *(Kind.QUEUES_WRONG, Kind.DISK_SLOW, Kind.CLOCK_OFF, Kind.GONE, Kind.ADDRESSES_DIFFER),
         *(Kind.CERTIFICATE_EXPIRES, Kind.DISK_NEARLY_FULL, Kind.FRONT_HELD, Kind.LEVEL_BELOW),
-        *(Kind.LOG_TIME_OFF, Kind.BOUND_NEAR),
+        *(Kind.LOG_TIME_OFF, Kind.BOUND_NEAR, Kind.CERTIFICATE_WAITS),
     }
 )
 _GRAVITY: Final = {
@@ -130,6 +132,8 @@ _REMEDIES: Final = {
     Kind.DISK_FULL: "give {member}'s disk room; it goes on by itself",
     Kind.CERTIFICATE_EXPIRED: "give {member} a new certificate: the files are read again when "
     "they change",
+    Kind.CERTIFICATE_EARLY: "put {member}'s clock right (NTP, chrony), or that of the machine "
+    "where certificates are signed, and sign it anew there",
     Kind.NOT_VOTING: "wait; if it goes on, repeat the `dledger group replace` or `dledger member "
     "add` that began it, or give it up: `dledger member remove {member}`",
     Kind.BEHIND: "look at {member}'s disk, network and processor",
@@ -144,6 +148,8 @@ _REMEDIES: Final = {
     "wrong, `dledger member add` with the right address",
     Kind.CERTIFICATE_EXPIRES: "give {member} a new certificate: the files are read again when "
     "they change",
+    Kind.CERTIFICATE_WAITS: "put {member}'s clock right (NTP, chrony), or that of the machine "
+    "where certificates are signed, and sign it anew there; it is shown once it is valid",
     Kind.DISK_NEARLY_FULL: "give {member}'s disk room, or remove from it what isn't ours",
     Kind.FRONT_HELD: "see what it says: give {member}'s disk room, or mend the archive command",
     Kind.LEVEL_BELOW: "upgrade {member} when it suits",

@@ -32,7 +32,8 @@ NEARLY_FULL: Final = 0.8  # of a bound
 SLOW_FSYNC_MS: Final = 500.0  # as a leader's disk counts as stalled
 SPARE_SEGMENTS: Final = 2  # room for fewer is nearly full
 EXPIRES_MS: Final = 30 * 24 * 3600 * 1000
-_DAY_MS: Final = 24 * 3600 * 1000
+_HOUR_MS: Final = 3600 * 1000
+_DAY_MS: Final = 24 * _HOUR_MS
 _NO_HEALTH: Final = HealthFacts()
 _ORDER: Final = {kind: number for number, kind in enumerate(Kind)}
 
@@ -57,6 +58,7 @@ def judge(facts: GroupFacts) -> tuple[Finding, ...]:
         *_lags(picture),
         *_links(picture),
         *_surroundings(picture),
+        *_certificates(picture),
         *_addresses(picture),
         *_levels(picture),
         *_bounds(picture),
@@ -441,7 +443,7 @@ def _links(picture: _Picture) -> Iterator[Finding]:
 
 
 def _surroundings(picture: _Picture) -> Iterator[Finding]:
-    """Clocks and certificates."""
+    """Clocks."""
     behind = (picture.leader.health or _NO_HEALTH).log_behind_ms if picture.leader else 0.0
     if not abs(behind) <= LOG_TIME_OFF_MS:
         way = "behind" if behind > 0 else "ahead of"
@@ -453,15 +455,33 @@ def _surroundings(picture: _Picture) -> Iterator[Finding]:
             way = "behind" if off < 0 else "ahead of"
             detail = f"it is {_figure(abs(off) / 1000)} s {way} what a majority's clocks show"
             yield Finding(Kind.CLOCK_OFF, named.id, detail)
+
+
+def _certificates(picture: _Picture) -> Iterator[Finding]:
+    """By each member's own clock, which it believes others by as well."""
     for member in picture.own:
-        expires = (member.health or _NO_HEALTH).certificate_expires_ms
-        left = expires - picture.facts.now_ms
-        if expires and left <= 0:
-            detail = f"its certificate, or its authority's, expired {-left // _DAY_MS} days ago"
-            yield Finding(Kind.CERTIFICATE_EXPIRED, member.id, detail)
-        elif expires and left < EXPIRES_MS:
-            detail = f"its certificate, or its authority's, expires in {left // _DAY_MS} days"
+        health = member.health or _NO_HEALTH
+        now_ms, expires_ms = health.now_ms or picture.facts.now_ms, health.certificate_expires_ms
+        early_ms, left_ms = health.certificate_begins_ms - now_ms, expires_ms - now_ms
+        if expires_ms and left_ms <= 0:
+            detail = f"its certificate, or its authority's, expired {-left_ms // _DAY_MS} days ago"
+            yield Finding(Kind.CERTIFICATE_EXPIRED, member.id, f"{detail} by its clock")
+        elif early_ms > 0:
+            detail = f"its certificate isn't valid before {_hours(early_ms)} from now by its clock"
+            yield Finding(Kind.CERTIFICATE_EARLY, member.id, detail)
+        elif expires_ms and left_ms < EXPIRES_MS:
+            detail = f"its certificate, or its authority's, expires in {left_ms // _DAY_MS} days"
             yield Finding(Kind.CERTIFICATE_EXPIRES, member.id, detail)
+        if next_ms := health.next_certificate_ms:
+            until = "any more"
+            if next_ms > now_ms:
+                until = f"before {_hours(next_ms - now_ms)} from now"
+            detail = f"the one in its files isn't valid {until} by its clock, so it isn't shown"
+            yield Finding(Kind.CERTIFICATE_WAITS, member.id, detail)
+
+
+def _hours(ms: int) -> str:
+    return f"{-(-ms // _HOUR_MS)} hours"
 
 
 def _addresses(picture: _Picture) -> Iterator[Finding]:

@@ -25,6 +25,7 @@ from broker.leader.commands import Commands
 from broker.leader.lived_marks import Lived
 from broker.state.machine import StateMachine
 from broker.state.topics import TopicRef, TopicState
+from dledger.resting import rest_after
 
 SLACK_MS: Final = 60_000
 SLACK_SHARE: Final = 20
@@ -94,7 +95,8 @@ class TopicRetention:
                 start = self._start(topic, queue_id, measured, wish_ms)
                 if start is not None:
                     starts.append((queue_id, start))
-                await asyncio.sleep(loop.time() - began_s)  # the oldest are the coldest on the disk
+                # The oldest are the coldest on the disk.
+                await asyncio.sleep(rest_after(loop.time() - began_s))
                 if loop.time() >= until_s:
                     left, last = 0, queue_id + 1
                     break

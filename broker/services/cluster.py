@@ -83,6 +83,8 @@ class NodeHealth:
         front_held: why what the group let go of is still here; empty: nothing holds it.
         log_behind_ms: how far the log's time is behind a majority's clocks, by a leader.
         fills: of what has a bound, how much is in use.
+        certificate_begins_ms, next_certificate_ms, now_ms: see `broker.premises.Premises`; 0: it
+            can't be told.
     """
 
     disk_id: bytes
@@ -101,6 +103,9 @@ class NodeHealth:
     front_held: str = ""
     log_behind_ms: float = 0.0
     fills: tuple[Fill, ...] = ()
+    certificate_begins_ms: int = 0
+    next_certificate_ms: int = 0
+    now_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

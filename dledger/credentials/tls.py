@@ -8,7 +8,12 @@ stream. Files are read again when they have changed: by servers at each handshak
 dial, by clients at each connection to a node.
 
 This owns files, names and credentials. It must never fall back to a connection without TLS, and an
-unreadable new file leaves what was read before in force.
+unreadable new file leaves what was read before in force. So does a new certificate that isn't valid
+by a node's clock while the one before is: signed where the clock is a day ahead, nobody would
+believe the node before tomorrow. Whom to believe is taken from the new files at once all the same.
+
+    read ─ valid by the clock, or what is in force isn't either ─▶ in force
+      └─ not yet ─▶ waits ─ valid, or what is in force isn't any more ─▶ in force
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +29,7 @@ import grpc
 
 from dledger.credentials.errors import CredentialUnusable
 from dledger.credentials.files import read_credential
+from dledger.credentials.validity import validity_of
 
 _NAMES: Final = "x509_subject_alternative_name"
 _CERTIFICATE: Final = "x509_pem_cert"
@@ -90,29 +96,69 @@ class TlsSource:
 
     Args:
         on_error: is told why changed files weren't taken; may be called by any thread.
+        now_ms: the wall clock that certificates must be valid by; None: nobody asks for that.
     """
 
-    def __init__(self, files: TlsFiles, on_error: Callable[[CredentialUnusable], None]) -> None:
+    def __init__(
+        self,
+        files: TlsFiles,
+        on_error: Callable[[CredentialUnusable], None],
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
         """Raises:
         CredentialUnusable: they can't be used.
         """
         self._files = files
         self._on_error = on_error
+        self._now_ms = now_ms
+        self._waiting: TlsMaterial | None = None
         self._stamps = self._look()
         self._material = read_material(files)
 
     def material(self) -> TlsMaterial:
         """As of now; what was read before as long as the files can't be used."""
-        stamps = self._look()
+        stamps, waiting = self._look(), self._waiting
         if stamps != self._stamps:
+            self._waiting = None
             try:
-                self._material = read_material(self._files)
+                self._take(read_material(self._files))
             except CredentialUnusable as error:
                 self._on_error(error)
             # Either way nothing is read again before the next change: a pair of files is
             # replaced one after the other, and each of the two is a change.
             self._stamps = stamps
+        elif waiting is not None and not self._has_to_wait(waiting):
+            self._material, self._waiting = waiting, None
         return self._material
+
+    @property
+    def waiting(self) -> TlsMaterial | None:
+        """What was read and isn't shown, as it isn't valid by the clock; None: nothing waits."""
+        return self._waiting
+
+    def _take(self, new: TlsMaterial) -> None:
+        """It is in force, but for a certificate that has to wait.
+
+        Raises:
+            CredentialUnusable: it has.
+        """
+        old = self._material
+        if not self._has_to_wait(new):
+            self._material = new
+            return
+        self._waiting = new
+        self._material = replace(new, certificate=old.certificate, key=old.key, shows=old.shows)
+        assert self._files.certificate is not None
+        reason = "isn't valid by this node's clock; the one before is, and is shown until then"
+        raise CredentialUnusable(self._files.certificate, reason)
+
+    def _has_to_wait(self, new: TlsMaterial) -> bool:
+        """Whether nobody with this clock would believe it, but what is in force."""
+        if self._now_ms is None or new.certificate is None:
+            return False
+        now_ms = self._now_ms()
+        old, its = validity_of(self._material.certificate), validity_of(new.certificate)
+        return bool(old and its and old.holds(now_ms) and not its.holds(now_ms))
 
     def server_credentials(self, *, asks_for_certificate: bool) -> grpc.ServerCredentials:
         """For a server whose new connections are under the files of their time."""

@@ -118,7 +118,7 @@ class Divergence(_message.Message):
     def __init__(self, found_ms: _Optional[int] = ..., compared_index: _Optional[int] = ..., own_digest: _Optional[int] = ..., peers_digest: _Optional[int] = ..., peers: _Optional[_Iterable[str]] = ..., agreed_index: _Optional[int] = ..., differing_index: _Optional[int] = ..., own_term: _Optional[int] = ..., peers_term: _Optional[int] = ..., recoveries: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class NodeHealth(_message.Message):
-    __slots__ = ("disk_id", "members", "log_full", "apply_paused", "short_of_space", "space", "queues_wrong", "contradictions", "last_fsync_ms", "certificate_expires_ms", "suspected_index", "differing", "front_held", "log_behind_ms", "fills")
+    __slots__ = ("disk_id", "members", "log_full", "apply_paused", "short_of_space", "space", "queues_wrong", "contradictions", "last_fsync_ms", "certificate_expires_ms", "suspected_index", "differing", "front_held", "log_behind_ms", "fills", "certificate_begins_ms", "next_certificate_ms", "now_ms")
     DISK_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     LOG_FULL_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +134,9 @@ class NodeHealth(_message.Message):
     FRONT_HELD_FIELD_NUMBER: _ClassVar[int]
     LOG_BEHIND_MS_FIELD_NUMBER: _ClassVar[int]
     FILLS_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_BEGINS_MS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CERTIFICATE_MS_FIELD_NUMBER: _ClassVar[int]
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
     disk_id: bytes
     members: _containers.RepeatedCompositeFieldContainer[MemberHealth]
     log_full: bool
@@ -149,7 +152,10 @@ class NodeHealth(_message.Message):
     front_held: str
     log_behind_ms: float
     fills: _containers.RepeatedCompositeFieldContainer[Fill]
-    def __init__(self, disk_id: _Optional[bytes] = ..., members: _Optional[_Iterable[_Union[MemberHealth, _Mapping]]] = ..., log_full: _Optional[bool] = ..., apply_paused: _Optional[bool] = ..., short_of_space: _Optional[bool] = ..., space: _Optional[_Union[SpaceHealth, _Mapping]] = ..., queues_wrong: _Optional[int] = ..., contradictions: _Optional[int] = ..., last_fsync_ms: _Optional[float] = ..., certificate_expires_ms: _Optional[int] = ..., suspected_index: _Optional[int] = ..., differing: _Optional[_Iterable[str]] = ..., front_held: _Optional[str] = ..., log_behind_ms: _Optional[float] = ..., fills: _Optional[_Iterable[_Union[Fill, _Mapping]]] = ...) -> None: ...
+    certificate_begins_ms: int
+    next_certificate_ms: int
+    now_ms: int
+    def __init__(self, disk_id: _Optional[bytes] = ..., members: _Optional[_Iterable[_Union[MemberHealth, _Mapping]]] = ..., log_full: _Optional[bool] = ..., apply_paused: _Optional[bool] = ..., short_of_space: _Optional[bool] = ..., space: _Optional[_Union[SpaceHealth, _Mapping]] = ..., queues_wrong: _Optional[int] = ..., contradictions: _Optional[int] = ..., last_fsync_ms: _Optional[float] = ..., certificate_expires_ms: _Optional[int] = ..., suspected_index: _Optional[int] = ..., differing: _Optional[_Iterable[str]] = ..., front_held: _Optional[str] = ..., log_behind_ms: _Optional[float] = ..., fills: _Optional[_Iterable[_Union[Fill, _Mapping]]] = ..., certificate_begins_ms: _Optional[int] = ..., next_certificate_ms: _Optional[int] = ..., now_ms: _Optional[int] = ...) -> None: ...
 
 class Fill(_message.Message):
     __slots__ = ("what", "used", "limit")

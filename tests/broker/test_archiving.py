@@ -60,6 +60,13 @@ class Archive:
             assert self.now_s - began_s <= 2 * HOUR_S
         return self.now_s - began_s
 
+    def look_for(self, seconds: float, look: Callable[[], object]) -> None:
+        """So much time passes, in which somebody looks again and again."""
+        for _ in range(int(seconds // RETRY_S) - 1):
+            self.now_s += RETRY_S
+            look()
+        self.now_s += RETRY_S
+
     def counts(self) -> tuple[int, int, int]:
         told = self.archiver.statistics()
         return told.archived, told.failed, told.unarchived
@@ -119,18 +126,19 @@ def test_segment_goes_when_it_has_been_held_for_long_enough() -> None:
 
 
 def test_time_in_which_the_command_works_is_no_hold() -> None:
-    """Each segment takes it as long as one may be held: the next one's first failure holds it."""
+    """It takes nearly as long as it may for each; the next one's first failure begins its hold."""
     archive = Archive()
     really_run = archive._run
 
     async def run_slowly(arguments: Sequence[str], timeout_s: float, /) -> str:
         archive.failing = "" if len(archive.ran) < 2 else "no room"
-        archive.now_s += 1 if archive.failing else HOUR_S
+        archive.now_s += 0 if archive.failing else TIMEOUT_S - 1
         return await really_run(arguments, timeout_s)
 
     archive.archiver._run = run_slowly
     assert PATHS[2].name in archive.release()
     assert archive.counts() == (2, 1, 0)
+    assert archive.held_s(PATHS[2]) == HOUR_S
 
 
 def test_a_command_that_works_now_and_then_holds_nothing_for_ever() -> None:
@@ -138,15 +146,39 @@ def test_a_command_that_works_now_and_then_holds_nothing_for_ever() -> None:
     archive = Archive()
 
     async def takes_the_first_only(arguments: Sequence[str], _: float, /) -> str:
-        return "" if str(PATHS[0]) in arguments and archive.now_s > 1_000 else "no room"
+        return "" if str(PATHS[0]) in arguments and archive.now_s > HOUR_S / 2 else "no room"
 
     archive.archiver._run = takes_the_first_only
     assert PATHS[0].name in archive.release()
-    archive.now_s += HOUR_S / 2
+    archive.look_for(HOUR_S / 2, archive.release)
     assert PATHS[1].name in archive.release()
-    archive.now_s += HOUR_S / 2
+    archive.look_for(HOUR_S / 2, archive.release)
     assert archive.gone() == 3
     assert archive.counts()[2] == 2
+
+
+@pytest.mark.parametrize("is_at_work", [False, True])
+def test_time_in_which_the_process_stood_still_is_no_hold(*, is_at_work: bool) -> None:
+    """A machine that is suspended for a day, between two attempts or within one, wakes to try again
+    as long as it would have."""
+    archive = Archive()
+    archive.failing = "no route to the archive"
+    really_run = archive._run
+
+    async def stops(arguments: Sequence[str], timeout_s: float, /) -> str:
+        archive.now_s += 25 * HOUR_S
+        return await really_run(arguments, timeout_s)
+
+    if is_at_work:
+        archive.archiver._run = stops
+    assert archive.release()
+    archive.archiver._run = really_run
+    if not is_at_work:
+        archive.now_s += 25 * HOUR_S
+    assert archive.release()
+    counted_s = TIMEOUT_S if is_at_work else RETRY_S
+    assert archive.held_s(PATHS[0]) == HOUR_S - counted_s
+    assert archive.counts()[2] == 1
 
 
 def test_without_a_hold_each_is_tried_once() -> None:
@@ -179,7 +211,7 @@ def test_what_comes_to_be_due_behind_holds_nothing_that_has_waited_for_long_enou
         assert released.count == (1 if hour >= 3 else 0)
         del due[: released.count]
         assert due[0].name in archive.released(*due).held
-        archive.now_s += HOUR_S
+        archive.look_for(HOUR_S, lambda: archive.released(*due))
     assert archive.counts()[2] == 7
     archive.failing = ""
     archive.ran.clear()
@@ -215,7 +247,7 @@ def test_what_goes_together_has_waited_as_long_as_its_oldest() -> None:
         due.append(PATHS[0].with_name(f"{hour:020d}"))
         released = asyncio.run(archive.archiver.release_together(due))
         assert bool(released.held) == (hour < 3)
-        archive.now_s += HOUR_S
+        archive.look_for(HOUR_S, lambda: asyncio.run(archive.archiver.release_together(due)))
     assert archive.counts()[2] == 4
 
 
@@ -371,6 +403,36 @@ def test_failure_tells_what_the_command_said_as_far_as_it_is_short() -> None:
 
 def test_command_reads_nothing() -> None:
     assert python("import sys; sys.exit(len(sys.stdin.read()))") == ""
+
+
+async def stopped_while(command: Sequence[str], begun: Callable[[int], None]) -> str:
+    """What is told of a command in whose time this process stands still for an hour, once it has
+    begun. Only then is there the file that its last argument names."""
+    loop, runner, stood_s = asyncio.get_running_loop(), CommandRunner(), 0.0
+    time_s = loop.time
+    loop.time = lambda: time_s() + stood_s  # type: ignore[method-assign]
+    running = loop.create_task(runner(command, TIMEOUT_S))
+    while runner._left is None:
+        await asyncio.sleep(0)
+    begun(runner._left.pid)
+    stood_s = HOUR_S
+    for _ in range(10):  # turns of the loop, which what is late by now needs few of
+        await asyncio.sleep(0)
+    Path(command[-1]).touch()
+    return await running
+
+
+def test_command_that_ends_while_this_process_stands_still_has_ended(tmp_path: Path) -> None:
+    """Its exit comes with the end of the time that it had, and counts."""
+    command = (sys.executable, "-c", "", str(tmp_path / "go on"))
+    assert asyncio.run(stopped_while(command, lambda pid: until(lambda: gone(pid)))) == ""
+
+
+def test_command_that_stood_still_with_this_process_has_its_time_after_that(tmp_path: Path) -> None:
+    """As on a machine that was suspended: it is let end."""
+    program = "import sys, os, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)"
+    command = (sys.executable, "-c", program, str(tmp_path / "go on"))
+    assert asyncio.run(stopped_while(command, lambda _: None)) == ""
 
 
 LEAVES_A_CHILD = """

@@ -242,6 +242,7 @@ FAULTS: dict[Kind, Fault] = {
     Kind.APPLY_STOPPED: member(apply_stopped="level 2 is in use", applied_index=5),
     Kind.DISK_FULL: health(is_log_full=True),
     Kind.CERTIFICATE_EXPIRED: health(certificate_expires_ms=NOW_MS - 1),
+    Kind.CERTIFICATE_EARLY: health(certificate_begins_ms=NOW_MS + DAY_MS),
     Kind.NOT_VOTING: named(votes=False, observes=False, votes_until_left=False),
     Kind.BEHIND: seen(match_index=BEFORE - 1),
     Kind.DEAF: deaf,
@@ -251,6 +252,7 @@ FAULTS: dict[Kind, Fault] = {
     Kind.GONE: gone,
     Kind.ADDRESSES_DIFFER: elsewhere("10.0.0.99:7001"),
     Kind.CERTIFICATE_EXPIRES: health(certificate_expires_ms=NOW_MS + 5 * DAY_MS),
+    Kind.CERTIFICATE_WAITS: health(next_certificate_ms=NOW_MS + DAY_MS),
     Kind.DISK_NEARLY_FULL: health(free_bytes=100 * MIB),
     Kind.FRONT_HELD: health(front_held="no space"),
     Kind.LEVEL_BELOW: member(known_level=0),
@@ -382,6 +384,23 @@ def test_bound_that_is_near_is_told_once_by_who_has_most() -> None:
     assert [each.detail for each in judge(below(facts, "n3"))] == [
         "80000 of 100000 queues of topics"
     ]
+
+
+def test_certificates_are_judged_by_their_nodes_clocks() -> None:
+    """Which is what a node believes others by. The clock of who asks counts only for a node whose
+    program doesn't tell its own."""
+    year_ms = 365 * DAY_MS
+    for ahead_ms, kind in ((year_ms, Kind.CERTIFICATE_EXPIRED), (-year_ms, Kind.CERTIFICATE_EARLY)):
+        off = health(certificate_begins_ms=NOW_MS - DAY_MS, now_ms=NOW_MS + ahead_ms)
+        assert kinds(off(well(3), VICTIM)) == [kind]
+    asked = replace(well(3), now_ms=NOW_MS + year_ms)
+    assert Kind.CERTIFICATE_EXPIRED in kinds(asked)
+    told = asked
+    for name in names(3):
+        told = health(now_ms=NOW_MS)(told, name)
+    assert kinds(told) == []
+    (waits,) = judge(health(next_certificate_ms=NOW_MS - 1, now_ms=NOW_MS)(well(3), VICTIM))
+    assert "isn't valid any more by its clock" in waits.detail
 
 
 @pytest.mark.parametrize("count", [3, 5])
@@ -648,6 +667,7 @@ HEALTH = st.builds(
     is_log_full=st.booleans(), is_apply_paused=st.booleans(), is_short_of_space=st.booleans(),
     free_bytes=st.none() | INTEGERS, reserve_bytes=INTEGERS, queues_wrong=SMALL,
     contradictions=SMALL, last_fsync_ms=FLOATS, certificate_expires_ms=INTEGERS,
+    certificate_begins_ms=INTEGERS, next_certificate_ms=INTEGERS, now_ms=INTEGERS,
     log_behind_ms=FLOATS,
 )  # fmt: skip
 MEMBERS = st.builds(

@@ -11,6 +11,7 @@ from broker.lived_reader import SLICE_ENTRIES, LivedReader, Point
 from broker.state.lived_time import MAX_GAP_MS
 from dledger.reading.entry import EntryKind
 from dledger.records.layout import ENTRY, file_name
+from dledger.resting import LONGEST_REST_S
 from store.commitlog import CommitLogOptions
 from store.errors import CorruptionFound
 from tests.store.faulty_files import SimulatedDisk
@@ -99,6 +100,33 @@ def test_nothing_is_read_of_a_log_that_has_let_it_go(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(type(made.log), "first_index", 4)
     read(reader, made, BEGIN, ENTRIES)
     assert not reader.marks._marks
+
+
+def test_a_slice_that_was_held_up_is_followed_by_a_short_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by the process's being stopped for an hour: it worked for none of that time."""
+    made, rests, stood_s = filled(), list[float](), 0.0
+    honest = made.log.read
+
+    def held_up(first: int, last: int) -> bytes:
+        nonlocal stood_s
+        stood_s += 3_600.0
+        return honest(first, last)
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        time_s = loop.time
+        loop.time = lambda: time_s() + stood_s  # type: ignore[method-assign]
+        await LivedReader().read_on(made.log, BEGIN, ENTRIES)
+
+    made.log.read = held_up  # type: ignore[method-assign]
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    asyncio.run(work())
+    assert rests == [LONGEST_REST_S] * 3
 
 
 def test_no_time_that_has_rotted_is_taken_for_one() -> None:

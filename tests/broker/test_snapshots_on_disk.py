@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import pytest
 
@@ -31,6 +32,8 @@ from tests.broker.test_replay import filled
 from tests.node.machine import Standing
 from tests.store.faulty_files import SimulatedDisk
 from tests.store.logs import DATA, SEGMENT, LogUnderTest
+
+T = TypeVar("T")
 
 DISK = bytes(16)
 EAGER = SnapshotPace(entries=1, share=0)
@@ -293,6 +296,35 @@ def test_one_is_due_by_entries_by_bytes_and_by_segments() -> None:
     member.note()
     member.step()
     assert member.files.indexes()
+
+
+def test_next_one_is_due_minutes_after_a_write_in_which_the_process_stood_still() -> None:
+    """That took none of the time: a crash would have all applied again that comes meanwhile."""
+    member, stood_s = Member(pace=SnapshotPace(entries=1)), 0.0
+
+    class Stopped(Standing):
+        async def run(self, step: Callable[[], T]) -> T:
+            nonlocal stood_s
+            stood_s = max(stood_s, 3_600.0)
+            return await super().run(step)
+
+    async def work() -> None:
+        nonlocal stood_s
+        loop = asyncio.get_running_loop()
+        time_s = loop.time
+        loop.time = lambda: time_s() + stood_s  # type: ignore[method-assign]
+        member.keeper._hand = Stopped()
+        member.note()
+        await member.keeper.step()
+        member.more()
+        member.note()
+        await member.keeper.step()
+        assert len(member.files.indexes()) == 1
+        stood_s += SnapshotPace().longest_s
+        await member.keeper.step()
+
+    asyncio.run(work())
+    assert len(member.files.indexes()) == 2
 
 
 @pytest.mark.parametrize("wrong_at", [None, 0, 3, 6, 8])

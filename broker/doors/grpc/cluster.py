@@ -200,6 +200,9 @@ def _health(health: NodeHealth) -> cpb.NodeHealth:
         front_held=in_unicode(health.front_held),
         log_behind_ms=health.log_behind_ms,
         fills=[cpb.Fill(what=each.what, used=each.used, limit=each.limit) for each in health.fills],
+        certificate_begins_ms=health.certificate_begins_ms,
+        next_certificate_ms=health.next_certificate_ms,
+        now_ms=max(0, health.now_ms),
     )
     if health.free_bytes is not None:
         told.space.free_bytes = health.free_bytes

@@ -24,6 +24,14 @@ SNAPSHOTS = (
         tests=_KEPT,
     ),
     Mutant(
+        "snapshot-waits-for-as-long-as-a-write-was-held-up",
+        "broker/snapshots.py",
+        "min(self._pace.share * self._last_s, self._pace.longest_s)",
+        "self._pace.share * self._last_s",
+        masked="a simulated process that is stopped isn't asked to write meanwhile",
+        tests=_KEPT,
+    ),
+    Mutant(
         "note-not-synced-before-a-snapshots-name",
         "broker/snapshots.py",
         "                await self._hand.run(self._sync_note)\n",

@@ -16,6 +16,7 @@ _WIRE = (
 _RIGHT_NAMES = "in every run members have short names, and few of them"
 _HELLO = ("tests/links/test_hello_fields.py",)
 _TOLD = ("tests/node/test_told_configurations.py",)
+_VALID = ("tests/broker/test_premises.py",)
 _LOCAL = ("tests/cli/test_whose_nodes.py",)
 
 STRANGERS = (
@@ -412,5 +413,45 @@ STRANGERS = (
         "            pass  # before",
         masked="no node makes a secret, a key or a certificate",
         tests=("tests/cli/test_new_credentials.py",),
+    ),
+    Mutant(
+        "certificate-shown-before-it-is-valid",
+        "dledger/credentials/tls.py",
+        "old.holds(now_ms) and not its.holds(now_ms)",
+        "not old.holds(now_ms) and not its.holds(now_ms)",
+        masked=_NO_SOCKETS,
+        tests=_VALID,
+    ),
+    Mutant(
+        "certificate-waits-for-the-next-start",
+        "dledger/credentials/tls.py",
+        "        elif waiting is not None and not self._has_to_wait(waiting):\n",
+        "        elif False:\n",
+        masked=_NO_SOCKETS,
+        tests=_VALID,
+    ),
+    Mutant(
+        "revocation-waits-with-a-certificate",
+        "dledger/credentials/tls.py",
+        "self._material = replace(new, certificate=old.certificate, key=old.key, shows=old.shows)",
+        "self._material = old",
+        masked=_NO_SOCKETS,
+        tests=_VALID,
+    ),
+    Mutant(
+        "unusable-files-leave-a-certificate-waiting",
+        "dledger/credentials/tls.py",
+        "            self._waiting = None\n            try:\n",
+        "            try:\n",
+        masked=_NO_SOCKETS,
+        tests=_VALID,
+    ),
+    Mutant(
+        "certificates-judged-by-the-clock-of-who-asks",
+        "broker/doctor/judging.py",
+        "health.now_ms or picture.facts.now_ms, health",
+        "picture.facts.now_ms, health",
+        masked="the simulator has no doctor for certificates",
+        tests=("tests/broker/test_doctor.py",),
     ),
 )

@@ -12,6 +12,14 @@ _CALLS = ("tests/broker/test_call_turns.py",)
 
 TURNS = (
     Mutant(
+        "rest-is-as-long-as-work-was-held-up",
+        "dledger/resting.py",
+        "    return min(times * took_s, LONGEST_REST_S)\n",
+        "    return times * took_s\n",
+        masked="a simulated process that is stopped isn't in the middle of a piece",
+        tests=("tests/broker/test_lived_reader.py",),
+    ),
+    Mutant(
         "sends-wait-behind-paused-calls",
         "broker/wiring.py",
         " or ports.turns,\n            ports.turns,\n",
