@@ -34,10 +34,27 @@ _HANDLER_CALLS = _INTERRUPTIONS + "test_handler_that_calls_anywhere_gets_its_ans
 _UNBEGUN = "tests/client/test_cancelled_tasks.py::"
 _BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
 _MISSED_BY_CLOSE = "test_send_that_another_thread_s_close_has_missed_is_refused"
+_PAGES = ("tests/client/test_client.py",)
 _LOST_LEASES = ("tests/client/members/test_threads_of_lost_leases.py",)
 _BLOCKING_MEMBERS = ("tests/client/members/test_blocking_members.py",)
 
 CLIENT = (
+    Mutant(
+        "groups-told-before-a-topic-changed-are-forgotten",
+        "dledger/client/topics.py",
+        "        made = answer.topic.incarnation, answer.topic.created_time_ms\n",
+        "        made = answer.topic.incarnation, answer.topic.retention_ms\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_PAGES,
+    ),
+    Mutant(
+        "groups-of-a-topic-that-is-gone-are-told",
+        "dledger/client/topics.py",
+        "        if described not in (None, made):\n            return None\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_PAGES,
+    ),
     Mutant(
         "one-way-with-a-wrong-deadline-is-taken",
         "dledger/client/blocking_producer.py",
