@@ -22,6 +22,7 @@ from dledger.client.connection import PULL
 from dledger.client.errors import ClientClosed, ClientError, OffsetOutOfRange
 from dledger.client.faults import client_error
 from dledger.client.options import ConsumerOptions, WhenGone
+from dledger.client.pulled import Asked, Pulled, pulled
 from dledger.wire import broker_pb2 as pb
 
 MIN_PULL_BYTES: Final = 16 << 10
@@ -31,13 +32,11 @@ ANSWERS_PER_QUEUE: Final = 2  # waiting or under way
 
 
 class Chunk(NamedTuple):
-    """One Pull's answer, not yet decoded; or, without records, that the queue goes on at
-    `skipped.stop`: those offsets are passed over, the first of which has gone. `looked`: what the
-    leader has looked at, the records' offsets and those that it passed over."""
+    """One Pull's answer, not yet decoded; or, without one, that the queue goes on at
+    `skipped.stop`: those offsets are passed over, the first of which has gone."""
 
     reader: QueueReader
-    records: bytes
-    looked: range
+    answer: Pulled | None
     skipped: range = range(0)
 
 
@@ -292,10 +291,9 @@ class Fetching:
             if not skipped:
                 raise
             reader.next_offset = skipped.stop
-            return Chunk(reader, b"", skipped, skipped)
-        looked = range(reader.next_offset, answer.next_offset)
+            return Chunk(reader, None, skipped)
         reader.next_offset = answer.next_offset
-        return Chunk(reader, answer.records, looked)
+        return Chunk(reader, answer)
 
     def _skippable(self, offset: int, error: OffsetOutOfRange) -> range:
         """What may be passed over of a queue whose next message is at `offset`: nothing, unless it
@@ -323,8 +321,12 @@ class Fetching:
         self._failed = self._failed or reader
         self._changed.set()
 
-    async def _pull(self, reader: QueueReader) -> pb.PullResponse:
-        """Asks once, and notes whether the queue was empty."""
+    async def _pull(self, reader: QueueReader) -> Pulled:
+        """Asks once, and notes whether the queue was empty.
+
+        Raises:
+            RecordCorrupt: the answer contradicts itself.
+        """
         asked = self._loop.time()
         hold_ms = self._hold_ms(asked)
         request = pb.PullRequest(
@@ -339,13 +341,15 @@ class Fetching:
         )
         deadline_s = self._options.deadline_s + hold_ms / 1000
         answer = await self._broker_group.call(PULL, request, Effect.NONE, deadline_s=deadline_s)
+        place = self._topic, self._incarnation, request.queue_id, request.offset
+        found = pulled(answer, Asked(*place, by_tags=bool(self._tags)))
         if answer.count or answer.next_offset < answer.max_offset or asked < self._wanted_since:
             reader.empty_since = None
         else:
             reader.empty_since = asked if reader.empty_since is None else reader.empty_since
             # What the answer says was so when it was made, however late it is heard.
             reader.empty_until = min(self._loop.time(), asked + hold_ms / 1000)
-        return answer
+        return found
 
     def _hold_ms(self, now: float) -> int:
         """How long the leader is to hold a Pull: not beyond the moment at which the iteration

@@ -38,10 +38,17 @@ from typing import Final, Protocol
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import RECEIVE
 from dledger.client.delivery import Delivery, Receipt, Settled
-from dledger.client.errors import ClientError, TopicNotFound, TopicReplaced, from_wire
+from dledger.client.errors import (
+    ClientError,
+    RecordCorrupt,
+    TopicNotFound,
+    TopicReplaced,
+    from_wire,
+)
 from dledger.client.faults import fault
 from dledger.client.members.clock import clock
-from dledger.client.results import Message, decode_messages
+from dledger.client.pulled import handed_out
+from dledger.client.results import Message
 from dledger.outcome import Outcome
 from dledger.wire import commands_pb2 as kpb
 from dledger.wire import deliveries_pb2 as pb
@@ -349,19 +356,30 @@ class Receives:
             request.again = True
 
     def _deliveries(self, answer: pb.ReceiveResponse, hidden_from_s: float) -> list[Delivery]:
-        """What was handed out; in hand from now on."""
+        """What was handed out; in hand from now on.
+
+        Raises:
+            RecordCorrupt: the answer contradicts itself; its messages come again.
+        """
         made, incarnation = self._hands.made, answer.topic_incarnation
         hidden_until_s = hidden_from_s + self._hands.invisible_s
         found: list[Delivery] = []
-        for handed in answer.handed:
+        for handed, messages in self._messages(answer):
             handout, attempt = handed.handout, handed.attempt
-            for message in decode_messages(handed.records):
+            for message in messages:
                 place = message.queue_id, handout, message.queue_offset
                 delivery = made(message, attempt, Receipt(incarnation, *place))
                 delivery.hidden_until_s = hidden_until_s
                 found.append(delivery)
         self._hands.track(found)
         return found
+
+    def _messages(self, answer: pb.ReceiveResponse) -> list[tuple[pb.HandedOut, list[Message]]]:
+        """Each part of the answer, judged before any of it is in hand."""
+        try:
+            return handed_out(answer.handed, self._wish.topic)
+        except RecordCorrupt as error:  # they are hidden, and what was acknowledged may be so
+            raise error.in_doubt() from error
 
     def _settle(
         self, riding: Sequence[Riding], unsettled: Iterable[pb.Unsettled]

@@ -9,6 +9,7 @@ from dledger.client import connection as rpc
 from dledger.client.arguments import i64, text, u32
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.errors import InvalidArgument, RecordCorrupt
+from dledger.client.pulled import Asked, pulled
 from dledger.client.results import Message, PullResult, decode_messages
 from dledger.wire import broker_pb2 as pb
 
@@ -48,8 +49,10 @@ async def get(
 async def pull(broker_group: BrokerGroup, request: pb.PullRequest, deadline_s: float) -> PullResult:
     """See `Client.pull`; the deadline covers the time for which the call is held."""
     answer = await broker_group.call(rpc.PULL, request, Effect.NONE, deadline_s=deadline_s)
+    place = request.topic, request.topic_incarnation, request.queue_id, request.offset
+    found = pulled(answer, Asked(*place, by_tags=bool(request.tags)))
     return PullResult(
-        messages=decode_messages(answer.records),
+        messages=found.messages(),
         next_offset=answer.next_offset,
         min_offset=answer.min_offset,
         max_offset=answer.max_offset,

@@ -24,7 +24,7 @@ from dledger.client.fetching import Chunk, Fetching
 from dledger.client.group_use import Commits, GroupUse
 from dledger.client.options import ALL, AllQueues, ConsumerOptions, StartFrom
 from dledger.client.progress import Progress
-from dledger.client.results import Message, QueueOffsets, TopicDescription, decode_messages
+from dledger.client.results import Message, QueueOffsets, TopicDescription
 
 LOOK_S: Final = 10.0  # from one look at whether the topic has more queues to the next
 
@@ -165,13 +165,13 @@ class TopicReading:
     def _unpack(self, chunk: Chunk) -> bool:
         """Whether there is something to hand over in it. What isn't wanted is passed over."""
         queue_id = chunk.reader.queue_id
-        if chunk.skipped:
+        if chunk.answer is None:
             self._progress.pass_over(queue_id, chunk.skipped.stop)
             self._skipped[queue_id] = self._skipped.get(queue_id, 0) + len(chunk.skipped)
             return False
-        begins, ends = chunk.looked.start, chunk.looked.stop
+        begins, ends = chunk.answer.asked.offset, chunk.answer.next_offset
         try:
-            messages = decode_messages(chunk.records)
+            messages = chunk.answer.messages()
             if self._tags is not None:
                 messages = [message for message in messages if message.tags in self._tags]
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it

@@ -13,7 +13,7 @@ from typing import Final
 from dledger.client import connection as rpc
 from dledger.client.arguments import flag, retention_ms, text, u32, u64
 from dledger.client.broker_group import BrokerGroup, Effect
-from dledger.client.errors import ClientError, InvalidArgument
+from dledger.client.errors import ClientError, InvalidArgument, TopicReplaced
 from dledger.client.offsets import by_queue
 from dledger.client.results import (
     Permission,
@@ -25,6 +25,7 @@ from dledger.client.results import (
 )
 from dledger.wire import broker_pb2 as pb
 
+MOST_DESCRIBED: Final = 10  # looks at a topic that is made anew during each
 _BITS: Final = {Permission.READ_WRITE: 6, Permission.READ: 4, Permission.WRITE: 2}
 _PERMISSIONS: Final = {bits: permission for permission, bits in _BITS.items()}
 
@@ -169,16 +170,29 @@ async def describe(
     broker_group: BrokerGroup, name: str, deadline_s: float | None
 ) -> TopicDescription:
     """See `Client.describe_topic`."""
+    text("topic name", name)
+    for _ in range(MOST_DESCRIBED):
+        if (found := await _described(broker_group, name, deadline_s)) is not None:
+            return found
+    raise TopicReplaced(f"topic {name!r} was deleted and made anew at each look")
+
+
+async def _described(
+    broker_group: BrokerGroup, name: str, deadline_s: float | None
+) -> TopicDescription | None:
+    """The topic with all its groups; None if it was made anew between two pages: those told before
+    are groups of the former one, and of its successor some have names before the last of them."""
     groups: dict[str, dict[int, int]] = {}
-    described: pb.Topic | None = None
-    request = pb.DescribeTopicRequest(name=text("topic name", name))
+    described: tuple[int, int] | None = None
+    request = pb.DescribeTopicRequest(name=name)
     while True:  # names ascend from page to page, and there is an end to them
         answer = await broker_group.call(
             rpc.DESCRIBE_TOPIC, request, Effect.NONE, deadline_s=deadline_s
         )
-        if described != answer.topic:  # made anew between two pages: those groups are gone
-            groups.clear()
-        described = answer.topic
+        made = answer.topic.incarnation, answer.topic.created_time_ms
+        if described not in (None, made):
+            return None
+        described = made
         groups |= {group.group: by_queue(group.offsets) for group in answer.groups}
         if answer.next_page_token <= request.page_token:
             break

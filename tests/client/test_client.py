@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -34,6 +34,7 @@ from dledger.client import (
     TopicNotFound,
     TopicNotReadable,
     TopicNotWritable,
+    TopicReplaced,
     Unavailable,
     WrongBrokerGroup,
     broker_group,
@@ -101,29 +102,67 @@ async def test_topics_are_created_listed_described_and_deleted() -> None:
 
 @async_test
 async def test_topics_and_groups_that_fill_pages_are_all_told() -> None:
-    """Nobody who asks sees the pages; groups of a topic that is made anew between two of them are
-    not taken for the new one's."""
+    """Nobody who asks sees the pages."""
     async with connected() as (group, client):
-        group.page_size = 2
-        names = [f"t{number}" for number in range(5)]
-        for name in names:
-            await client.create_topic(name, queues=1)
-            await client.commit_offsets(f"g-{name}", "t0", {0: 0})
+        names = await paged(group, client)
         assert [topic.name for topic in await client.topics()] == names
         described = await client.describe_topic("t0")
         assert list(described.groups) == [f"g-{name}" for name in names]
-        plain = group.topics.on_DescribeTopic
 
-        async def made_anew(
-            node: object, request: pb.DescribeTopicRequest
-        ) -> pb.DescribeTopicResponse:
-            answer = await plain(node, request)
-            answer.topic.created_time_ms = 1 if request.page_token else 0
-            return answer
 
-        group.topics.on_DescribeTopic = made_anew  # type: ignore[method-assign]
-        later = (await client.describe_topic("t0")).groups
-        assert list(later) == [f"g-{name}" for name in names[2:]]
+async def paged(group: FakeGroup, client: Client) -> list[str]:
+    """Topics, and of the first one as many groups, in pages of two."""
+    group.page_size = 2
+    names = [f"t{number}" for number in range(5)]
+    for name in names:
+        await client.create_topic(name, queues=1)
+        await client.commit_offsets(f"g-{name}", "t0", {0: 0})
+    return names
+
+
+def altering_pages(group: FakeGroup, alter: Callable[[pb.Topic, int], None]) -> list[str]:
+    """What topics are told to be is altered, by the number of the page; the pages' tokens."""
+    plain, tokens = group.topics.on_DescribeTopic, list[str]()
+
+    async def describe(node: object, request: pb.DescribeTopicRequest) -> pb.DescribeTopicResponse:
+        answer = await plain(node, request)
+        alter(answer.topic, len(tokens))
+        tokens.append(request.page_token)
+        return answer
+
+    group.topics.on_DescribeTopic = describe  # type: ignore[method-assign]
+    return tokens
+
+
+@async_test
+async def test_groups_of_a_topic_that_changes_between_two_pages_are_all_told() -> None:
+    """It is the same topic, whatever is wished of it by then."""
+    async with connected() as (group, client):
+        names = await paged(group, client)
+        altering_pages(group, lambda topic, page: setattr(topic, "retention_ms", 3_600_000 * page))
+        described = await client.describe_topic("t0")
+        assert list(described.groups) == [f"g-{name}" for name in names]
+        assert described.topic.retention_hours == 2  # as it was in the end
+
+
+@pytest.mark.parametrize("field", ["incarnation", "created_time_ms"])
+def test_topic_that_is_made_anew_between_two_pages_is_described_from_the_first(field: str) -> None:
+    """Groups of the former one are no groups of it, and its own may have names before those. Made
+    anew during each look it isn't described for ever."""
+
+    @async_test
+    async def scenario() -> None:
+        async with connected() as (group, client):
+            names = await paged(group, client)
+            tokens = altering_pages(group, lambda topic, page: setattr(topic, field, min(page, 1)))
+            described = await client.describe_topic("t0")
+            assert list(described.groups) == [f"g-{name}" for name in names]
+            assert tokens == ["", "g-t1", "", "g-t1", "g-t3"]
+            altering_pages(group, lambda topic, page: setattr(topic, field, page))
+            with pytest.raises(TopicReplaced, match="at each look"):
+                await client.describe_topic("t0")
+
+    scenario()
 
 
 @async_test

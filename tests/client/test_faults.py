@@ -29,6 +29,7 @@ from dledger.client import (
     SendsFailed,
     fetching,
     holding,
+    pulled,
     topic_reading,
 )
 from dledger.client import dispatch as dispatching
@@ -102,7 +103,7 @@ CONSUMING: list[tuple[Any, str]] = [
     (Fetching, "_hold_ms"),
     (Fetching, "_is_idle"),
     (Progress, "hand_over"),
-    (topic_reading, "decode_messages"),
+    (pulled, "decode_messages"),
     (fetching, "Chunk"),
     (BrokerGroup, "call"),
     (NodeLink, "call"),

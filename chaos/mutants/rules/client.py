@@ -34,10 +34,94 @@ _HANDLER_CALLS = _INTERRUPTIONS + "test_handler_that_calls_anywhere_gets_its_ans
 _UNBEGUN = "tests/client/test_cancelled_tasks.py::"
 _BLOCKING_ENDS = ("tests/client/test_blocking_ends.py",)
 _MISSED_BY_CLOSE = "test_send_that_another_thread_s_close_has_missed_is_refused"
+_PAGES = ("tests/client/test_client.py",)
+_PULLED = ("tests/client/test_pulled.py",)
+_JUDGE = "dledger/client/pulled.py"
+_NO_WRONG_ANSWERS = "the simulator's brokers give no wrong answers, and its network flips no bits"
 _LOST_LEASES = ("tests/client/members/test_threads_of_lost_leases.py",)
 _BLOCKING_MEMBERS = ("tests/client/members/test_blocking_members.py",)
 
 CLIENT = (
+    Mutant(
+        "groups-told-before-a-topic-changed-are-forgotten",
+        "dledger/client/topics.py",
+        "        made = answer.topic.incarnation, answer.topic.created_time_ms\n",
+        "        made = answer.topic.incarnation, answer.topic.retention_ms\n",
+        masked=_NO_SUCH_CLIENT,
+        tests=_PAGES,
+    ),
+    Mutant(
+        "groups-of-a-topic-that-is-gone-are-told",
+        "dledger/client/topics.py",
+        "        if described not in (None, made):\n            return None\n",
+        "",
+        masked=_NO_SUCH_CLIENT,
+        tests=_PAGES,
+    ),
+    Mutant(
+        "answers-move-over-more-than-they-account-for",
+        _JUDGE,
+        "        until != told\n        or until > answer.max_offset\n",
+        "        until > answer.max_offset\n",
+        masked=_NO_WRONG_ANSWERS,
+        tests=_PULLED,
+    ),
+    Mutant(
+        "answers-of-another-topic-of-the-name-are-taken",
+        _JUDGE,
+        "answer.topic_incarnation not in (0, asked.incarnation)",
+        "False",
+        masked=_NO_WRONG_ANSWERS,
+        tests=_PULLED,
+    ),
+    Mutant(
+        "answers-are-taken-whatever-queue-their-messages-are-of",
+        _JUDGE,
+        "    if not len(messages) == of_topic == of_queue == count:\n",
+        "    if len(messages) != count:\n",
+        masked=_NO_WRONG_ANSWERS,
+        tests=_PULLED,
+    ),
+    Mutant(
+        "answers-are-taken-whatever-offsets-their-messages-have",
+        _JUDGE,
+        "        if not is_right:\n",
+        "        if False:\n",
+        masked=_NO_WRONG_ANSWERS,
+        tests=_PULLED,
+    ),
+    Mutant(
+        "records-at-void-offsets-are-taken",
+        _JUDGE,
+        "    apart = asked.by_tags or answer.filtered_count > 0\n",
+        "    apart = True\n",
+        masked=_NO_WRONG_ANSWERS,
+        tests=_PULLED,
+    ),
+    Mutant(
+        "what-is-told-of-one-queue-is-told-twice",
+        _JUDGE,
+        "    if positions and (len({*positions}) < len(positions) or max(positions) >= asked):\n",
+        "    if positions and max(positions) >= asked:\n",
+        masked=_NO_WRONG_ANSWERS,
+        tests=_PULLED,
+    ),
+    Mutant(
+        "two-messages-are-handed-out-as-one",
+        _JUDGE,
+        "    if len(places) < count:\n",
+        "    if False:\n",
+        masked=_NO_WRONG_ANSWERS,
+        tests=_PULLED,
+    ),
+    Mutant(
+        "wrong-answers-are-an-end",
+        "dledger/client/members/pulling.py",
+        "        is_seen = self.error is None and not self.part.count\n",
+        '        is_seen = not self.part.HasField("error") and not self.part.count\n',
+        masked=_NO_WRONG_ANSWERS,
+        tests=_PULLED,
+    ),
     Mutant(
         "one-way-with-a-wrong-deadline-is-taken",
         "dledger/client/blocking_producer.py",

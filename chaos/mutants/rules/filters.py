@@ -198,8 +198,8 @@ FILTERS: Final = (
     Mutant(
         "passed-over-at-the-broker-and-read-again",
         "dledger/client/topic_reading.py",
-        "        begins, ends = chunk.looked.start, chunk.looked.stop\n",
-        "        begins = ends = chunk.looked.start\n",
+        "        begins, ends = chunk.answer.asked.offset, chunk.answer.next_offset\n",
+        "        begins = ends = chunk.answer.asked.offset\n",
         masked=_NO_SUCH_CLIENT,
         tests=_CLIENT,
     ),

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from dledger.client.broker_group import BrokerGroup, Effect
 from dledger.client.connection import PULL_QUEUES
@@ -23,6 +23,7 @@ from dledger.client.errors import (
     LeaseLost,
     OffsetOutOfRange,
     QueueNotFound,
+    RecordCorrupt,
     TopicNotFound,
     TopicNotReadable,
     TopicReplaced,
@@ -35,7 +36,8 @@ from dledger.client.members.member import MAX_QUEUES_A_CALL, Member
 from dledger.client.members.process_queue import Held, Place, ProcessQueue
 from dledger.client.members.retried import as_sent
 from dledger.client.options import WhenGone
-from dledger.client.results import decode_messages
+from dledger.client.pulled import Asked, check_positions, pulled
+from dledger.client.results import Message
 from dledger.wire import groups_pb2 as gpb
 
 CALL_S: Final = 10.0  # for an answer, retries included, besides the time that it is held
@@ -79,6 +81,23 @@ class Unread:
     since: float
     until: float
     error: ClientError
+
+
+class Brought(NamedTuple):
+    """What a pull has brought of one queue: its messages, or why there are none."""
+
+    queue: ProcessQueue
+    wish: gpb.QueuePull
+    part: gpb.PulledQueue
+    messages: Sequence[Message] = ()
+    error: ClientError | None = None
+
+    @property
+    def is_at_its_end(self) -> bool:
+        """Whether the leader has looked at all of the queue, and there was nothing for this
+        member."""
+        is_seen = self.error is None and not self.part.count
+        return is_seen and self.part.next_offset >= self.part.max_offset
 
 
 class Pulling:
@@ -312,15 +331,18 @@ class Pulling:
         except ClientError as error:
             if is_final(error):
                 raise
-            _log.warning("group %s: pulling: %s", self._group, error.message)
-            for queue in queues:
-                self._note_unread(queue, error)
-            await asyncio.sleep(REST_S)
+            await self._rest(queues, error)
+            return
+        try:
+            check_positions(answer, len(queues))
+        except RecordCorrupt as error:
+            await self._rest(queues, error)
             return
         self._pulls += 1
+        brought = [*self._brought(queues, request, answer)]
         # What the answer says was so when it was made, however late it is heard.
         seen_until = min(clock(), sent_s + request.hold_ms / 1000)
-        full = {each.position for each in answer.queues if not _is_at_its_end(each)}
+        full = {each.part.position for each in brought if not each.is_at_its_end}
         holds = [_hold(queue) for queue in queues]
         self._emptiness.note(
             [hold for at, hold in enumerate(holds) if at not in full],
@@ -332,23 +354,49 @@ class Pulling:
         for at, queue in enumerate(queues):
             if at not in told:
                 self._unread.pop(queue, None)
-        if all(_is_at_its_end(each) for each in answer.queues):
+        if all(each.is_at_its_end for each in brought):
             self._empty_until = seen_until
-        elif not any(each.count for each in answer.queues):
+        elif not any(each.messages for each in brought):
             self._empty_since = None  # there is more behind what was passed over
-        for pulled in answer.queues:
-            queue = queues[pulled.position]
-            self._note_served(queue.place)
-            if queue.state is Held.GONE or request.queues[pulled.position].offset != (
-                queue.next_offset
-            ):
+        for each in brought:
+            self._note_served(each.queue.place)
+            if each.queue.state is Held.GONE or each.wish.offset != each.queue.next_offset:
                 continue  # somebody else's by now, or read from elsewhere
-            if pulled.HasField("error"):
-                self._on_unreadable(queue, from_wire(pulled.error))
+            if each.error is not None:
+                self._on_unreadable(each.queue, each.error)
             else:
-                self._on_records(queue, pulled)
-        if answer.queues:
+                self._on_messages(each)
+        if brought:
             self._on_work()
+
+    async def _rest(self, queues: Iterable[ProcessQueue], error: ClientError) -> None:
+        """None of these could be read; all are pulled again after a while."""
+        _log.warning("group %s: pulling: %s", self._group, error.message)
+        for queue in queues:
+            self._note_unread(queue, error)
+        await asyncio.sleep(REST_S)
+
+    def _brought(
+        self,
+        queues: Sequence[ProcessQueue],
+        request: gpb.PullQueuesRequest,
+        answer: gpb.PullQueuesResponse,
+    ) -> Iterator[Brought]:
+        """Each part of the answer, judged before anything of it counts."""
+        tags = self._member.rules.tags
+        for part in answer.queues:
+            queue, wish = queues[part.position], request.queues[part.position]
+            if part.HasField("error"):
+                yield Brought(queue, wish, part, error=from_wire(part.error))
+                continue
+            asked = Asked(
+                *(wish.topic, wish.topic_incarnation, wish.queue_id, wish.offset),
+                by_tags=bool(tags.get(wish.topic)),
+            )
+            try:
+                yield Brought(queue, wish, part, pulled(part, asked).messages())
+            except ClientError as error:
+                yield Brought(queue, wish, part, error=error)
 
     def _note_served(self, place: Place) -> None:
         """Who has gone isn't remembered for ever: topics come and go."""
@@ -357,16 +405,13 @@ class Pulling:
         if len(self._served) > 2 * len(held) + MAX_QUEUES_A_CALL:
             self._served = {each: at for each, at in self._served.items() if each in held}
 
-    def _on_records(self, queue: ProcessQueue, pulled: gpb.PulledQueue) -> None:
-        try:
-            messages = as_sent(queue.place.topic, decode_messages(pulled.records))
-        except ClientError as error:
-            self._on_unreadable(queue, error)
-        else:
-            queue.on_fetched(messages, pulled.next_offset, pulled.max_offset)
-            self._withheld.discard(queue.place.topic)
-            self._unread.pop(queue, None)
-            self._member.on_pulled(queue)
+    def _on_messages(self, brought: Brought) -> None:
+        queue, part = brought.queue, brought.part
+        messages = as_sent(queue.place.topic, brought.messages)
+        queue.on_fetched(messages, part.next_offset, part.max_offset)
+        self._withheld.discard(queue.place.topic)
+        self._unread.pop(queue, None)
+        self._member.on_pulled(queue)
 
     def _on_unreadable(self, queue: ProcessQueue, error: ClientError) -> None:
         """The queue couldn't be read: it isn't this member's, what comes next has gone, or it is
@@ -403,12 +448,6 @@ class Pulling:
         at = (queue.place.topic, queue.place.queue_id)
         self._counts.skipped[at] = self._counts.skipped.get(at, 0) + len(skipped) - done
         _log.warning("group %s: %s: %s had gone", self._group, queue.place, skipped)
-
-
-def _is_at_its_end(pulled: gpb.PulledQueue) -> bool:
-    """Whether the leader has looked at all of the queue, and there was nothing for this member."""
-    is_seen = not pulled.HasField("error") and not pulled.count
-    return is_seen and pulled.next_offset >= pulled.max_offset
 
 
 def _hold(queue: ProcessQueue) -> Hold:
