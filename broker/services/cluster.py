@@ -266,6 +266,18 @@ class Cluster:
         """
         self._leadership.fence.heard(told)
 
+    def check_group(self, broker_group: str) -> None:
+        """The caller means this group, or any.
+
+        Raises:
+            BrokerError: WRONG_BROKER_GROUP.
+        """
+        if broker_group and broker_group != self._broker_group:
+            raise BrokerError(
+                ErrorCode.WRONG_BROKER_GROUP,
+                f"this node is of broker group {self._broker_group!r}, not {broker_group!r}",
+            )
+
     def close(self) -> None:
         """Every watch ends."""
         self._is_closed = True
@@ -285,11 +297,7 @@ class Cluster:
         Raises:
             BrokerError: WRONG_BROKER_GROUP, BUSY.
         """
-        if broker_group and broker_group != self._broker_group:
-            raise BrokerError(
-                ErrorCode.WRONG_BROKER_GROUP,
-                f"this node is of broker group {self._broker_group!r}, not {broker_group!r}",
-            )
+        self.check_group(broker_group)
         if len(self._watchers) >= self._max_watchers:
             raise BrokerError(ErrorCode.BUSY, f"{len(self._watchers)} watchers, the limit")
         changed = asyncio.Event()

@@ -225,6 +225,7 @@ class Retries:
         """The message is read and its copy on its way, if it is to be: that is most of the work."""
         leadership = self._gate.leadership
         try:
+            failed = self._in_its_topic(failed)
             refusal = self._refusal(wish, failed)
             if refusal is not None:
                 return _Begun(leadership, refusal)
@@ -284,6 +285,13 @@ class Retries:
         if batch.topic == SCHEDULE_TOPIC:
             await self._make(retry_topic(wish.group))  # members are given it before it is due
         return sent_back(batch, done, lambda: self._refusal(wish, failed)), 0
+
+    def _in_its_topic(self, failed: FailedMessage) -> FailedMessage:
+        """With the incarnation of the topic that it is in, where the caller means whichever there
+        is: all that is judged and proposed of it is of one topic then."""
+        queue = failed.queue
+        topic = self._reader.topic(TopicRef(queue.topic, queue.incarnation))
+        return failed._replace(queue=queue._replace(incarnation=topic.incarnation))
 
     def _refusal(self, wish: SendBack, failed: FailedMessage) -> Refusal | None:
         """What is known already of why the message isn't finished now; None: nothing."""

@@ -1,9 +1,12 @@
-"""What strangers send: bytes, requests with malformed or absurd fields, streams, HTTP.
+"""What strangers send: bytes, requests with malformed or absurd fields, streams, HTTP, and epochs
+of groups.
 
 Every attack draws from one random source, makes so many requests and says how many it made. None
 waits for an answer longer than `ANSWER_S`, and whatever the other side does with it (closes,
 refuses, resets) is right: what must hold is said in `chaos.fuzz.target`. Nothing here forges a
 sealed message of a real peer: without TLS or a secret a node believes those (docs/operations.md).
+Nor does anything tell a later epoch that could be the group's, as a client of it would: that shuts
+the node, and is to (docs/adr/0052-the-last-resort.md).
 """
 
 from __future__ import annotations
@@ -22,7 +25,18 @@ from google.protobuf.message_factory import GetMessageClass
 
 from chaos.fuzz.connections import PREFACE, SETTINGS
 from dledger.addresses import split_address
-from dledger.wire import audit_pb2, broker_pb2, cluster_pb2, raft_pb2
+from dledger.core.group_epoch import MAX_RECOVERIES, RECOVERY_ID_BYTES
+from dledger.limits import EARLIER_METADATA_KEY, EPOCH_METADATA_KEY
+from dledger.wire import (
+    audit_pb2,
+    broker_pb2,
+    cluster_pb2,
+    consumers_pb2,
+    deliveries_pb2,
+    formation_pb2,
+    groups_pb2,
+    raft_pb2,
+)
 
 EOF: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 ANSWER_S: Final = 2.0
@@ -34,10 +48,18 @@ NESTING: Final = 4
 
 METHODS: Final[tuple[MethodDescriptor, ...]] = tuple(
     method
-    for file in (audit_pb2, broker_pb2, cluster_pb2, raft_pb2)
+    for file in (
+        *(audit_pb2, broker_pb2, cluster_pb2, consumers_pb2),
+        *(deliveries_pb2, formation_pb2, groups_pb2, raft_pb2),
+    )
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 )
+WATCH: Final = cluster_pb2.DESCRIPTOR.services_by_name["Cluster"].methods_by_name["WatchLeader"]
+UNHEARD: Final = frozenset({"Audit", "Formation", "RaftPeer"})  # services that hear of no epoch
+NO_REQUEST: Final = b"\xff\xff\xff"  # of any method
+ODD_SHARE: Final = 0.2  # of the calls: beside an epoch that no group has
+STRAY_SHARE: Final = 0.1  # of the calls: by a client of another group
 STANDARD: Final = (  # path, whether the request is a stream, whether the answer is
     ("/grpc.health.v1.Health/Check", False, False),
     ("/grpc.health.v1.Health/Watch", False, True),
@@ -84,6 +106,18 @@ class Place:
 
 
 Attack = Callable[[Random, Place], Awaitable[int]]
+Metadata = tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One call: of a method, and what is sent; a stream may say more than one thing."""
+
+    path: str
+    asks: bool
+    answers: bool
+    requests: list[bytes]
+    metadata: Metadata = ()
 
 
 # --- bytes ----------------------------------------------------------------------------------------
@@ -174,25 +208,80 @@ async def _calls(chance: Random, place: Place, *, malformed: bool) -> int:
 
 
 async def _call(channel: Any, chance: Random, *, malformed: bool) -> None:
-    if malformed and chance.random() < 0.3:
-        path, asks, answers = chance.choice(STANDARD)
-        requests = [chance.randbytes(chance.randrange(200))]
-    else:
-        method = chance.choice(METHODS)
-        path = f"/{method.containing_service.full_name}/{method.name}"
-        asks, answers = method.client_streaming, method.server_streaming
-        requests = [_request(chance, method.input_type, malformed=malformed)]
-        if asks:
-            requests += [chance.randbytes(40) for _ in range(chance.randrange(4))]
+    said = _said(chance, malformed=malformed)
+    how = {"timeout": HELD_S, "metadata": said.metadata or None}
     with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError, asyncio.InvalidStateError):
         async with asyncio.timeout(ANSWER_S):
-            if asks:
-                await _converse(channel.stream_stream(path)(timeout=HELD_S), requests)
-            elif answers:
-                async for _ in channel.unary_stream(path)(requests[0], timeout=HELD_S):
+            if said.asks:
+                await _converse(channel.stream_stream(said.path)(**how), said.requests)
+            elif said.answers:
+                async for _ in channel.unary_stream(said.path)(said.requests[0], **how):
                     pass
             else:
-                await channel.unary_unary(path)(requests[0], timeout=HELD_S)
+                await channel.unary_unary(said.path)(said.requests[0], **how)
+
+
+def _said(chance: Random, *, malformed: bool) -> Said:
+    if chance.random() < STRAY_SHARE:
+        return _strayed(chance)
+    metadata = _odd_epoch(chance) if chance.random() < ODD_SHARE else ()
+    if malformed and chance.random() < 0.3:
+        requests = [chance.randbytes(chance.randrange(200))]
+        return Said(*chance.choice(STANDARD), requests, metadata)
+    method = chance.choice(METHODS)
+    requests = [_request(chance, method.input_type, malformed=malformed)]
+    if method.client_streaming:
+        requests += [chance.randbytes(40) for _ in range(chance.randrange(4))]
+    return _of_method(method, requests, metadata)
+
+
+def _of_method(method: MethodDescriptor, requests: list[bytes], metadata: Metadata) -> Said:
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    return Said(path, method.client_streaming, method.server_streaming, requests, metadata)
+
+
+def _strayed(chance: Random) -> Said:
+    """By who was served in a later epoch of another group: it watches that one, asks who hears of
+    no epoch, or says nothing that can be read."""
+    epoch = _epoch(chance)
+    if chance.random() < 0.5:
+        named = cluster_pb2.WatchLeaderRequest(broker_group=f"strangers-{chance.randrange(9)}")
+        return _of_method(WATCH, [named.SerializeToString()], epoch)
+    method = chance.choice(METHODS)
+    if method.containing_service.name in UNHEARD:
+        return _of_method(method, [_request(chance, method.input_type, malformed=False)], epoch)
+    if method.client_streaming:  # its epoch is heard before its first request
+        epoch = _odd_epoch(chance)
+    return _of_method(method, [NO_REQUEST], epoch)
+
+
+def _epoch(chance: Random) -> Metadata:
+    """One that a group can have come to."""
+    ids = [chance.randbytes(RECOVERY_ID_BYTES) for _ in range(chance.choice((1, 1, 2, 9)))]
+    name = len(ids).to_bytes(4, "big") + ids[-1]
+    return ((EPOCH_METADATA_KEY, name), (EARLIER_METADATA_KEY, b"".join(ids[:-1])))
+
+
+def _odd_epoch(chance: Random) -> Metadata:
+    """One that no group can have come to: too many recoveries or none, of too many bytes or too
+    few, and not as many before it as there were."""
+    last = chance.randbytes(RECOVERY_ID_BYTES)
+    number = chance.choice((0, MAX_RECOVERIES + 1, (1 << 31) - 1, (1 << 32) - 1))
+    odd = (EPOCH_METADATA_KEY, number.to_bytes(4, "big") + last)
+    before = (EARLIER_METADATA_KEY, chance.randbytes(chance.choice((0, 15, 16, 5_000))))
+    match chance.randrange(5):
+        case 0:
+            sizes = (0, 1, 4, 19, 21, 2_000, MAX_BYTES)
+            return ((EPOCH_METADATA_KEY, chance.randbytes(chance.choice(sizes))), before)
+        case 1:
+            twice = (EARLIER_METADATA_KEY, last)
+            return ((EPOCH_METADATA_KEY, (2).to_bytes(4, "big") + last), twice)
+        case 2:
+            too_many = (EARLIER_METADATA_KEY, chance.randbytes(chance.choice((15, 32, 40, 5_000))))
+            return ((EPOCH_METADATA_KEY, (2).to_bytes(4, "big") + last), too_many)
+        case 3:
+            return (before,)
+    return (odd, before, odd)
 
 
 async def _converse(call: Any, requests: list[bytes]) -> None:

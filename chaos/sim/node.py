@@ -487,7 +487,7 @@ class SimNode(Machine):
         context, told = CallContext(), request
         if isinstance(told, Told):
             context.told, request = told.metadata, told.request
-            heed_epoch(life.replica.services.cluster, context)  # type: ignore[arg-type]
+            heed_epoch(life.replica.services.cluster, request, context)  # type: ignore[arg-type]
         if method == "view":
             return wire_view(life.replica.leadership.view())
         handler = (

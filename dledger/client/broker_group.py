@@ -393,7 +393,7 @@ class BrokerGroup:
         link = NodeLink(
             address,
             partial(self._dial, address),
-            self._name,
+            lambda: self._name,
             self._on_view,
             self._on_lost,
             lambda: self._board.epoch,

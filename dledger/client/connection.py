@@ -14,6 +14,9 @@ nothing, so only the news of its successor ends the waiting.
 
 A channel of gRPC's that has lost its node dials it again and again by itself, as long as it is
 there; so a link without a call gives it up.
+
+An address may be another group's by now. What is known of the group's epoch may shut a node
+(ADR 52), so it goes along only with the group's name, or with calls to who leads the group.
 """
 
 from __future__ import annotations
@@ -28,9 +31,16 @@ from typing import Any, Final, Generic, TypeVar, assert_never
 import grpc
 from google.protobuf.message import Message
 
-from dledger.client.errors import ClientClosed, ClientError, LeadershipLost, Unavailable, from_rpc
+from dledger.client.errors import (
+    ClientClosed,
+    ClientError,
+    LeadershipLost,
+    Unavailable,
+    WrongBrokerGroup,
+    from_rpc,
+)
 from dledger.client.faults import contained, fault
-from dledger.client.group_epoch import EpochName, epoch_in
+from dledger.client.group_epoch import FIRST_EPOCH, EpochName, epoch_in
 from dledger.client.knocking import is_refused
 from dledger.client.leader_view import View, from_wire
 from dledger.client.patience import Patience, Rests
@@ -50,11 +60,13 @@ Response = TypeVar("Response", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Request, Response]):
-    """A unary method of the wire contract."""
+    """A unary method of the wire contract. `asks_node`: it is asked of any address, about the node
+    there, whichever group's that is: nothing of the group's epoch is told or learnt with it."""
 
     path: str
     request: type[Request]
     response: type[Response]
+    asks_node: bool = False
 
     @property
     def name(self) -> str:
@@ -89,7 +101,9 @@ LIST_TOPICS: Final = _broker("ListTopics", pb.ListTopicsRequest, pb.ListTopicsRe
 DESCRIBE_TOPIC: Final = _broker("DescribeTopic", pb.DescribeTopicRequest, pb.DescribeTopicResponse)
 COMMIT_OFFSETS: Final = _broker("CommitOffsets", pb.CommitOffsetsRequest, pb.CommitOffsetsResponse)
 FETCH_OFFSETS: Final = _broker("FetchOffsets", pb.FetchOffsetsRequest, pb.FetchOffsetsResponse)
-GET_STATUS: Final = Method("/dledger.v1.Cluster/GetStatus", cpb.GetStatusRequest, cpb.NodeStatus)
+GET_STATUS: Final = Method(
+    "/dledger.v1.Cluster/GetStatus", cpb.GetStatusRequest, cpb.NodeStatus, asks_node=True
+)
 TRANSFER_LEADERSHIP: Final = Method(
     "/dledger.v1.Cluster/TransferLeadership",
     cpb.TransferLeadershipRequest,
@@ -131,7 +145,7 @@ class NodeLink:
     Args:
         address: `host:port`.
         dial: a channel to there; closed with the link, or before.
-        broker_group: the one that the node must belong to; empty: any.
+        broker_group: the one that the node must belong to, as of now; empty: any.
         on_view: is given each view of the node.
         on_lost: is told when the watch broke, and why.
         epoch: the newest epoch of the group that the client knows, as of now.
@@ -143,7 +157,7 @@ class NodeLink:
         self,
         address: str,
         dial: Callable[[], grpc.aio.Channel],
-        broker_group: str,
+        broker_group: Callable[[], str],
         on_view: Callable[[str, View], None],
         on_lost: Callable[[str, ClientError], None],
         epoch: Callable[[], EpochName],
@@ -155,6 +169,7 @@ class NodeLink:
         self._watch_call: Any = None
         self._asks_again = False
         self._broker_group = broker_group
+        self._is_anothers = False  # another group's, when it was heard last
         self._on_view = on_view
         self._on_lost = on_lost
         self._dial = dial
@@ -185,14 +200,16 @@ class NodeLink:
         task = asyncio.current_task()
         cancels = 0 if task is None else task.cancelling()
         epoch = self._epoch()
+        told = FIRST_EPOCH if method.asks_node else epoch
         self._is_dialed = True
         call = self._callable(method)(
-            request, timeout=min(timeout_s, MAX_CALL_S), metadata=epoch.metadata or None
+            request, timeout=min(timeout_s, MAX_CALL_S), metadata=told.metadata or None
         )
         self._calls[call] = when_deposed
         try:
             response: Response = await call
-            self._on_epoch(self.address, epoch_in(await call.trailing_metadata() or ()))
+            if not method.asks_node:
+                self._on_epoch(self.address, epoch_in(await call.trailing_metadata() or ()))
             if epoch != self._epoch():
                 # Whoever answered may have been given up: its word isn't the group's.
                 text = f"the group was recovered by force while {self.address} was asked"
@@ -329,16 +346,23 @@ class NodeLink:
             request_serializer=cpb.WatchLeaderRequest.SerializeToString,
             response_deserializer=cpb.LeaderView.FromString,
         )
-        request = cpb.WatchLeaderRequest(broker_group=self._broker_group)
-        call = watch(request, metadata=self._epoch().metadata or None)
+        name, told = self._broker_group(), self._epoch()
+        if not name or self._is_anothers:
+            told = FIRST_EPOCH
+        request = cpb.WatchLeaderRequest(broker_group=name)
+        call = watch(request, metadata=told.metadata or None)
         self._watch_call = call
         try:
             async for view in call:
                 self._rests.forget()
                 self._is_lost = False
+                self._is_anothers = view.broker_group != (self._broker_group() or view.broker_group)
                 self._on_view(self.address, from_wire(view))
         except grpc.aio.AioRpcError as error:
-            return from_rpc(error, self.address)
+            failure = from_rpc(error, self.address)
+            if isinstance(failure, WrongBrokerGroup) and not told.number:
+                self._is_anothers = True  # where an epoch was told, it may be for that
+            return failure
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not self._asks_again or (task is not None and task.cancelling()):

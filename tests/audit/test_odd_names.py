@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -10,7 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from audit.commands.app import app
+from broker.doors.grpc.audit import AuditDoor
+from broker.services.audit import Audit, AuditedPlace
 from dledger.reading.files import printable
+from dledger.wire import audit_pb2 as apb
 from tests.audit.replicas import ReplicaSet
 
 ODD = (b"\xff\xfe", b"\x1b[2J", b"two\nlines", b"<b>&", "\u202e".encode())
@@ -56,6 +60,31 @@ def test_json_with_odd_names(odd: ReplicaSet) -> None:
     """It can be read again."""
     facts = json.loads(audited(odd, "--json"))
     assert facts["coverage"][1]["foreign"]
+
+
+class Whole:
+    """`AuditedLog`: nothing has gone, and nothing is committed."""
+
+    first_index = 1
+
+    def retired_end(self) -> int:
+        return 0
+
+    def durable_end(self) -> int:
+        return 0
+
+
+def test_survey_with_odd_names(odd: ReplicaSet) -> None:
+    """Whoever asks the node is told of every file: those of such names ended the call, and with it
+    every audit and backup that asks nodes."""
+    folder = odd.paths["n2"] / "commitlog"
+    audit = Audit(AuditedPlace("g", "n2", folder, 4096), Whole(), bytes_per_s=0)
+    survey = asyncio.run(AuditDoor(audit).survey_log(apb.SurveyLogRequest(), None))
+    told = [each.name for each in survey.files]
+    assert len(told) == len(os.listdir(folder))
+    assert {r"\xff\xfe", "two\nlines", "<b>&"} <= set(told)
+    assert survey.commitlog.endswith(r"/n2\xff/commitlog")
+    assert apb.LogSurvey.FromString(survey.SerializeToString()) == survey
 
 
 def test_what_is_written_out() -> None:

@@ -99,6 +99,22 @@ def test_a_call_of_many_failures_shares_the_loop(monkeypatch: pytest.MonkeyPatch
     assert shop.room.machine.offsets.of("g", "t")[0] == 64
 
 
+@pytest.mark.parametrize("rejected", [False, True])
+@pytest.mark.parametrize("is_orderly", [False, True])
+def test_whichever_incarnation_there_is_may_be_meant(*, is_orderly: bool, rejected: bool) -> None:
+    """What is judged by the topic that is found is proposed for that one: it was proposed for none,
+    and refused in the log, each time that it was tried."""
+    settings = Settings(topics=("t",), is_orderly=is_orderly, max_attempts=3)
+    shop = Shop(settings=settings)
+    wish, node = failing(shop, 1), shop.room.leader
+    (one,) = wish.messages
+    meant = one._replace(queue=one.queue._replace(incarnation=0), is_rejected=rejected, failed=1)
+    sent_back = node.replica.services.retries.send_back(replace(wish, messages=(meant,)))
+    stays = is_orderly and not rejected
+    assert shop.room.world.run(node, sent_back) == (int(stays),)
+    assert shop.room.machine.offsets.of("g", "t")[0] == int(not stays)
+
+
 def test_in_order_a_failure_is_counted_beside_large_copies_of_others() -> None:
     """Where the message stays nothing is read, and what its unit has is some bytes."""
     shop = Shop(settings=Settings(topics=("t",), is_orderly=True, max_attempts=3))

@@ -139,7 +139,7 @@ ELSEWHERE = {
 }
 # These are the node's to call, or another service's, and no questions.
 NOT_ASKED = {
-    "cluster.heard_epoch",
+    *("cluster.heard_epoch", "cluster.check_group"),
     *("cluster.notify", "cluster.close", "groups.statistics", "deliveries.is_waited_for"),
     *(
         "topics.found",

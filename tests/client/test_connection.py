@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from functools import partial
+from typing import Any
 
 import grpc
 import pytest
@@ -20,16 +21,18 @@ from dledger.client import (
     WrongThread,
 )
 from dledger.client.broker_group import MAX_LINKS, BrokerGroup
-from dledger.client.connection import ATTEND_PATH, GET_STATUS, NodeLink
+from dledger.client.connection import ATTEND_PATH, GET_STATUS, LIST_TOPICS, NodeLink
 from dledger.client.errors import ClientError, LeadershipLost
 from dledger.client.group_epoch import EpochName
 from dledger.client.leader_view import Member, View
 from dledger.client.options import CHANNEL_OPTIONS
 from dledger.client.patience import ALONE, Patience
-from dledger.limits import EPOCH_METADATA_KEY
+from dledger.limits import EPOCH_METADATA_KEY, ERROR_METADATA_KEY
 from dledger.outcome import Outcome
 from dledger.testing.fake_nodes import FakeGroup
+from dledger.wire import broker_pb2 as pb
 from dledger.wire import cluster_pb2 as cpb
+from dledger.wire import errors_pb2 as epb
 from dledger.wire import groups_pb2 as gpb
 from tests.client.loops import async_test
 
@@ -49,7 +52,7 @@ async def test_link_that_is_closed_while_it_is_nudged_ends() -> None:
         link = NodeLink(
             address,
             lambda: grpc.aio.insecure_channel(address),
-            "",
+            str,
             on_view=lambda *_: None,
             on_lost=lambda *_: lost.set(),
             epoch=EpochName,
@@ -80,7 +83,7 @@ async def test_a_link_without_its_node_dials_only_when_it_is_to() -> None:
     link = NodeLink(
         address,
         lambda: grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS),
-        "",
+        str,
         on_view=lambda *_: None,
         on_lost=lambda *_: lost.release(),
         epoch=EpochName,
@@ -131,7 +134,7 @@ async def test_a_node_that_is_gone_costs_no_channel() -> None:
         link = NodeLink(
             address,
             dial,
-            "",
+            str,
             on_view=lambda *_: None,
             on_lost=on_lost,
             epoch=EpochName,
@@ -169,7 +172,7 @@ async def test_a_stream_that_broke_is_dialed_for_nobody() -> None:
     link = NodeLink(
         address,
         lambda: grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS),
-        "",
+        str,
         on_view=lambda *_: None,
         on_lost=lambda *_: lost.set(),
         epoch=EpochName,
@@ -237,7 +240,7 @@ async def test_an_answer_that_comes_after_the_news_of_a_recovery_is_not_taken() 
         link = NodeLink(
             address,
             lambda: grpc.aio.insecure_channel(address),
-            "",
+            str,
             on_view=lambda *_: None,
             on_lost=lambda *_: None,
             epoch=lambda: known[0],
@@ -245,17 +248,153 @@ async def test_an_answer_that_comes_after_the_news_of_a_recovery_is_not_taken() 
             patience=lambda: ALONE,
         )
         try:
-            await link.call(GET_STATUS, cpb.GetStatusRequest(), LIMIT_S)
+            await link.call(LIST_TOPICS, pb.ListTopicsRequest(), LIMIT_S)
             assert told == [EpochName()], "an answer says nothing of a group never recovered"
-            pending = asyncio.ensure_future(link.call(GET_STATUS, cpb.GetStatusRequest(), LIMIT_S))
+            pending = asyncio.ensure_future(link.call(LIST_TOPICS, pb.ListTopicsRequest(), LIMIT_S))
             await asyncio.sleep(0)  # it is under way
             known[0] = EpochName(1, b"r" * 16)
             with pytest.raises(LeadershipLost, match="recovered by force") as lost:
                 await pending
             assert lost.value.outcome is Outcome.MAY_HAVE_HAPPENED
-            await link.call(GET_STATUS, cpb.GetStatusRequest(), LIMIT_S)
+            await link.call(LIST_TOPICS, pb.ListTopicsRequest(), LIMIT_S)
         finally:
             await link.close()
+
+
+def epochs_of(context: Any) -> tuple[tuple[str, bytes], ...]:
+    """What a caller says of the group's epoch."""
+    said = context.invocation_metadata() or ()
+    return tuple(each for each in said if each[0] == EPOCH_METADATA_KEY)
+
+
+class Elsewhere:
+    """A node of a group that can be another one by now: what its callers say."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.epoch = EpochName(3, b"e" * 16)  # of the group that it is of
+        self.watched: asyncio.Queue[tuple[str, object]] = asyncio.Queue()
+        self.asked: list[object] = []
+        self.address = ""
+        self.speaks = asyncio.Event()
+        self.speaks.set()
+        self._server = grpc.aio.server()
+
+    async def __aenter__(self) -> Elsewhere:
+        handlers = {
+            "WatchLeader": grpc.unary_stream_rpc_method_handler(
+                self._watch,
+                cpb.WatchLeaderRequest.FromString,
+                cpb.LeaderView.SerializeToString,
+            ),
+            "GetStatus": grpc.unary_unary_rpc_method_handler(
+                self._status, cpb.GetStatusRequest.FromString, cpb.NodeStatus.SerializeToString
+            ),
+        }
+        generic = grpc.method_handlers_generic_handler("dledger.v1.Cluster", handlers)
+        self._server.add_generic_rpc_handlers((generic,))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._server.stop(None)
+
+    async def _watch(self, request: cpb.WatchLeaderRequest, context: Any) -> None:
+        self.watched.put_nowait((request.broker_group, epochs_of(context)))
+        if request.broker_group not in ("", self.name):
+            error = epb.Error(code=epb.WRONG_BROKER_GROUP, message="another group's")
+            told = ((ERROR_METADATA_KEY, error.SerializeToString()),)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "another group's", told)
+        await self.speaks.wait()
+        await context.write(cpb.LeaderView(broker_group=self.name, node_id="n1"))
+        await asyncio.Event().wait()
+
+    async def _status(self, request: object, context: Any) -> cpb.NodeStatus:
+        self.asked.append(epochs_of(context))
+        context.set_trailing_metadata(self.epoch.metadata)
+        return cpb.NodeStatus(broker_group=self.name)
+
+
+@async_test
+async def test_the_epoch_goes_along_with_the_groups_name() -> None:
+    """A node of a group that was never recovered takes any epoch for a newer one of its own, and
+    serves nobody from then on. So no watch tells one to whoever is there: not without a name,
+    which is told as soon as it is known, and not where another group was heard last (ADR 52)."""
+    names, known = [""], EpochName(1, b"r" * 16)
+    views: asyncio.Queue[View] = asyncio.Queue()
+
+    async with Elsewhere("billing") as node:
+        node.speaks.clear()
+        link = NodeLink(
+            node.address,
+            lambda: grpc.aio.insecure_channel(node.address),
+            lambda: names[0],
+            on_view=lambda _, view: views.put_nowait(view),
+            on_lost=lambda *_: None,
+            epoch=lambda: known,
+            on_epoch=lambda *_: None,
+            patience=lambda: ALONE,
+        )
+        try:
+            assert await node.watched.get() == ("", ())
+            names[0] = "orders"  # by another node's view, before this one's
+            node.speaks.set()
+            assert (await views.get()).broker_group == "billing"
+            link.ask_again()
+            for _ in range(2):  # it is refused, and asks again
+                assert await node.watched.get() == ("orders", ())
+                link.nudge()
+            node.name = "orders"
+            assert await node.watched.get() == ("orders", ())
+            assert (await views.get()).broker_group == "orders"
+            link.ask_again()
+            assert await node.watched.get() == ("orders", known.metadata)
+        finally:
+            await link.close()
+
+
+@async_test
+async def test_a_nodes_status_says_nothing_of_the_groups_epoch() -> None:
+    """Every address is asked for it, whosever node is there. Another group's epoch was taken for
+    the own one's, and shut each node of that."""
+    told: list[EpochName] = []
+    async with Elsewhere("billing") as node:
+        link = NodeLink(
+            node.address,
+            lambda: grpc.aio.insecure_channel(node.address),
+            lambda: "orders",
+            on_view=lambda *_: None,
+            on_lost=lambda *_: None,
+            epoch=lambda: EpochName(1, b"r" * 16),
+            on_epoch=lambda _, epoch: told.append(epoch),
+            patience=lambda: ALONE,
+        )
+        try:
+            status = await link.call(GET_STATUS, cpb.GetStatusRequest(), 60.0)
+        finally:
+            await link.close()
+    assert status.broker_group == "billing"
+    assert node.asked == [()]
+    assert told == []
+
+
+@async_test
+async def test_a_client_without_a_groups_name_tells_it_once_it_is_known() -> None:
+    """By whichever node is heard first, to all of them."""
+    async with Elsewhere("orders") as theirs, Elsewhere("billing") as other:
+        group = BrokerGroup([theirs.address, other.address], None, ClientOptions())
+        try:
+            for node in (theirs, other):
+                assert await node.watched.get() == ("", ())
+            while not group._name:
+                await asyncio.sleep(0)
+            heard, unheard = (theirs, other) if group._name == "orders" else (other, theirs)
+            group._on_epoch(heard.address, EpochName(1, b"r" * 16))
+            assert await heard.watched.get() == (heard.name, EpochName(1, b"r" * 16).metadata)
+            assert (await unheard.watched.get())[0] == heard.name
+        finally:
+            await group.close()
 
 
 @async_test
@@ -278,7 +417,7 @@ async def test_members_streams_tell_the_epoch_that_is_known() -> None:
     link = NodeLink(
         address,
         lambda: grpc.aio.insecure_channel(address),
-        "",
+        str,
         on_view=lambda *_: None,
         on_lost=lambda *_: None,
         epoch=lambda: EpochName(2, b"r" * 16),

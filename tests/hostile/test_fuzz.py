@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
+from broker.doors.grpc.epochs import heed_epoch
+from broker.doors.grpc.offered import OFFERED
+from broker.errors import BrokerError
+from broker.leader.epochs import FIRST, EpochFence
 from chaos.cli import app
 from chaos.fuzz import configurations, replicas, run
-from chaos.fuzz.attacks import METHODS, _message, _request
+from chaos.fuzz.attacks import METHODS, NO_REQUEST, UNHEARD, _message, _request, _said
 from chaos.fuzz.configurations import broken_configurations
 from chaos.fuzz.replicas import Ran, read_what_is_left
 from chaos.fuzz.run import FuzzOptions, _unhealthy, fuzz
 from chaos.fuzz.target import GoodLoad, Vitals, harassed, loaded, vitals
+from dledger.wire.cluster_pb2 import WatchLeaderRequest
 
 SECONDS = 4.0
 
@@ -142,6 +153,38 @@ def test_requests_are_drawn_from_the_seed_and_fit_every_method() -> None:
         chance = Random(7)
         for _ in range(50):
             _message(chance, method.input_type, 4).SerializeToString()
+
+
+def test_every_service_is_asked() -> None:
+    """Those that came later, too."""
+    offered = {each.service.full_name for each in OFFERED}
+    assert {method.containing_service.full_name for method in METHODS} == offered
+
+
+def test_no_stranger_tells_an_epoch_that_shuts_who_is_right() -> None:
+    """It is one that no group has; or comes with another group's name, with bytes that are no
+    request, or to who hears of none. Both are told, and what shuts nobody only for that."""
+    chance, kinds = Random(11), Counter[str]()
+    for _ in range(3_000):
+        said = _said(chance, malformed=chance.random() < 0.5)
+        if not said.metadata:
+            continue
+        shut: list[bool] = []
+        fence = EpochFence(tuple, partial(shut.append, True))
+        cluster: Any = SimpleNamespace(epoch=FIRST, heard_epoch=fence.heard)
+        context: Any = SimpleNamespace(invocation_metadata=partial(tuple, said.metadata))
+        with suppress(BrokerError), capture_logs():
+            heed_epoch(cluster, None, context)
+        if not shut:
+            kinds["odd"] += 1
+        elif said.path == "/dledger.v1.Cluster/WatchLeader" and said.requests != [NO_REQUEST]:
+            assert WatchLeaderRequest.FromString(said.requests[0]).broker_group.startswith("str")
+            kinds["of another group"] += 1
+        elif said.path.split("/")[1].rpartition(".")[2] not in UNHEARD:
+            assert said.requests == [NO_REQUEST]
+            assert not said.asks
+            kinds["no request"] += 1
+    assert min(kinds[each] for each in ("odd", "of another group", "no request")) > 20
 
 
 def test_configurations_are_read_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:

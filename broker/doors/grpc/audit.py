@@ -78,7 +78,9 @@ def _log_survey(survey: Survey) -> apb.LogSurvey:
         segment_size_bytes=place.segment_size_bytes,
         committed_offset=survey.committed_offset,
         first_index=survey.first_index,
-        files=[apb.LogFile(name=each.name, size=each.size_bytes) for each in content.files],
+        files=[
+            apb.LogFile(name=in_unicode(each.name), size=each.size_bytes) for each in content.files
+        ],
         checkpoint_readable=content.checkpoint is not None,
         problem=in_unicode(content.problem),
     )

@@ -7,6 +7,9 @@ the caller doesn't know it yet (ADR 52).
 It is metadata and no field, as it is about the caller and not about what is asked, and as nobody
 says it before the group was ever recovered: such calls cost a look at a few names. Who is answered
 by a node of a newer epoch learns of it with the answer: it may never have heard a view of that.
+
+An epoch is a group's. Whoever names another group has come to a wrong address, maybe one that was
+a member's of its own once: it is told so, and what it knows of its own group shuts nobody here.
 """
 
 from __future__ import annotations
@@ -21,16 +24,21 @@ from broker.leader.epochs import FIRST, EpochName
 from broker.services.cluster import Cluster
 from dledger.core.group_epoch import MAX_RECOVERIES, RECOVERY_ID_BYTES
 from dledger.limits import EARLIER_METADATA_KEY, EPOCH_METADATA_KEY
+from dledger.wire.cluster_pb2 import WatchLeaderRequest
 
 _NAME: Final = struct.Struct(">I16s")
 
 
-def heed_epoch(cluster: Cluster, context: Context) -> None:
-    """What the caller says of an epoch is heard, and it is told of a newer one.
+def heed_epoch(cluster: Cluster, request: object, context: Context) -> None:
+    """What the caller says of an epoch is heard, if the request names no other group, and it is
+    told of a newer one.
 
     Raises:
-        BrokerError: what `Cluster.heard_epoch` raises; INVALID_ARGUMENT: the caller says no epoch.
+        BrokerError: what `Cluster.heard_epoch` raises; WRONG_BROKER_GROUP: the request names
+            another group; INVALID_ARGUMENT: the caller says no epoch.
     """
+    if isinstance(request, WatchLeaderRequest):  # no other of clients' requests names one
+        cluster.check_group(request.broker_group)
     told, name, before = FIRST, None, b""
     for key, value in context.invocation_metadata() or ():
         if key == EPOCH_METADATA_KEY:

@@ -30,8 +30,9 @@ from dledger.sparing import Sparing
 log = structlog.get_logger(__name__)
 
 Handler = Callable[[Any, Context], Awaitable[Any]]
-# What a caller says of the group's epoch with its metadata. Raises BrokerError: it isn't served.
-Heed = Callable[[Context], None]
+# What a caller says of the group's epoch with its metadata, and with which request. Raises
+# BrokerError: it isn't served.
+Heed = Callable[[Any, Context], None]
 
 
 class Callers(Protocol):
@@ -73,7 +74,8 @@ def service_handler(
     Args:
         callers: is asked as each call begins, and while a stream goes on; None: everybody is
             served.
-        heed: is shown each call before it is answered.
+        heed: is shown each call before it is answered, unless its bytes are no request: who sends
+            those may be anybody.
 
     Raises:
         AttributeError: a method has no handler.
@@ -146,10 +148,10 @@ def _guard(handler: Handler, callers: Callers | None, heed: Heed | None) -> Hand
                 log.warning("caller_refused", reason=reason, unreported=unreported)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
         try:
-            if heed is not None:
-                heed(context)
             if isinstance(request, Malformed):
                 raise malformed_request(request.why)
+            if heed is not None:
+                heed(request, context)
             return await handler(request, context)
         except BrokerError as error:
             refusal = error

@@ -25,6 +25,7 @@ _USE = ("tests/client/test_group_use.py",)
 _LOOPS = ("tests/client/test_reading_loops.py",)
 _FAULTS = ("tests/client/test_faults.py",)
 _CONNECTION = ("tests/client/test_connection.py",)
+_NO_RECOVERY = "the library's simulation has no recovery by force"
 _SETTLING = ("tests/client/test_settling.py",)
 _GIVEN_BACK = ("tests/client/test_given_back.py",)
 _RIDING_ENDS = ("tests/client/test_riding_ends.py",)
@@ -211,12 +212,60 @@ CLIENT = (
         tests=("tests/client/test_client.py",),
     ),
     Mutant(
+        "a-watch-without-a-name-tells-the-epoch",
+        "dledger/client/connection.py",
+        "        if not name or self._is_anothers:\n",
+        "        if self._is_anothers:\n",
+        masked=_NO_RECOVERY,
+        tests=_CONNECTION,
+    ),
+    Mutant(
+        "another-groups-node-is-told-the-epoch",
+        "dledger/client/connection.py",
+        "        if not name or self._is_anothers:\n",
+        "        if not name:\n",
+        masked=_NO_RECOVERY,
+        tests=_CONNECTION,
+    ),
+    Mutant(
+        "who-refuses-as-of-another-group-is-told-the-epoch",
+        "dledger/client/connection.py",
+        "                self._is_anothers = True  #",
+        "                self._is_anothers = False  #",
+        masked=_NO_RECOVERY,
+        tests=_CONNECTION,
+    ),
+    Mutant(
+        "links-of-the-beginning-never-name-the-group",
+        "dledger/client/broker_group.py",
+        "            lambda: self._name,\n",
+        "            partial(str, self._name),\n",
+        masked="clients of the library's simulation know one group",
+        tests=_CONNECTION,
+    ),
+    Mutant(
+        "who-asks-a-node-of-itself-tells-the-epoch",
+        "dledger/client/connection.py",
+        "        told = FIRST_EPOCH if method.asks_node else epoch\n",
+        "        told = epoch\n",
+        masked=_NO_RECOVERY,
+        tests=_CONNECTION,
+    ),
+    Mutant(
+        "what-any-node-says-of-itself-is-the-groups-epoch",
+        "dledger/client/connection.py",
+        "            if not method.asks_node:\n",
+        "            if True:\n",
+        masked=_NO_RECOVERY,
+        tests=_CONNECTION,
+    ),
+    Mutant(
         "members-streams-tell-no-epoch",
         "dledger/client/connection.py",
         "        call = attend(metadata=self._epoch().metadata or None)\n",
         "        call = attend()\n",
-        masked="the library's simulation has no recovery by force",
-        tests=("tests/client/test_connection.py",),
+        masked=_NO_RECOVERY,
+        tests=_CONNECTION,
     ),
     Mutant(
         "send-takes-arguments-of-any-kind",

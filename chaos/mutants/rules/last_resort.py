@@ -12,6 +12,7 @@ _DIRECTORY = ("tests/starting/test_recovering.py",)
 _ASKED = ("tests/broker/test_last_resort.py",)
 _CLIENT = ("tests/client/test_leader_view.py",)
 _CONNECTION = ("tests/client/test_connection.py",)
+_FENCE = ("tests/broker/test_epoch_fence.py",)
 _NODES = ("tests/integration/test_recovery_by_force.py",)
 
 LAST_RESORT = (
@@ -395,7 +396,29 @@ LAST_RESORT = (
         "    if len(lineage) == told.number:\n",
         "    if len(lineage) == told.number == 1:\n",
         masked=_OWN,
-        tests=("tests/broker/test_epoch_fence.py",),
+        tests=_FENCE,
+    ),
+    Mutant(
+        "client-of-a-group-of-another-name-is-heard",
+        "broker/doors/grpc/epochs.py",
+        "        cluster.check_group(request.broker_group)\n",
+        "        pass\n",
+        masked=_OWN,
+        tests=_FENCE,
+    ),
+    Mutant(
+        "what-is-no-request-tells-of-an-epoch",
+        "broker/doors/grpc/methods.py",
+        "            if isinstance(request, Malformed):\n"
+        "                raise malformed_request(request.why)\n"
+        "            if heed is not None:\n"
+        "                heed(request, context)\n",
+        "            if heed is not None:\n"
+        "                heed(request, context)\n"
+        "            if isinstance(request, Malformed):\n"
+        "                raise malformed_request(request.why)\n",
+        masked=_OWN,
+        tests=_FENCE,
     ),
     Mutant(
         "epochs-of-before-are-told-to-nobody",

@@ -51,6 +51,14 @@ RETRYING = (
         tests=("tests/broker/test_resending.py",),
     ),
     Mutant(
+        "sent-back-of-whichever-topic-there-is-by-then",
+        "broker/services/retries.py",
+        "            failed = self._in_its_topic(failed)\n",
+        "",
+        masked="simulated members say which incarnation their leases are of",
+        tests=("tests/broker/test_many_failures.py",),
+    ),
+    Mutant(
         "absence-of-another-leadership-told",
         "broker/services/gate.py",
         "        if self.leadership != leadership:  # it was found by what was known then\n",
