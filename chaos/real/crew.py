@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from chaos.checkers.deliveries import Group, Handling, How, Style, Told, Troubles
 from chaos.errors import RunBroken
-from chaos.real.patience import Patience
+from chaos.real.patience import MOST_S, Patience
 from chaos.real.workload import TOPIC
 from dledger.client import Client, ClientError
 from dledger.terminal.loops import uninterrupted
@@ -209,10 +209,11 @@ class Crew:
                 self._told[group].append(Told(at_us, queue_id, offset))
         return offsets
 
-    async def drained(self, client: Client, queues: int) -> str:
+    async def drained(self, client: Client, queues: int, lasted_s: float) -> str:
         """Waits until the groups have committed everything that is stored; what is missing when
-        nothing has moved for too long, empty if nothing is."""
-        patience = Patience()
+        nothing has moved for too long, empty if nothing is. `lasted_s`: a run that went on for so
+        long may have left as much to be done."""
+        patience = Patience(most_s=max(MOST_S, lasted_s))
         while True:
             missing, reached = "", 0
             try:

@@ -32,7 +32,7 @@ from chaos.real.clocks import WrongClocks
 from chaos.real.crew import BOOKS_FOLDER, Crew, crew
 from chaos.real.finished import POWER_CUT, Band, Finished, RunOptions, check
 from chaos.real.nemeses import NEMESES, Nemesis
-from chaos.real.patience import Patience
+from chaos.real.patience import MOST_S, Patience
 from chaos.real.reading import Retained, read_everything, read_start
 from chaos.real.replicas import compare_replicas
 from chaos.real.retired import check_retained
@@ -312,7 +312,8 @@ class Run:
 
     async def _let_consumers_catch_up(self) -> None:
         """A consumer that can't go on shows in no poll: each is to get to what there is."""
-        patience, read = Patience(), 0
+        lasted_s = (self.now_us() - self.finished.faults_began_us) / 1e6
+        patience, read = Patience(most_s=max(MOST_S, lasted_s)), 0
         behind: list[str] = ["nobody could be asked"]
         while not patience.is_over(read):
             with contextlib.suppress(ClientError):
@@ -345,7 +346,8 @@ class Run:
         if not self.options.scenario.members:
             return
         self.tell("letting the groups get through")
-        missing = await self.crew.drained(self.client, self.options.load.queues)
+        queues, lasted_s = self.options.load.queues, self.finished.ended_us / 1e6
+        missing = await self.crew.drained(self.client, queues, lasted_s)
         if missing:
             self._problem(f"the groups didn't get through: {missing}")
         for problem in await self.crew.dismiss():

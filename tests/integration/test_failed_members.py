@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from dledger.client import Client, Message, OffsetOutOfRange
-from dledger.client.members.process_queue import ProcessQueue
 from dledger.client.members.pulling import Pulling
 from dledger.records.reserved import GIVEN_UP_AFTER, GIVEN_UP_IN_ORDER
 from tests.client.loops import async_test
@@ -25,14 +24,14 @@ def test_restarts_after_an_error_count_as_failures_of_no_message(
     messages of the other queues were never tried meanwhile, and are told to be."""
     lives = max(GIVEN_UP_IN_ORDER, GIVEN_UP_AFTER) + 2
     has_gone = [True]
-    pulled = Pulling._on_records
+    pulled = Pulling._on_messages
 
-    def on_records(self: Pulling, queue: ProcessQueue, *rest: Any) -> None:
+    def on_messages(self: Pulling, *brought: Any) -> None:
         if has_gone:
             raise OffsetOutOfRange("what comes next has gone")
-        pulled(self, queue, *rest)
+        pulled(self, *brought)
 
-    monkeypatch.setattr(Pulling, "_on_records", on_records)
+    monkeypatch.setattr(Pulling, "_on_messages", on_messages)
 
     @async_test
     async def check() -> None:
