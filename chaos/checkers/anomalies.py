@@ -35,13 +35,14 @@ QueueKey = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class Anomaly:
     """One thing that must not be. `operations` are the numbers of those that show it; `also` is the
-    same as others show it, counted with this one."""
+    same as others show it, counted with this one. `count`: how many it stands for."""
 
     name: str
     where: str
     detail: str
     operations: tuple[int, ...] = ()
     also: tuple[Anomaly, ...] = ()
+    count: int = 1
 
     def __str__(self) -> str:
         shown = f" (operations {', '.join(map(str, self.operations))})" if self.operations else ""

@@ -10,6 +10,22 @@ _KILLS = ("tests/chaos/test_mutants.py::test_a_seed_that_fails_without_a_defect_
 _WEAKER = ("tests/chaos_real/test_weaker.py",)
 
 VERDICTS = (
+    Mutant(
+        "anomalies-that-are-not-shown-were-none",
+        "chaos/checkers/deliveries.py",
+        "    if last is not None:\n        yield replace(last, detail",
+        "    if False:\n        yield replace(last, detail",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_deliveries.py",),
+    ),
+    Mutant(
+        "one-that-stands-for-others-is-one",
+        "chaos/real/measure.py",
+        "        named[each.name] += each.count\n",
+        "        named[each.name] += 1\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos_real/test_report.py",),
+    ),
     *(
         Mutant(name, f"chaos/{file}", old, new, masked=_BELIEVED, tests=_WEAKER)
         for name, file, old, new in (
