@@ -304,12 +304,13 @@ def test_what_is_undecided_keeps_no_loss_from_being_told(tmp_path: Path, engine:
     story = Story()
     story.do("p", Send("t", 0, 0, ("a",)), 0)
     story.do("p", Send("t", 0, 1, tuple(f"v{number}" for number in behind)), 1)
-    story.do("q", Send("t", 1, 0, ("gone",)), 0)
+    story.do("p", Send("t", 0, 2, ("gone",)), 0)
+    story.do("q", Send("t", 1, 0, ("gone too",)), 0)
     story.do("q", Send("t", 1, 1, ("b",)), 0)
     replica = log_of(tmp_path, "a", "b", queues=2, running=False)
     report = audit_delivery([replica], [written(tmp_path, story)], engine)
     assert report.counts["undecided"] == len(behind)
-    assert told(report)[0] == ("lost", 0, "gone")
+    assert told(report)[:2] == [("lost", 0, "gone"), ("lost", 0, "gone too")]
     assert any("LOST in t/1" in line for line in delivery_lines(report))
 
 
