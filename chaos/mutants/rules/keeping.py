@@ -139,8 +139,8 @@ KEEPING = (
     Mutant(
         "good-reports-displace-bad-ones",
         "audit/commands/watching.py",
-        'return bool(report["exit_code"] == ExitCode.CONSISTENT)',
-        'return bool(report["exit_code"] is not None)',
+        '            return ExitCode(report["exit_code"])\n',
+        "            return ExitCode.CONSISTENT\n",
         masked=_READS_ONLY,
         tests=("tests/audit/test_watch.py",),
     ),
