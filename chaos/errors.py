@@ -92,6 +92,16 @@ class SearchTooLong(ChaosError):
         self.max_steps = max_steps
 
 
+class ContradictionsLeft(ChaosError):
+    """What the history says of `key` contradicts itself `found` times; whether it does so behind
+    them wasn't searched."""
+
+    def __init__(self, key: str, found: int) -> None:
+        super().__init__(f"{key}: it contradicts itself {found} times, and maybe more often")
+        self.key = key
+        self.found = found
+
+
 class NothingStruck(ChaosError):
     """There was nobody whom a fault could have hit, or it was refused."""
 

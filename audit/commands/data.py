@@ -244,6 +244,9 @@ def _print_stats(sums: LogSum) -> None:
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         sys.stdout.write(printable("  ".join(cells).rstrip()) + "\n")
-    hot = [f"{topic} {key}: {count}" for (topic, key), count in sums.keys.most_common(10)]
+    hot = [
+        f"{topic} {key}: {'at least ' if topic in sums.keys_forgotten else ''}{count}"
+        for (topic, key), count in sums.keys.most_common(10)
+    ]
     if hot:
         sys.stdout.write(printable("hot keys: " + ", ".join(hot)) + "\n")  # any producer's texts

@@ -63,7 +63,9 @@ def watch(
     reports: Annotated[
         Path, typer.Option("--reports", metavar="DIR", help="Where the reports go.")
     ] = Path("audits"),
-    kept: Annotated[int, typer.Option("--keep", min=1, help="Reports that stay.")] = 48,
+    kept: Annotated[
+        int, typer.Option("--keep", min=1, help="Reports of each exit code that stay.")
+    ] = 48,
     metrics_port: Annotated[
         int | None, typer.Option("--metrics-port", min=0, max=65535, help="For Prometheus.")
     ] = None,

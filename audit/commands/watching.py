@@ -4,8 +4,8 @@ An audit that fails (nodes that don't answer, a directory that is gone, an error
 foresaw, which leaves its traceback) is counted and tried again next time: a watch must outlive what
 it watches, and a round that can't be shown or kept, of which its line and the metrics tell all the
 same. Only the first audit may end it, by a mistake of whoever started it (exit code 2), which no
-waiting mends. Of the reports without findings the last `kept` stay, and of those with findings as
-many: a good round displaces no bad one. Only files that a watch names are ever touched. Audits
+waiting mends. Of the reports of each exit code the last `kept` stay: a round displaces none that is
+graver. Only files that a watch names are ever touched. Audits
 never overlap.
 """
 
@@ -317,19 +317,19 @@ class Watch:
         whatever they say."""
         last = _order(newest)
         named = sorted(self._stems(), key=lambda stem: (_order(stem) <= last, _order(stem)))
-        good: dict[str, bool] = {stem: self._is_good(stem) for stem in named}
-        for which in (True, False):
-            for stem in [stem for stem, is_good in good.items() if is_good is which][: -self._kept]:
+        codes = {stem: self._exit_code_of(stem) for stem in named}
+        for which in set(codes.values()):
+            for stem in [stem for stem, code in codes.items() if code == which][: -self._kept]:
                 for suffix in (".html", ".json"):
                     (self._folder / f"{stem}{suffix}").unlink(missing_ok=True)
 
-    def _is_good(self, stem: str) -> bool:
-        """Whether the report of that name has no finding; one that can't be read may have."""
+    def _exit_code_of(self, stem: str) -> int:
+        """Of the report of that name; one that can't be read may tell of the worst."""
         try:
             report = json.loads((self._folder / f"{stem}.json").read_text(encoding="utf-8"))
-            return bool(report["exit_code"] == ExitCode.CONSISTENT)
+            return ExitCode(report["exit_code"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return False
+            return ExitCode.INCONSISTENT
 
 
 def _order(stem: str) -> tuple[str, int]:

@@ -2,7 +2,9 @@
 
 Each segment gives a small sum, sums are added: memory doesn't grow with the log. Distributions
 are counted in buckets of a fifth of a power of ten's logarithm, so percentiles are right to 20 %.
-Keys are counted exactly up to `MAX_KEYS` a task, the rarest forgotten first: a hot key stays.
+Keys are counted exactly while there are few; of more than `MAX_KEYS` in a task each topic keeps its
+share, whatever the others have, the rarest forgotten first: a hot key stays. One that comes back
+begins at 0, so that its topic's figures are then lower bounds, which is told.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from dledger.reading.lifetimes import followed
 from dledger.reading.ranges import log_ranges
 
 MAX_KEYS: Final = 10_000
+MIN_KEYS: Final = 100  # that a topic keeps, however many topics there are
 HOT_KEYS: Final = 10
 BUCKETS: Final = 200
 _GROWTH: Final = 1.2
@@ -72,20 +75,37 @@ class QueueSum:
 
 @dataclass(slots=True)
 class LogSum:
-    """Sums of each queue and counts of each topic's keys."""
+    """Sums of each queue and counts of each topic's keys. `keys_forgotten`: topics of which some
+    were; what is counted of those is what there is at the least."""
 
     queues: dict[tuple[str, int], QueueSum] = field(default_factory=dict)
     keys: Counter[tuple[str, str]] = field(default_factory=Counter)
+    keys_forgotten: set[str] = field(default_factory=set)
 
     def add(self, other: LogSum) -> None:
         for queue, sums in other.queues.items():
             self.queues.setdefault(queue, QueueSum()).add(sums)
         self.keys.update(other.keys)
+        self.keys_forgotten |= other.keys_forgotten
         self.forget_rare_keys()
 
     def forget_rare_keys(self) -> None:
-        if len(self.keys) > 2 * MAX_KEYS:
-            self.keys = Counter(dict(self.keys.most_common(MAX_KEYS)))
+        """Each topic has no more than its share, if all together have too many."""
+        if len(self.keys) <= 2 * MAX_KEYS:
+            return
+        of_topic = Counter(topic for topic, _ in self.keys)
+        share = max(MAX_KEYS // len(of_topic), MIN_KEYS)
+        crowded = {topic for topic, count in of_topic.items() if count > 2 * share}
+        if not crowded:
+            return
+        left: Counter[str] = Counter()
+        kept: Counter[tuple[str, str]] = Counter()
+        for (topic, key), count in self.keys.most_common():
+            left[topic] += 1
+            if topic not in crowded or left[topic] <= share:
+                kept[topic, key] = count
+        self.keys = kept
+        self.keys_forgotten |= crowded
 
     def topics(self) -> dict[str, QueueSum]:
         """The sums by topic."""
@@ -191,6 +211,7 @@ def stats_as_json(sums: LogSum) -> dict[str, object]:
                 "topic": topic,
                 **_facts(total),
                 "hot_keys": [{"key": key, "messages": n} for key, n in hot.get(topic, [])],
+                "keys_forgotten": topic in sums.keys_forgotten,
                 "queues": [
                     {"queue_id": queue_id, **_facts(queue)}
                     for (name, queue_id), queue in sorted(sums.queues.items())

@@ -54,7 +54,8 @@ _COLUMNS: Final = ("topic", "queue_id", "queue_offset", "index", "body")
 @dataclass(frozen=True, slots=True)
 class DeliveryReport:
     """One delivery audit. `committed`: the physical offset up to which the log was read;
-    `anomalies` holds at most `MAX_ANOMALIES` a task, `counts` counts all, by kind."""
+    `anomalies` holds at most `MAX_ANOMALIES` of a kind a task, what is undecided last; `counts`
+    counts all, by kind."""
 
     engine: str
     replica: str
@@ -223,7 +224,7 @@ def _report(
         judged[0].operations,
         tuple(queues),
         {kind.value: counts[kind] for kind in Kind},
-        tuple(sorted((a for each in judged for a in each.anomalies), key=_place)),
+        tuple(sorted((a for each in judged for a in each.anomalies), key=_by_gravity)),
         (),
         0.0,
     )
@@ -342,9 +343,11 @@ def _whole_log(log: Survey) -> tuple[LogRange, ...]:
     return tuple(parts)
 
 
-def _place(anomaly: Anomaly) -> tuple[str, int, int, str]:
+def _by_gravity(anomaly: Anomaly) -> tuple[bool, str, int, int, str]:
+    """By place, and what may be nothing behind all that is something."""
     offset = -1 if anomaly.offset is None else anomaly.offset
-    return anomaly.topic, anomaly.queue_id, offset, anomaly.kind.value
+    is_open = anomaly.kind is Kind.UNDECIDED
+    return is_open, anomaly.topic, anomaly.queue_id, offset, anomaly.kind.value
 
 
 def _notes(judged: Sequence[Judged], queues: Sequence[QueueCount]) -> list[str]:

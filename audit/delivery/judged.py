@@ -18,6 +18,7 @@ import xxhash
 from audit.delivery.history import QueueKey, QueueStory
 from audit.delivery.judge import (
     Anomaly,
+    Kind,
     LoggedQueue,
     compared_messages,
     expired_messages,
@@ -27,7 +28,7 @@ from audit.delivery.lives import compared_in_lives, judge_lives
 from dledger.history import Outcome
 from dledger.reading.decode import NOTHING_LEFT_OUT, LeftOut, LogRange
 
-MAX_ANOMALIES: Final = 1_000  # A task tells so many in full; all are counted.
+MAX_ANOMALIES: Final = 1_000  # A task tells so many of each kind in full; all are counted.
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +131,14 @@ class QueueCount:
 
 @dataclass(slots=True)
 class Judged:
-    """What a task found. `filtered`: polls that wanted some of the messages only. `mistake` and
-    `damage` say why it couldn't: values, because an error that is raised on a cluster comes back as
-    the cluster's."""
+    """What a task found. `told`: how many of `anomalies` are of each kind: none that is undecided
+    keeps a lost one from being told. `filtered`: polls that wanted some of the messages only.
+    `mistake` and `damage` say why it couldn't: values, because an error that is raised on a cluster
+    comes back as the cluster's."""
 
     queues: list[QueueCount] = field(default_factory=list)
     anomalies: list[Anomaly] = field(default_factory=list)
+    told: Counter[Kind] = field(default_factory=Counter)
     deleted: tuple[str, ...] = ()
     operations: int = 0
     filtered: int = 0
@@ -152,7 +155,8 @@ class Judged:
         counts: Counter[str] = Counter()
         for anomaly in (judge_queue if is_one else judge_lives)(key, log, story):
             counts[anomaly.kind.value] += 1
-            if len(self.anomalies) < MAX_ANOMALIES:
+            if self.told[anomaly.kind] < MAX_ANOMALIES:
+                self.told[anomaly.kind] += 1
                 self.anomalies.append(anomaly)
         self.filtered += sum(poll.is_filtered for poll in story.polls)
         outcomes: Counter[Outcome] = Counter()

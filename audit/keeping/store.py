@@ -30,11 +30,12 @@ from audit.keeping.kept import (
     decode_digests,
 )
 from audit.keeping.stamps import FileStamp, Place
+from dledger.outcome import ExitCode
 
 FILE: Final = "watch.db"
 LOCK: Final = "watch.lock"
 FORMAT: Final = 1
-KEPT_ROUNDS: Final = 10_000  # of those that were good, and of the others
+KEPT_ROUNDS: Final = 10_000  # of each exit code
 _APPLICATION: Final = 0x444C5754  # "DLWT"
 _WAIT_S: Final = 10.0
 _SCHEMA: Final = (
@@ -42,6 +43,11 @@ _SCHEMA: Final = (
     "proved REAL, payload BLOB, sum TEXT, PRIMARY KEY (replica, base, part))",
     "CREATE TABLE rounds (number INTEGER PRIMARY KEY, good INTEGER, facts TEXT, sum TEXT)",
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT)",
+)
+# Of a round; one that can't be read may tell of the worst.
+_EXIT_CODE: Final = (
+    "coalesce(CASE WHEN json_valid(facts) THEN json_extract(facts, '$.exit_code') END, "
+    f"{int(ExitCode.INCONSISTENT)})"
 )
 
 
@@ -146,8 +152,7 @@ class WatchStore:
             )
 
     def add(self, each: Round) -> None:
-        """The round is in the history; of those that were good and of the others the last
-        `KEPT_ROUNDS` stay."""
+        """The round is in the history; of those of its exit code the last `KEPT_ROUNDS` stay."""
         facts, good = json.dumps(round_as_json(each)), int(each.exit_code == 0)
         with self._told(), self._opened() as base, _transaction(base):
             base.execute(
@@ -155,9 +160,9 @@ class WatchStore:
                 (good, facts, _sum((good, facts))),
             )
             base.execute(
-                "DELETE FROM rounds WHERE good = ? AND number NOT IN "
-                "(SELECT number FROM rounds WHERE good = ? ORDER BY number DESC LIMIT ?)",
-                (good, good, KEPT_ROUNDS),
+                "DELETE FROM rounds WHERE number IN (SELECT number FROM rounds "
+                f"WHERE {_EXIT_CODE} = ? ORDER BY number DESC LIMIT -1 OFFSET ?)",
+                (int(each.exit_code), KEPT_ROUNDS),
             )
 
     @contextmanager

@@ -7,8 +7,10 @@ compared. This finds *that* bytes differ; what differs, and whose fault it is, i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import nsmallest
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +44,12 @@ class BlockRow:
         differ: npt.NDArray[np.bool_] = (self.present.sum(axis=0) > 1) & (low != high)
         return differ
 
+    def camps(self) -> npt.NDArray[np.int64]:
+        """Per replica and block, the first replica that has the same digest; -1 without one."""
+        same = (self.digests[:, None, :] == self.digests[None, :, :]) & self.present[None, :, :]
+        first: npt.NDArray[np.int64] = np.where(self.present, same.argmax(axis=1), -1)
+        return first
+
     def compared(self) -> npt.NDArray[np.bool_]:
         """Per replica and block, whether it was compared with another replica's."""
         shared: npt.NDArray[np.bool_] = self.present & (self.present.sum(axis=0) > 1)
@@ -67,6 +75,21 @@ class Comparison:
             for row in self.rows
             for block in np.flatnonzero(row.differing())
         ]
+
+    def some_of_each_kind(self, most: int) -> list[tuple[SegmentPlan, int]]:
+        """So many differing blocks at most, in the log's order. Blocks in which the same replicas
+        agree with each other are of one kind, and of each kind as many are chosen, as far as there
+        are: rot that one replica is full of must not keep from sight that two others differ."""
+        of_kind: Counter[tuple[int, ...]] = Counter()
+        ranked: list[tuple[int, int, tuple[SegmentPlan, int]]] = []
+        for row in self.rows:
+            numbers = np.flatnonzero(row.differing())
+            kinds = row.camps()[:, numbers].T.tolist()
+            for block, kind in zip(numbers.tolist(), map(tuple, kinds), strict=True):
+                ranked.append((of_kind[kind], len(ranked), (row.segment, block)))
+                of_kind[kind] += 1
+        chosen = nsmallest(most, ranked, key=lambda each: each[:2])
+        return [block for _, _, block in sorted(chosen, key=lambda each: each[1])]
 
     def digests_upto(self, replica: str, base: int, end: int) -> bytes | None:
         """The digests of all bytes `[base, end)` of the segment that begins at `base`: replicas of

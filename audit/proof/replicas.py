@@ -66,7 +66,8 @@ class Options:
     Args:
         block_size: bytes; a power of two.
         bytes_per_s: how fast to read, all tasks together; 0: no limit.
-        located_blocks: differing blocks that are looked into; the rest is only counted.
+        located_blocks: differing blocks that are looked into, some of each kind
+            (`Comparison.some_of_each_kind`); the rest is only counted.
         derived: check running digests and ConsumeQueues too; None: where they can be read, which
             nodes that are asked for their logs don't allow.
         accept_retention: a replica whose log begins later than another's is as good.
@@ -187,8 +188,7 @@ class _Course:
     def locate(self) -> None:
         """What is in the differing blocks; and which of them were too many to look into, or
         couldn't be read again."""
-        blocks = self._comparison.differing_blocks()
-        wanted = blocks[: self._options.located_blocks]
+        wanted = self._comparison.some_of_each_kind(self._options.located_blocks)
         tasks = scan_tasks(self._plan, wanted, self._hosts)
         shown = self._started("locate", sum(task.weight for task in tasks))
         scans = self._engine.run(scan_segment, tasks, shown)
@@ -197,7 +197,9 @@ class _Course:
         vanished = tuple(each for each in located.vanished if each not in open_)
         self._located = replace(located, vanished=vanished)
         unseen = {*located.unread, *open_}
-        self._skipped = [each for each in wanted if each in unseen] + blocks[len(wanted) :]
+        seen = {(segment.base, at) for segment, at in wanted if (segment, at) not in unseen}
+        blocks = self._comparison.differing_blocks()
+        self._skipped = [(each, at) for each, at in blocks if (each.base, at) not in seen]
         self._clock.finished("locate")
 
     def _still_open(self, vanished: Sequence[Block]) -> set[Block]:

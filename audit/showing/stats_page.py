@@ -80,7 +80,8 @@ def _topic(sums: LogSum, topic: str, total: QueueSum) -> _Topic:
     own = sorted((number, queue) for (name, number), queue in sums.queues.items() if name == topic)
     shown = own[:MAX_QUEUES]
     cards = [_card(f"{topic}, queue {number}", queue, shown, total) for number, queue in shown]
-    hot = [(key, str(n)) for (name, key), n in sums.keys.most_common() if name == topic]
+    least = "at least " if topic in sums.keys_forgotten else ""
+    hot = [(key, f"{least}{n}") for (name, key), n in sums.keys.most_common() if name == topic]
     return _Topic(
         topic,
         tuple(_row(label, queue) for label, queue in [("all", total), *_labelled(own)]),

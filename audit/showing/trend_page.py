@@ -79,7 +79,7 @@ def render_trend(rounds: Sequence[Round], source: str) -> str:
         source: the folder that they were read from.
     """
     last = rounds[-1] if rounds else None
-    bad = [each for each in rounds if each.exit_code]
+    bad = sorted((each for each in rounds if each.exit_code), key=_grave)  # of equals the last last
     spans = _spans(rounds)
     return rendered(
         "audit.showing",

@@ -14,7 +14,8 @@
 
 Each queue is judged by itself. A topic whose deletion was invoked may take its messages with it:
 then nothing of it is lost or unseen. Each anomaly is reported once for the message or the poll it
-concerns, with the operations that show it.
+concerns, with the operations that show it. Where several show the same, the others are told beside
+it (`Anomaly.also`): who excuses the one that is shown first has to look at them.
 
 Source: Jepsen's Kafka workload (`jepsen.tests.kafka`), etcd's robustness tests.
 """
@@ -22,8 +23,8 @@ Source: Jepsen's Kafka workload (`jepsen.tests.kafka`), etcd's robustness tests.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -35,16 +36,26 @@ QueueKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One thing that must not be. `operations` are the numbers of those that show it."""
+    """One thing that must not be. `operations` are the numbers of those that show it; `also` is the
+    same as others show it, counted with this one. `count`: how many it stands for."""
 
     name: str
     where: str
     detail: str
     operations: tuple[int, ...] = ()
+    also: tuple[Anomaly, ...] = ()
+    count: int = 1
 
     def __str__(self) -> str:
         shown = f" (operations {', '.join(map(str, self.operations))})" if self.operations else ""
         return f"{self.name} in {self.where}: {self.detail}{shown}"
+
+
+def as_one(found: Iterable[Anomaly]) -> Iterator[Anomaly]:
+    """The first one, and the others beside it; none if there is none."""
+    told = list(dict.fromkeys(found))
+    if told:
+        yield replace(told[0], also=tuple(told[1:]))
 
 
 class Seen(NamedTuple):
@@ -135,28 +146,62 @@ def queues_of(history: History) -> list[QueueHistory]:
 
 def check_offsets(queue: QueueHistory) -> Iterator[Anomaly]:
     """duplicate, inconsistent-offsets."""
-    values: dict[int, Seen] = {}
-    offsets: dict[str, Seen] = {}
-    told: set[int | str] = set()
+    value_at: dict[int, str] = {}
+    offset_of: dict[str, int] = {}
+    offsets: dict[int, list[Seen]] = {}  # those that have several values
+    values: dict[str, list[Seen]] = {}  # those that are at several offsets
     for seen in (*queue.acknowledged(), *queue.polled()):
-        first = values.setdefault(seen.offset, seen)
-        if first.value != seen.value and seen.offset not in told:
-            told.add(seen.offset)
-            yield Anomaly(
+        if value_at.setdefault(seen.offset, seen.value) != seen.value:
+            offsets.setdefault(seen.offset, [])
+        if offset_of.setdefault(seen.value, seen.offset) != seen.offset:
+            values.setdefault(seen.value, [])
+    for seen in (*queue.acknowledged(), *queue.polled()) if offsets or values else ():
+        offsets.get(seen.offset, []).append(seen)
+        values.get(seen.value, []).append(seen)
+    for offset, said in offsets.items():
+        yield from as_one(
+            Anomaly(
                 "inconsistent-offsets",
                 queue.name,
-                f"offset {seen.offset} is {first.value} and {seen.value}",
-                (first.operation.op, seen.operation.op),
+                f"offset {offset} is {one.value} and {other.value}",
+                (one.operation.op, other.operation.op),
             )
-        other = offsets.setdefault(seen.value, seen)
-        if other.offset != seen.offset and seen.value not in told:
-            told.add(seen.value)
-            yield Anomaly(
+            for one, other in _apart(said, lambda seen: seen.value)
+        )
+    for value, said in values.items():
+        yield from as_one(
+            Anomaly(
                 "duplicate",
                 queue.name,
-                f"{seen.value} is at offsets {other.offset} and {seen.offset}",
-                (other.operation.op, seen.operation.op),
+                f"{value} is at offsets {one.offset} and {other.offset}",
+                (one.operation.op, other.operation.op),
             )
+            for one, other in _apart(said, lambda seen: seen.offset)
+        )
+
+
+def _apart(said: Sequence[Seen], what: Callable[[Seen], Hashable]) -> Iterator[tuple[Seen, Seen]]:
+    """Pairs that say two things: the first that do, and of each thing, beside that of before it and
+    beside the first, those that are earliest and latest. What is excused by when it happened is
+    so for all of these, or one of them shows that there is more."""
+    things: dict[Hashable, list[Seen]] = {}
+    for seen in said:
+        things.setdefault(what(seen), []).append(seen)
+    groups = list(things.values())
+    yield groups[0][0], groups[1][0]
+    early = sorted((min(each, key=_ended) for each in groups), key=_ended)
+    late = sorted((max(each, key=_begun) for each in groups), key=_begun)
+    for ordered in (early, late):
+        yield from pairwise(ordered)
+        yield from ((ordered[0], each) for each in ordered[1:])
+
+
+def _begun(seen: Seen) -> int:
+    return seen.operation.invoked_us
+
+
+def _ended(seen: Seen) -> int:
+    return seen.operation.completed_us or seen.operation.invoked_us
 
 
 def check_presence(queue: QueueHistory) -> Iterator[Anomaly]:
@@ -298,12 +343,20 @@ def check_ends(queue: QueueHistory) -> Iterator[Anomaly]:
         if (polled := polled_by(poll))
     ]
     known.sort()
-    highest, witness, at = 0, -1, 0
+    highest, at = 0, 0
     for end in sorted(queue.ends, key=lambda each: each.invoked_us):
         while at < len(known) and known[at][0] < end.invoked_us:
-            if known[at][1] > highest:
-                highest, witness = known[at][1], known[at][2]
+            highest = max(highest, known[at][1])
             at += 1
         if end.is_ok and isinstance(end.result, int) and end.result < highest:
-            detail = f"the end was read as {end.result}, {highest} was known before"
-            yield Anomaly("stale-read", queue.name, detail, (witness, end.op))
+            yield from as_one(_stale(queue.name, end, end.result, known[:at]))
+
+
+def _stale(
+    where: str, end: Operation, result: int, known: Sequence[tuple[int, int, int]]
+) -> Iterator[Anomaly]:
+    """By the highest that was `known`, by what was known first, and by what was known last."""
+    higher = [each for each in known if each[1] > result]
+    for _, offset, witness in (max(higher, key=lambda each: each[1]), higher[0], higher[-1]):
+        detail = f"the end was read as {result}, {offset} was known before"
+        yield Anomaly("stale-read", where, detail, (witness, end.op))

@@ -25,7 +25,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -34,7 +34,7 @@ from chaos.checkers.anomalies import Anomaly
 ABOUT_TO_US: Final = 100_000  # after a pause: what was taken before it is begun by then
 COMMITTED_WITHIN_US: Final = 3_000_000  # what is done, by a member that nothing hinders
 RECOVERED_WITHIN_US: Final = 3_000_000  # after a fault: commits go through again
-SHOWN: Final = 20  # anomalies of one kind in one group; they are counted by the first words
+SHOWN: Final = 20  # anomalies of one kind in one group; one more stands for the others
 
 
 class Place(NamedTuple):
@@ -215,10 +215,15 @@ def takeover_us(
 
 
 def _bounded(found: Iterable[Anomaly]) -> Iterator[Anomaly]:
+    """The first ones, and one that says how many more there are."""
+    more, last = 0, None
     for number, anomaly in enumerate(found):
-        if number == SHOWN:
-            return
-        yield anomaly
+        if number < SHOWN:
+            yield anomaly
+        else:
+            more, last = more + 1, anomaly
+    if last is not None:
+        yield replace(last, detail=f"the last of {more:,} more: {last.detail}", count=more)
 
 
 def _forgotten(

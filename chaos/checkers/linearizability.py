@@ -6,22 +6,27 @@ what there was, that has to be true at one instant, too (`_ANSWERS`). `check_lin
 searches such an order for a small model, remembering which (set of operations taken, state) has
 been tried: Wing & Gong's algorithm with Lowe's memory. The search is exponential at worst, so
 histories are cut by key before (linearizability is local) and the search is bounded: a key whose
-search is too long is undecided, and told beside what the others show.
+search is too long is undecided, and told beside what the others show. Behind a contradiction the
+search goes on, from any state: what is shown first may be permitted (`chaos.real.weaker`), and what
+comes later is not for that.
 
 `check_queue_ends` needs no search: a queue's sends carry their offsets, which fixes the order of
-all sends and reads of the end, so it only has to agree with real time.
+all sends and reads of the end, so it only has to agree with real time. All contradictions of a
+queue, or of a key, are one anomaly, the later ones beside the first.
 
 Source: Wing & Gong (1993); Lowe, "Testing for linearizability" (2017); Jepsen's Knossos, Porcupine.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Final, Generic, TypeVar
 
-from chaos.checkers.anomalies import Anomaly, QueueHistory, queues_of
+from chaos.checkers.anomalies import Anomaly, QueueHistory, as_one, queues_of
 from chaos.checkers.history import (
     Commit,
     Create,
@@ -34,10 +39,11 @@ from chaos.checkers.history import (
     Poll,
     Send,
 )
-from chaos.errors import SearchTooLong
+from chaos.errors import ContradictionsLeft, SearchTooLong
 from dledger.history import Outcome
 
 MAX_STEPS = 2_000_000
+MAX_CONTRADICTIONS: Final = 20  # of a key
 FOREVER = 1 << 62
 
 S = TypeVar("S", bound=Hashable)
@@ -47,10 +53,13 @@ S = TypeVar("S", bound=Hashable)
 class Model(Generic[S]):
     """A sequential object. `apply(state, operation)` gives the state after the operation, or
     None if a sequential object in `state` can't answer what it answered. For an unknown
-    operation any answer will do. Of refused ones it is given those of `_ANSWERS`."""
+    operation any answer will do. Of refused ones it is given those of `_ANSWERS`. It begins in one
+    of `starts`; `anywhere(operations)` are the starts that are worth a try before these, if
+    nothing is known of what was before."""
 
-    initial: S
+    starts: tuple[S, ...]
     apply: Callable[[S, Operation], S | None]
+    anywhere: Callable[[Iterable[Operation]], tuple[S, ...]]
 
 
 def find_order(key: str, operations: list[Operation], model: Model[S]) -> list[Operation] | None:
@@ -67,7 +76,7 @@ def find_order(key: str, operations: list[Operation], model: Model[S]) -> list[O
     calls.sort(key=lambda each: each.invoked_us)
     ends = [_end(each) for each in calls]
     required = sum(1 << i for i, end in enumerate(ends) if end != FOREVER)
-    stack: list[tuple[int, S, list[int]]] = [(0, model.initial, [])]
+    stack: list[tuple[int, S, list[int]]] = [(0, state, []) for state in model.starts]
     tried = _Tried[S](required)
     steps = 0
     while stack:
@@ -173,8 +182,18 @@ def _apply_offset(state: int, operation: Operation) -> int | None:
             raise TypeError(f"{operation.action} says nothing of an offset")
 
 
-TOPIC: Model[bool] = Model(initial=False, apply=_apply_topic)
-COMMITTED_OFFSET: Model[int] = Model(-1, _apply_offset)
+def _any_topic(_: Iterable[Operation]) -> tuple[bool, ...]:
+    return (False, True)
+
+
+def _any_offset(operations: Iterable[Operation]) -> tuple[int, ...]:
+    """Those that somebody was told."""
+    told = {each.result for each in operations if isinstance(each.result, int)}
+    return tuple(sorted({-1, *told}))
+
+
+TOPIC: Model[bool] = Model((False,), _apply_topic, _any_topic)
+COMMITTED_OFFSET: Model[int] = Model((-1,), _apply_offset, _any_offset)
 
 
 # --- whole histories ---------------------------------------------------------------------------
@@ -182,10 +201,11 @@ COMMITTED_OFFSET: Model[int] = Model(-1, _apply_offset)
 
 @dataclass(slots=True)
 class Explained:
-    """What no order explains, and of which keys nobody knows whether one does."""
+    """What no order explains, and of which keys nobody knows whether one does, or whether there is
+    more than what was found."""
 
     anomalies: list[Anomaly] = field(default_factory=list)
-    undecided: list[SearchTooLong] = field(default_factory=list)
+    undecided: list[SearchTooLong | ContradictionsLeft] = field(default_factory=list)
 
 
 def check_linearizability(history: History) -> Explained:
@@ -216,16 +236,35 @@ def check_linearizability(history: History) -> Explained:
 
 def _check_each(keys: dict[str, list[Operation]], model: Model[S], found: Explained) -> None:
     for key, operations in keys.items():
+        told: list[Anomaly] = []
         try:
-            order = find_order(key, operations, model)
-        except SearchTooLong as error:
+            for each in _contradictions(key, operations, model):
+                told.append(each)
+        except (SearchTooLong, ContradictionsLeft) as error:
             found.undecided.append(error)
-            continue
-        if order is None:
-            shown = _shortest_prefix(key, operations, model)
-            detail = f"no order explains {len(shown)} operations, the last of them {shown[-1]}"
-            numbers = tuple(each.op for each in shown[-8:])
-            found.anomalies.append(Anomaly("not-linearizable", key, detail, numbers))
+        found.anomalies += as_one(told)
+
+
+def _contradictions(key: str, operations: list[Operation], model: Model[S]) -> Iterator[Anomaly]:
+    """One after the other, each by what ended behind the one before.
+
+    Raises:
+        SearchTooLong: one of the searches is.
+        ContradictionsLeft: nobody knows whether there are more.
+    """
+    for _ in range(MAX_CONTRADICTIONS):
+        if find_order(key, operations, model) is not None:
+            return
+        shown = _shortest_prefix(key, operations, model)
+        detail = f"no order explains {len(shown)} operations, the last of them {shown[-1]}"
+        numbers = tuple(each.op for each in shown[-8:])
+        yield Anomaly("not-linearizable", key, detail, numbers)
+        if shown is operations:
+            raise ContradictionsLeft(key, 1)
+        last = shown[-1]
+        operations = [each for each in operations if each is not last and _end(each) >= _end(last)]
+        model = replace(model, starts=model.anywhere(operations))
+    raise ContradictionsLeft(key, MAX_CONTRADICTIONS)
 
 
 def _shortest_prefix(key: str, operations: list[Operation], model: Model[S]) -> list[Operation]:
@@ -267,19 +306,45 @@ def check_queue_ends(queue: QueueHistory) -> Iterator[Anomaly]:
         if end.is_ok and isinstance(end.result, int):
             ordered.append((2 * end.result, end))
     ordered.sort(key=lambda each: each[0])
-    latest: Operation | None = None  # of those with a smaller place, the one invoked last
-    at = 0
-    while at < len(ordered):
-        group_end = at
-        while group_end < len(ordered) and ordered[group_end][0] == ordered[at][0]:
-            group_end += 1
-        group = [operation for _, operation in ordered[at:group_end]]
+    yield from as_one(_against_time(queue.name, ordered))
+
+
+def _against_time(where: str, ordered: Sequence[tuple[int, Operation]]) -> Iterator[Anomaly]:
+    """What ended before something began that has a smaller place: beside the one of those that
+    began last, and the one that ended first."""
+    before = _Before()
+    for _, same in groupby(ordered, key=lambda each: each[0]):
+        group = [operation for _, operation in same]
         for operation in group:
-            if latest is not None and _end(operation) < latest.invoked_us:
-                detail = f"{operation.action} ended before {latest.action} began, and comes after"
-                yield Anomaly("not-linearizable", queue.name, detail, (operation.op, latest.op))
-                return
-        newest = max(group, key=lambda each: each.invoked_us)
-        if latest is None or newest.invoked_us > latest.invoked_us:
-            latest = newest
-        at = group_end
+            for other in before.begun_after(_end(operation)):
+                detail = f"{operation.action} ended before {other.action} began, and comes after"
+                yield Anomaly("not-linearizable", where, detail, (operation.op, other.op))
+        for operation in group:
+            before.add(operation)
+
+
+class _Before:
+    """Operations with smaller places: those for which no other one began later and ended earlier,
+    by when they began."""
+
+    def __init__(self) -> None:
+        self._kept: list[Operation] = []
+
+    def add(self, operation: Operation) -> None:
+        """It has a smaller place than what is asked from now on."""
+        at = bisect_right(self._kept, operation.invoked_us, key=_begin)
+        if at < len(self._kept) and _end(self._kept[at]) <= _end(operation):
+            return
+        first = at
+        while first and _end(self._kept[first - 1]) >= _end(operation):
+            first -= 1
+        self._kept[first:at] = [operation]
+
+    def begun_after(self, time_us: int) -> tuple[Operation, ...]:
+        """The one that began last, and the one that ended first; none if none began after it."""
+        at = bisect_right(self._kept, time_us, key=_begin)
+        return (self._kept[-1], self._kept[at]) if at < len(self._kept) else ()
+
+
+def _begin(operation: Operation) -> int:
+    return operation.invoked_us

@@ -134,8 +134,16 @@ def anomaly_facts(anomalies: Sequence[Anomaly]) -> dict[str, Any]:
             {"name": each.name, "where": each.where, "detail": each.detail}
             for each in anomalies[:LISTED_ANOMALIES]
         ],
-        "anomaly_counts": dict(Counter(each.name for each in anomalies)),
+        "anomaly_counts": dict(_by_name(anomalies)),
     }
+
+
+def _by_name(anomalies: Sequence[Anomaly]) -> Counter[str]:
+    """How many there are, those that nobody shows included."""
+    named: Counter[str] = Counter()
+    for each in anomalies:
+        named[each.name] += each.count
+    return named
 
 
 def power_cuts(facts: Mapping[str, Any]) -> list[PowerCut]:
@@ -171,12 +179,12 @@ def send_counts(history: History) -> dict[str, int]:
 
 def counts(finished: Finished) -> dict[str, int]:
     """How many of each kind of trouble; the first three are what people ask for."""
-    named = Counter(each.name for each in finished.anomalies)
+    named = _by_name(finished.anomalies)
     return {
         "lost": max(finished.lost, named["lost-write"] + named["unseen"]),
         "duplicated": named["duplicate"],
         "out_of_order": named["nonmonotonic-send"],
-        "anomalies": len(finished.anomalies),
+        "anomalies": named.total(),
         "problems": len(finished.problems),
         "permitted": len(finished.excused),
         "operations": len(finished.history.operations),

@@ -52,13 +52,19 @@ def may_be_lost(sent: Operation, cuts: Iterable[PowerCut]) -> bool:
 def permitted(
     anomalies: Sequence[Anomaly], history: History, cuts: Sequence[PowerCut]
 ) -> tuple[list[Anomaly], list[Anomaly]]:
-    """The anomalies that remain, and those that the weaker mode permits."""
+    """The anomalies that remain, and those that the weaker mode permits, which are those of which
+    it permits everything that shows them."""
     numbered = {operation.op: operation for operation in history.operations}
     remain: list[Anomaly] = []
     excused: list[Anomaly] = []
     for anomaly in anomalies:
-        shown = [numbered[number] for number in anomaly.operations if number in numbered]
-        (excused if _is_permitted(anomaly.name, shown, cuts) else remain).append(anomaly)
+        for each in (anomaly, *anomaly.also):
+            shown = [numbered[number] for number in each.operations if number in numbered]
+            if not _is_permitted(each.name, shown, cuts):
+                remain.append(each)
+                break
+        else:
+            excused.append(anomaly)
     return remain, excused
 
 

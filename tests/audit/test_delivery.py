@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from audit.commands.app import app
+from audit.commands.delivery import delivery_lines
 from audit.delivery import judged
 from audit.delivery.check import DeliveryReport, audit_delivery, delivery_as_json
 from audit.delivery.judge import Kind
@@ -292,9 +293,25 @@ def test_anomalies_past_the_bound_are_counted(
     story = Story()
     story.send(*(f"v{number}" for number in range(10)), at=0)
     report = audit_delivery([log_of(tmp_path, "a")], [written(tmp_path, story)], LocalEngine(1))
-    assert len(report.anomalies) == 3
+    assert sorted(each.kind for each in report.anomalies) == ["lost", "lost", "lost", "phantom"]
     assert report.counts["lost"] == 10
-    assert "3 of 11 anomalies are told in full" in report.notes
+    assert "4 of 11 anomalies are told in full" in report.notes
+
+
+def test_what_is_undecided_keeps_no_loss_from_being_told(tmp_path: Path, engine: Engine) -> None:
+    """Though more of it is found than is told, and before; what is lost is shown first."""
+    behind = range(judged.MAX_ANOMALIES + 1)
+    story = Story()
+    story.do("p", Send("t", 0, 0, ("a",)), 0)
+    story.do("p", Send("t", 0, 1, tuple(f"v{number}" for number in behind)), 1)
+    story.do("p", Send("t", 0, 2, ("gone",)), 0)
+    story.do("q", Send("t", 1, 0, ("gone too",)), 0)
+    story.do("q", Send("t", 1, 1, ("b",)), 0)
+    replica = log_of(tmp_path, "a", "b", queues=2, running=False)
+    report = audit_delivery([replica], [written(tmp_path, story)], engine)
+    assert report.counts["undecided"] == len(behind)
+    assert told(report)[:2] == [("lost", 0, "gone"), ("lost", 0, "gone too")]
+    assert any("LOST in t/1" in line for line in delivery_lines(report))
 
 
 INVOKED = '{"event":"invoke","op":1,"process":"p","action":"send","topic":"t","queue_id":0,%s}\n'

@@ -672,6 +672,26 @@ def test_good_rounds_displace_no_bad_one(
     assert read_history(watching.folder)[1] == [0]
 
 
+def test_incomplete_rounds_displace_no_damage(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do rounds with damage those that were incomplete; what can't be read may be damage."""
+    monkeypatch.setattr(store, "KEPT_ROUNDS", 2)
+    rot = Round(0.0, 1.0, "bit rot", ExitCode.INCONSISTENT)
+    watching.store.add(rot)
+    for number in range(1, 6):
+        watching.store.add(failed_round(number, number + 1, "no answer", ExitCode.INCOMPLETE))
+    with sqlite3.connect(watching.folder / FILE) as base:
+        base.execute("UPDATE rounds SET facts = 'rotten' WHERE number = 5")
+    base.close()
+    for number in range(6, 9):
+        watching.store.add(failed_round(number, number + 1, "no answer", ExitCode.INCOMPLETE))
+    rounds, unreadable = read_history(watching.folder)
+    assert rounds[0] == rot
+    assert [each.begun for each in rounds[1:]] == [7, 8]
+    assert unreadable == [1]
+
+
 @pytest.mark.parametrize(
     ("codes", "worst"), [((), 0), ((0, 0), 0), ((0, 3), 3), ((3, 1, 0), 1), ((3, 1), 1)]
 )

@@ -25,7 +25,7 @@ from audit.proof.scope import Files
 from audit.reading.replica import Replica
 from dledger.outcome import ExitCode
 from dledger.reading.checkpoint import decode_checkpoint, encode_checkpoint
-from dledger.reading.entry import EPOCH_TERM_GAP, EntryKind
+from dledger.reading.entry import EPOCH_TERM_GAP, EntryHeader, EntryKind
 from dledger.reading.files import opened
 from dledger.reading.survey import Position
 from dledger.records.layout import RECORD
@@ -326,18 +326,23 @@ def test_divergence_is_one_finding(tmp_path: Path, engine: Engine, names: Sequen
     assert finding.right == (("n1", "n3") if len(names) == len(NAMES) else ())
 
 
-def test_whose_digests_break_is_not_right(three: ReplicaSet, engine: Engine) -> None:
-    """An entry forged with a good CRC: of two replicas, too, it is known which of them lies."""
+def forge(three: ReplicaSet, name: str, header: EntryHeader) -> None:
+    """The replica's entry there is another one, with a good CRC."""
     from crc32c import crc32c
 
-    header = three.header_of(after=SEGMENT + 6000)
-    path = three.segment("n2", SEGMENT)
+    base = header.physical_offset // SEGMENT * SEGMENT
+    path = three.segment(name, base)
     content = bytearray(path.read_bytes())
-    at = header.physical_offset - SEGMENT
+    at = header.physical_offset - base
     content[at + header.first_record_at + RECORD.at("body") + 3] ^= 1
     frame = bytes(content[at : at + header.total_size])
     content[at + 12 : at + 16] = crc32c(frame[16:], crc32c(frame[:12])).to_bytes(4, "big")
     path.write_bytes(content)
+
+
+def test_whose_digests_break_is_not_right(three: ReplicaSet, engine: Engine) -> None:
+    """An entry forged with a good CRC: of two replicas, too, it is known which of them lies."""
+    forge(three, "n2", three.header_of(after=SEGMENT + 6000))
     for derived in (True, False):
         report = audit(three.replicas[:2], engine, derived=derived)
         (finding,) = report.findings
@@ -473,6 +478,22 @@ def test_blocks_that_nobody_looked_into_are_incomplete(tmp_path: Path, engine: E
     replicas = [Replica(name, str(tmp_path / name)) for name in NAMES[:2]]
     report = audit(replicas, engine, located_blocks=1, derived=False)
     assert (Cause.NOT_LOCATED, ("n1", "n2")) in found(report)
+    assert report.not_located > 0
+
+
+@pytest.mark.parametrize("located", [2, 5])
+def test_rot_of_one_replica_hides_no_divergence_of_others(
+    three: ReplicaSet, engine: Engine, located: int
+) -> None:
+    """Though there is more of it than is looked into, and all of it lies in front: one of those
+    two may be what the rotten one is rebuilt from."""
+    for block in range(8):
+        three.flip("n3", block * BLOCK + 900)
+    forge(three, "n2", three.header_of(after=2 * SEGMENT))
+    report = audit(three.replicas, engine, located_blocks=located, derived=False)
+    assert (Cause.DIFFERENT_BYTES, NAMES) in found(report)
+    assert (Cause.BAD_CRC, ("n3",)) in found(report)
+    assert report.exit_code == ExitCode.INCONSISTENT
     assert report.not_located > 0
 
 

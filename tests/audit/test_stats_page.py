@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from random import Random
@@ -12,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from audit.commands.app import app
-from audit.contents.stats import LogSum, QueueSum, sum_log
+from audit.contents.stats import MAX_KEYS, LogSum, QueueSum, stats_as_json, sum_log
 from audit.contents.timeline import MAX_SPANS, Timeline
 from audit.engines.engine import Engine
 from audit.showing.stats_page import render_stats
@@ -109,6 +110,23 @@ def test_queues_are_drawn_in_the_topics_spans() -> None:
     bars = {c.split(", messages")[0]: bars for c, bars in of_messages.items()}
     assert bars == {"t, queue 0": [64.0], "t, queue 1": [32.0, 32.0], "t, all queues": [64.0, 21.3]}
     assert short == line_of((1, 1), (4, 1))
+
+
+def test_keys_of_one_topic_push_out_no_others() -> None:
+    """Nor hide that some were forgotten: then what is counted is a lower bound."""
+    sums = LogSum({(topic, 0): QueueSum() for topic in ("few", "many")})
+    sums.keys.update({("few", f"k{number}"): 2 for number in range(50)})
+    for first in range(0, 10 * MAX_KEYS, MAX_KEYS):
+        more = LogSum(keys=Counter({("many", f"k{first + n}"): 3 for n in range(MAX_KEYS)}))
+        more.keys["many", "hot"] = 100
+        sums.add(more)
+    assert len(sums.keys) <= 2 * MAX_KEYS + 50
+    assert sum(sums.keys["few", f"k{number}"] for number in range(50)) == 100
+    facts = stats_as_json(sums)["topics"]
+    assert isinstance(facts, list)
+    assert [each["keys_forgotten"] for each in facts] == [False, True]
+    assert facts[1]["hot_keys"][0] == {"key": "hot", "messages": 1_000}
+    assert "at least 1000" in render_stats(sums, "here")
 
 
 def test_names_and_odd_clocks_do_no_harm() -> None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from audit.keeping.history import ReplicaRound, Round, failed_round
-from audit.showing.trend_page import MAX_SPANS, render_trend
+from audit.showing.trend_page import MAX_SPANS, SHOWN_BAD, render_trend
 from dledger.outcome import ExitCode
 
 NAME = "<b>n1</b>"
@@ -41,6 +41,15 @@ def test_one_bad_round_among_thousands_is_drawn() -> None:
     assert "777 B" in titles(page)
     assert "2,000 rounds, 1 of them not identical; the worst ended with exit code 1" in page
     assert "and 1 more" in page
+
+
+def test_damage_is_shown_before_what_was_incomplete() -> None:
+    """However many rounds of that came after it."""
+    rounds = many(2 * SHOWN_BAD)
+    rounds[1:] = [replace(each, outcome="incomplete", exit_code=3) for each in rounds[1:]]
+    rounds[0] = replace(rounds[0], outcome="bit rot", exit_code=1, findings=("n2 has rotted",))
+    page = render_trend(rounds, "audits")
+    assert "n2 has rotted" in page
 
 
 def test_time_without_rounds_is_a_gap_and_zero_is_a_mark() -> None:

@@ -348,6 +348,27 @@ def test_report_with_a_finding_is_displaced_by_no_good_one(
     assert watch.exit_code == ExitCode.INCONSISTENT
 
 
+def test_report_of_damage_is_displaced_by_no_incomplete_one(
+    three: ReplicaSet, tmp_path: Path
+) -> None:
+    """Two of each exit code stay: a member that is down for days hides no rot of before."""
+    folder = tmp_path / "audits"
+    watch, _, said, _ = watch_of(three, folder, rounds=9)
+    at = three.header_of(after=20_000).physical_offset + 80
+    three.flip("n2", at)
+    watch.run(60, Bounds(rounds=1))
+    three.flip("n2", at)
+    (three.paths["n3"] / "checkpoint").unlink()
+    watch.run(60, Bounds(rounds=4))
+    assert [line.partition(":")[0] for line in said] == ["bit rot"] + ["incomplete"] * 4
+    verdicts = [
+        json.loads(path.read_text(encoding="utf-8"))["verdict"]
+        for path in sorted(folder.glob("*.json"))
+    ]
+    assert verdicts == ["bit rot", "incomplete", "incomplete"]
+    assert len(list(folder.glob("*.html"))) == 3
+
+
 def test_watch_ends_after_its_time_or_its_rounds(three: ReplicaSet, tmp_path: Path) -> None:
     """No round is begun that would begin later."""
     watch, _, said, waits = watch_of(three, tmp_path, rounds=99)

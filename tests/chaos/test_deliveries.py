@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from chaos.checkers.deliveries import (
+    SHOWN,
     Group,
     Handling,
     How,
@@ -53,6 +54,15 @@ def names(judged: Group) -> list[str]:
 def test_each_message_done_once_is_no_anomaly() -> None:
     """In the order of the queues."""
     assert names(group(*all_done())) == []
+
+
+def test_what_is_not_shown_is_counted() -> None:
+    """One stands for the others, and says how many they are."""
+    strange = [done("a#1", f"strange-{at}", at) for at in range(SHOWN + 7)]
+    found = find_delivery_anomalies(group(*all_done(), *strange), STORED)
+    unsent = [each for each in found if each.name == "handled-unsent"]
+    assert [each.count for each in unsent] == [1] * SHOWN + [7]
+    assert "the last of 7 more" in unsent[-1].detail
 
 
 def test_message_that_nobody_is_done_with_is_forgotten() -> None:

@@ -216,6 +216,14 @@ def test_terminal_tells_anomalies_and_problems_in_full() -> None:
     assert verdict(report_facts(finished)) == "DOES NOT HOLD: 25 × unseen; 1 problem"
 
 
+def test_an_anomaly_that_stands_for_others_counts_as_so_many() -> None:
+    """In the last line, and in what is counted."""
+    finished = finished_run()
+    finished.anomalies = [Anomaly("forgotten", "g", "a"), Anomaly("forgotten", "g", "b", count=9)]
+    facts = report_facts(finished)
+    assert (facts["anomaly_counts"], facts["counts"]["anomalies"]) == ({"forgotten": 10}, 10)
+
+
 def test_page_needs_nothing_but_itself(facts: dict[str, Any]) -> None:
     """No script, no file, no network."""
     text = page(facts)

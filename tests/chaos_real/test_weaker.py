@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.checkers.history import History, Poll, Send
+from chaos.checkers.history import (
+    Action,
+    Commit,
+    Create,
+    End,
+    Exists,
+    Fetch,
+    History,
+    Poll,
+    Result,
+    Send,
+)
 from chaos.real.verdict import judge
 from chaos.real.weaker import HEARD_US, WINDOW_US, PowerCut
 from dledger.history import Outcome
@@ -110,3 +121,83 @@ def test_inventions_are_never_permitted() -> None:
     verdict = judge(history_of(read=((1, "never sent"), (0, "nor this"))), [CUT])
     names = {each.name for each in verdict.anomalies}
     assert names == {"phantom", "int-nonmonotonic-poll"}
+
+
+# --- what is permitted hides nothing -----------------------------------------------------------
+
+Said = tuple[int, Action, Result]
+OFFSET = ("t", "g", 0)
+IN_THE_TAIL = CUT.start_us - 1_000
+
+
+def told_of(*said: Said) -> History:
+    """What was asked then, a microsecond each, and answered at once."""
+    history = History()
+    for at_us, action, result in said:
+        history.complete(at_us + 1, history.invoke(at_us, "c", action), Outcome.OK, result)
+    return history
+
+
+def read_end(at_us: int, end: int) -> Said:
+    return at_us, End("t", 0), end
+
+
+def fetch(at_us: int, offset: int) -> Said:
+    return at_us, Fetch(*OFFSET), offset
+
+
+def polled(at_us: int, offset: int, value: str) -> Said:
+    return at_us, Poll("t", 0, offset, seek=True), ((offset, value),)
+
+
+GONE: dict[str, list[Said]] = {
+    "ends": [read_end(IN_THE_TAIL, 10), read_end(AFTER, 5)],
+    "offsets": [(IN_THE_TAIL, Commit(*OFFSET, 10), 10), fetch(AFTER, 5)],
+    "topics": [(IN_THE_TAIL, Create("t", 1), None), (AFTER, Exists("t"), False)],
+    "values": [polled(IN_THE_TAIL, 5, "m"), polled(AFTER, 7, "m")],
+    "places": [polled(IN_THE_TAIL, 5, "m"), polled(AFTER, 5, "n")],
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "later"),
+    [
+        ("ends", [read_end(AFTER + 10, 20), read_end(AFTER + 20, 15)]),
+        # Before the power was cut: what has the place now is excused, and this is not.
+        ("ends", [read_end(IN_THE_TAIL + 10, 7)]),
+        ("offsets", [fetch(AFTER + 10, 7), fetch(AFTER + 20, 6)]),
+        ("offsets", [(AFTER + 10, Commit(*OFFSET, 8), 8), fetch(AFTER + 20, 6)]),
+        ("topics", [(AFTER + 10, Create("t", 1), None), (AFTER + 20, Exists("t"), False)]),
+        ("values", [polled(AFTER + 10, 8, "m")]),
+        ("values", [polled(IN_THE_TAIL + 10, 6, "m")]),
+        ("places", [polled(AFTER + 10, 5, "o")]),
+        ("places", [polled(AFTER + 10, 5, "m")]),
+    ],
+)
+def test_what_is_permitted_hides_nothing_that_is_not(what: str, later: list[Said]) -> None:
+    """Of the same queue, or key: the later one is told in its stead."""
+    rules = {"values": "duplicate", "places": "inconsistent-offsets"}
+    rule = rules.get(what, "not-linearizable")
+    alone = judge(told_of(*GONE[what]), [CUT])
+    assert rule in {each.name for each in alone.excused}
+    assert rule not in {each.name for each in alone.anomalies}
+    assert alone.undecided == []
+    both = judge(told_of(*sorted([*GONE[what], *later], key=lambda each: each[0])), [CUT])
+    assert [each.name for each in both.anomalies].count(rule) == 1
+
+
+def test_an_end_that_was_known_after_the_cut_makes_a_read_stale() -> None:
+    """Though a higher one was known before it, which may be gone."""
+    said = [read_end(IN_THE_TAIL, 20), read_end(AFTER, 10), read_end(AFTER + 10, 7)]
+    names = [each.name for each in judge(told_of(*said), [CUT]).anomalies]
+    assert names == ["stale-read", "not-linearizable"]
+    verdict = judge(told_of(*said[:2]), [CUT])
+    assert verdict.anomalies == []
+
+
+def test_what_nobody_searched_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind so many contradictions that are permitted: a run of which that is so doesn't hold."""
+    monkeypatch.setattr("chaos.checkers.linearizability.MAX_CONTRADICTIONS", 1)
+    verdict = judge(told_of(*GONE["offsets"]), [CUT])
+    assert verdict.anomalies == []
+    assert "offset of g in t/0: it contradicts itself 1 times" in verdict.undecided[0]

@@ -11,6 +11,22 @@ _PLACED = ("tests/audit/test_placed.py",)
 
 AUDITING = (
     Mutant(
+        "forgotten-keys-are-not-told",
+        "audit/contents/stats.py",
+        "        self.keys_forgotten |= crowded\n",
+        "",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_stats_page.py",),
+    ),
+    Mutant(
+        "keys-of-one-topic-push-out-others",
+        "audit/contents/stats.py",
+        "            if topic not in crowded or left[topic] <= share:\n",
+        "            if len(kept) < MAX_KEYS:\n",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_stats_page.py",),
+    ),
+    Mutant(
         "disks-left-behind-are-the-nodes",
         "audit/reading/live.py",
         "    if disk and known and disk != known:\n",

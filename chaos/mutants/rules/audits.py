@@ -17,6 +17,14 @@ _RANGES = ("tests/audit/test_ranges.py",)
 
 AUDITS = (
     Mutant(
+        "blocks-are-looked-into-as-they-lie",
+        "audit/proof/compare.py",
+        "key=lambda each: each[:2])\n",
+        "key=lambda each: each[1])\n",
+        masked=_READS_ONLY,
+        tests=_SCOPE,
+    ),
+    Mutant(
         "processes-of-an-audit-outlive-it",
         "audit/engines/engine.py",
         "self.parallelism, mp_context=context, initializer=_end_with_parent\n",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from chaos.mutants.mutant import Mutant
 
 _READS_ONLY = "nothing audits while a group is simulated"
+_DELIVERY = ("tests/audit/test_delivery.py",)
 _GROWING = ("tests/audit/test_delivery_growing.py",)
 _CLAIMS = ("tests/audit/test_delivery_claims.py",)
 _TAIL = ("tests/audit/test_delivery_tail.py",)
@@ -16,6 +17,22 @@ _POLLS = ("tests/audit/test_delivery_polls.py",)
 _ONE_LOG = ("tests/audit/test_delivery_one_log.py",)
 
 DELIVERY_AUDITS = (
+    Mutant(
+        "what-is-undecided-keeps-losses-from-being-told",
+        "audit/delivery/judged.py",
+        "            if self.told[anomaly.kind] < MAX_ANOMALIES:\n",
+        "            if self.told.total() < MAX_ANOMALIES:\n",
+        masked=_READS_ONLY,
+        tests=_DELIVERY,
+    ),
+    Mutant(
+        "what-is-undecided-is-told-first",
+        "audit/delivery/check.py",
+        "    is_open = anomaly.kind is Kind.UNDECIDED\n",
+        "    is_open = False\n",
+        masked=_READS_ONLY,
+        tests=_DELIVERY,
+    ),
     Mutant(
         "nowhere-is-a-place",
         "dledger/history.py",

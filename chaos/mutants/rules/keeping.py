@@ -9,6 +9,38 @@ _KEEPING = ("tests/audit/test_keeping.py",)
 
 KEEPING = (
     Mutant(
+        "incomplete-reports-displace-damage",
+        "audit/commands/watching.py",
+        '            return ExitCode(report["exit_code"])\n',
+        '            return int(report["exit_code"] != 0)\n',
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_watch.py",),
+    ),
+    Mutant(
+        "incomplete-rounds-displace-damage",
+        "audit/keeping/store.py",
+        "WHERE {_EXIT_CODE} = ? ORDER",
+        "WHERE {_EXIT_CODE} <> -? ORDER",
+        masked=_READS_ONLY,
+        tests=_KEEPING,
+    ),
+    Mutant(
+        "rounds-that-rot-are-displaced",
+        "audit/keeping/store.py",
+        '    f"{int(ExitCode.INCONSISTENT)})"\n',
+        '    f"{int(ExitCode.INCOMPLETE)})"\n',
+        masked=_READS_ONLY,
+        tests=_KEEPING,
+    ),
+    Mutant(
+        "last-trouble-hides-the-gravest",
+        "audit/showing/trend_page.py",
+        "if each.exit_code), key=_grave)",
+        "if each.exit_code), key=lambda each: 0)",
+        masked=_READS_ONLY,
+        tests=("tests/audit/test_trend_page.py",),
+    ),
+    Mutant(
         "modification-time-tells-a-file",
         "audit/keeping/remembering.py",
         "if stamps.get(p) == kept.stamp}",
@@ -107,8 +139,8 @@ KEEPING = (
     Mutant(
         "good-reports-displace-bad-ones",
         "audit/commands/watching.py",
-        'return bool(report["exit_code"] == ExitCode.CONSISTENT)',
-        'return bool(report["exit_code"] is not None)',
+        '            return ExitCode(report["exit_code"])\n',
+        "            return ExitCode.CONSISTENT\n",
         masked=_READS_ONLY,
         tests=("tests/audit/test_watch.py",),
     ),

@@ -7,8 +7,66 @@ from chaos.mutants.mutant import Mutant
 _BELIEVED = "a verdict is judged by nobody but its tests"
 _REFUSALS = ("tests/chaos_real/test_refusals.py",)
 _KILLS = ("tests/chaos/test_mutants.py::test_a_seed_that_fails_without_a_defect_kills_nothing",)
+_WEAKER = ("tests/chaos_real/test_weaker.py",)
 
 VERDICTS = (
+    Mutant(
+        "anomalies-that-are-not-shown-were-none",
+        "chaos/checkers/deliveries.py",
+        "    if last is not None:\n        yield replace(last, detail",
+        "    if False:\n        yield replace(last, detail",
+        masked=_BELIEVED,
+        tests=("tests/chaos/test_deliveries.py",),
+    ),
+    Mutant(
+        "one-that-stands-for-others-is-one",
+        "chaos/real/measure.py",
+        "        named[each.name] += each.count\n",
+        "        named[each.name] += 1\n",
+        masked=_BELIEVED,
+        tests=("tests/chaos_real/test_report.py",),
+    ),
+    *(
+        Mutant(name, f"chaos/{file}", old, new, masked=_BELIEVED, tests=_WEAKER)
+        for name, file, old, new in (
+            (
+                "what-is-permitted-hides-what-is-not",
+                "real/weaker.py",
+                "        for each in (anomaly, *anomaly.also):\n",
+                "        for each in (anomaly,):\n",
+            ),
+            (
+                "nothing-is-searched-behind-a-contradiction",
+                "checkers/linearizability.py",
+                "        if shown is operations:\n            raise ContradictionsLeft(key, 1)\n",
+                "        return\n",
+            ),
+            (
+                "what-was-not-searched-is-not-told",
+                "checkers/linearizability.py",
+                "    raise ContradictionsLeft(key, MAX_CONTRADICTIONS)\n",
+                "    return\n",
+            ),
+            (
+                "ends-contradict-what-began-last-only",
+                "checkers/linearizability.py",
+                "        return (self._kept[-1], self._kept[at]) if",
+                "        return (self._kept[-1],) if",
+            ),
+            (
+                "offsets-contradict-each-other-once",
+                "checkers/anomalies.py",
+                "    for ordered in (early, late):\n",
+                "    for ordered in list[list[Seen]]():\n",
+            ),
+            (
+                "reads-are-stale-by-the-highest-end-only",
+                "checkers/anomalies.py",
+                "key=lambda each: each[1]), higher[0], higher[-1]):\n",
+                "key=lambda each: each[1]),):\n",
+            ),
+        )
+    ),
     Mutant(
         "rules-without-evidence-are-not-told",
         "chaos/real/deliveries.py",
@@ -53,7 +111,7 @@ VERDICTS = (
     Mutant(
         "crowded-key-takes-the-others-with-it",
         "chaos/checkers/linearizability.py",
-        "            found.undecided.append(error)\n            continue\n",
+        "            found.undecided.append(error)\n",
         "            found.undecided.append(error)\n            return\n",
         masked=_BELIEVED,
         tests=("tests/chaos/test_linearizability.py",),
