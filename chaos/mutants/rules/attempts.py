@@ -309,6 +309,7 @@ ATTEMPTS = (
         "broker/leader/groups/targets.py",
         "        if session.session in without_retries or is_older:\n",
         "        if is_older:\n",
+        seed=12,
         tests=_KEEPER,
     ),
     Mutant(
