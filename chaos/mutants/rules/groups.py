@@ -351,6 +351,7 @@ GROUPS = (
         "broker/leader/groups/assigning.py",
         "        if grant.session and not self._owner.is_attached(grant.session):\n",
         "        if False:\n",
+        seed=8,
         tests=_LOOKS,
     ),
     Mutant(
