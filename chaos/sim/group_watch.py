@@ -1,4 +1,5 @@
-"""Sessions in the one true time: whom a leader ends must have been silent, or have gone.
+"""Sessions in the one true time: whom a leader ends must have been silent, or have gone; and whom
+it proposes to give queues to must be there to read them.
 
 Looks at the leader after each of its events and changes nothing. The leader's own time is ticks,
 and a member's words may still be on their way; so a session that ends too early is told only where
@@ -11,14 +12,23 @@ no delay and no drift of clocks excuses it (`MARGIN`, `ARRIVAL_US`).
     of an orderly group                       the member has said nothing for a session
     of another one, its stream is up          the same
     of another one, its stream is down        the stream was down for a while
+
+    a queue is granted to a session           which is right if
+    at the leader that proposed it            a stream of it was there
+    of messages that failed                   and its member has said that it works on those
 """
 
 from __future__ import annotations
 
 from chaos.sim.defect import Defect
+from chaos.sim.machine import Life
 from chaos.sim.members import Crew
 from chaos.sim.node import SimNode
 from chaos.sim.plan import MEMBER_PACE
+from dledger.reading.compound import commands_in
+from dledger.reading.entry import parse_header
+from dledger.records.reserved import retry_topic
+from dledger.wire.commands_pb2 import Command, GrantLeasesCommand
 
 MARGIN = 0.45  # of each time: clocks drift, ticks are counted in whole ones
 ARRIVAL_US = 250_000  # within which a word has arrived
@@ -31,9 +41,11 @@ class GroupWatch:
         self._crews = crews
         self._since: dict[str, tuple[int, int]] = {}  # by node: the term it serves in, since when
         self._ending: dict[str, frozenset[int]] = {}  # by node: whose end it has proposed
+        self._here: dict[str, frozenset[int]] = {}  # by node: who had a stream after its last event
+        self._ends: dict[str, int] = {}  # by node: the last entry by then
 
     def after_event(self, node: SimNode, now_us: int) -> None:
-        """The sessions that this leader ends were to end.
+        """The sessions that this leader ends were to end, and those that it gives queues are there.
 
         Raises:
             Defect: one wasn't.
@@ -42,10 +54,13 @@ class GroupWatch:
         if life is None or not life.replica.leadership.serving:
             self._since.pop(node.name, None)
             self._ending.pop(node.name, None)
+            self._here.pop(node.name, None)
             return
         replica, term = life.replica, life.core.term
         if self._since.get(node.name, (0, 0))[0] != term:
             self._since[node.name] = term, now_us
+            self._ends[node.name] = replica.log.last_index
+        self._look_at_grants(node, life)
         ending = replica.groups.ending
         for number in sorted(ending - self._ending.get(node.name, frozenset())):
             session = replica.machine.groups.session(number)
@@ -72,6 +87,41 @@ class GroupWatch:
             ]
             if lately:
                 self._tell(node, session, f"{now_us - lately[-1]} us after it said something")
+
+    def _look_at_grants(self, node: SimNode, life: Life) -> None:
+        """Of the entries that this event has added."""
+        replica, first = life.replica, self._ends[node.name] + 1
+        here = frozenset(replica.groups.attached)
+        was_here = here | self._here.get(node.name, frozenset())
+        self._here[node.name], self._ends[node.name] = here, replica.log.last_index
+        if first > replica.log.last_index:
+            return
+        node.disk.is_observed = True
+        frames = replica.log.read(first, replica.log.last_index)
+        node.disk.is_observed = False
+        at = 0
+        while at < len(frames):
+            header = parse_header(frames, at)
+            frame = frames[at : at + header.total_size]
+            at += header.total_size
+            for each in commands_in(header, frame):
+                command = Command.FromString(each)
+                if command.HasField("grant_leases"):
+                    self._check_grants(node, command.grant_leases, was_here)
+
+    def _check_grants(
+        self, node: SimNode, told: GrantLeasesCommand, was_here: frozenset[int]
+    ) -> None:
+        crew = self._crews.get(told.group)
+        for topic in told.topics:
+            is_own = topic.topic == retry_topic(told.group)
+            for session in {each.session for each in topic.grants} - {0}:
+                what = f"{node.name} gives session {session} queues of {topic.topic}"
+                if session not in was_here:
+                    raise Defect("queues for who is not here", what)
+                said = None if crew is None else crew.said.get(session)
+                if is_own and said is not None and not said.takes_retries:
+                    raise Defect("failed messages for who leaves them", what)
 
     def _tell(self, node: SimNode, session: int, when: str) -> None:
         raise Defect("session ended early", f"{node.name} ended session {session} {when}")

@@ -58,6 +58,7 @@ class Said:
     stream: MemberStream
     times_us: list[int] = field(default_factory=list)
     has_left: bool = False
+    takes_retries: bool = True
 
 
 @dataclass(slots=True)
@@ -265,7 +266,7 @@ class Member(Client):
         stream = self._stream
         assert stream is not None
         said = Said(stream.node.name, stream.life, stream)  # who slept says nothing by hearing it
-        said.has_left = self._is_leaving
+        said.has_left, said.takes_retries = self._is_leaving, self.takes_retries
         self._crew.said[joined.session] = said
 
     def _on_assignment(self, told: pb.Assignment) -> None:

@@ -30,6 +30,7 @@ MEMBER_PACE = Pace(
     session_ms=1_200,
     away_ms=100,
     return_ms=850,
+    keep_ms=150,
     release_ms=300,
     orderly_release_ms=600,
     look_ms=20,

@@ -254,6 +254,128 @@ def test_who_does_not_come_back_to_a_new_leader_is_ended() -> None:
     assert room.machine.groups.session(second.session) is None
 
 
+def test_what_is_free_is_for_those_who_are_back_at_a_new_leader() -> None:
+    """Of who said goodbye to the one before, which didn't get to write that down, it knows
+    nothing: whoever counts as present and isn't there is given nothing, so nothing lies unread with
+    it, nor is called failed as it is ended."""
+    room = Room(3)
+    for queue_id in range(QUEUES):
+        fill(room, "t", 1, queue_id)
+    one, other = room.seat(), room.seat()
+    first = one.join("a", settings=ORDERLY)
+    second = other.join("b", settings=ORDERLY, token=b"token--2")
+    room.pass_ms(2 * SOON_MS, one, other)
+    given_back = second.queues
+    assert len(given_back) == QUEUES // 2
+    for queue_id in given_back:
+        assert room.commit(second, queue_id, 0, release=True, name="b") == ()
+    other.leave()
+    room.lead(next(name for name in room.world.members if name != room.leader.name))
+    assert room.machine.groups.session(second.session) is not None
+    back = room.seat()
+    again = back.join("a", session=first.session, settings=ORDERLY)
+    room.pass_ms(PACE.keep_ms - 200, back)
+    assert len(again.queues) == QUEUES // 2, "the others may be about to be back"
+    room.pass_ms(200 + SOON_MS, back)
+    assert len(again.queues) == QUEUES
+    room.pass_ms(PACE.return_ms, back)
+    assert room.machine.groups.session(second.session) is None
+    assert set(again.failures.values()) == {0}
+    assert not room.machine.attempts.places()
+
+
+def test_what_is_new_is_for_those_who_are_here() -> None:
+    """A member of an orderly group whose stream has broken keeps what it holds for its session, is
+    given nothing more meanwhile, and has its share as soon as it is back."""
+    room = Room()
+    settings = Settings(is_orderly=True, topics=("t", "u"))
+    one, other = room.seat(), room.seat()
+    first = one.join("a", settings=settings)
+    second = other.join("b", settings=settings, token=b"token--2")
+    room.pass_ms(SOON_MS, one, other)
+    held = dict(second.held)
+    other.break_off()
+    room.topic("u")
+    for queue_id in range(QUEUES):
+        fill(room, "u", 1, queue_id)
+    room.pass_ms(PACE.keep_ms - 200, one)
+    assert share([first]) == [QUEUES], "two of four wait for who may be about to be back"
+    room.pass_ms(200 + SOON_MS, one)
+    assert share([first]) == [QUEUES // 2 + QUEUES]
+    assert not room.machine.attempts.places()
+    back = room.seat()
+    again = back.join("b", session=second.session, settings=settings, token=b"token--2")
+    room.pass_ms(SOON_MS, one, back)
+    assert (again.held, len(first.asked)) == (held, 2)
+    room.pass_ms(PACE.orderly_release_ms + SOON_MS, one, back)
+    assert share([first, again]) == [QUEUES, QUEUES]
+
+
+def test_a_stream_that_breaks_and_is_back_moves_nothing() -> None:
+    """Though queues are free meanwhile, and looked at."""
+    room = Room()
+    one, other = room.seat(), room.seat()
+    settings = Settings(topics=("t", "u"))
+    first = one.join("a", settings=settings)
+    second = other.join("b", settings=settings, token=b"token--2")
+    room.pass_ms(SOON_MS, one, other)
+    held = dict(first.held)
+    other.break_off()
+    room.topic("u")
+    room.pass_ms(PACE.away_ms // 2, one)
+    assert not set(held.items()) - set(first.held.items())
+    back = room.seat()
+    again = back.join("b", session=second.session, settings=settings, token=b"token--2")
+    room.pass_ms(SOON_MS, one, back)
+    assert share([first, again]) == [QUEUES, QUEUES]
+    keeper = room.leader.replica.groups.statistics()
+    assert (keeper.granted, keeper.taken) == (2 * QUEUES, 0)
+    assert not first.asked
+
+
+def test_what_is_asked_for_is_left_while_who_wanted_it_is_away() -> None:
+    """Its holder goes on with it, and is asked again when the other one is back."""
+    room = Room()
+    one, other = room.seat(), room.seat()
+    first = one.join("a", settings=ORDERLY)
+    room.pass_ms(SOON_MS, one)
+    second = other.join("b", settings=ORDERLY, token=b"token--2")
+    room.pass_ms(SOON_MS, one, other)
+    assert len(first.asked) == QUEUES // 2
+    other.break_off()
+    held = dict(first.held)
+    room.pass_ms(PACE.session_ms // 2, one)
+    room.leader.replica.parts.groups.on_group("g")
+    room.pass_ms(SOON_MS, one)
+    assert (first.asked, first.held) == (set(), held)
+    back = room.seat()
+    back.join("b", session=second.session, settings=ORDERLY, token=b"token--2")
+    room.pass_ms(SOON_MS, one, back)
+    assert len(first.asked) == QUEUES // 2
+
+
+def test_messages_that_failed_wait_at_a_new_leader_for_who_has_use_for_them() -> None:
+    """Who has use for them is nobody's to know before its members are back."""
+    room = Room(3)
+    room.own_topic("%RETRY%g")
+    failed = ("%RETRY%g", 0)
+    one, other = room.seat(), room.seat()
+    loops, pushes = one.join("a", takes_retries=False), other.join("b", token=b"token--2")
+    room.pass_ms(SOON_MS, one, other)
+    assert failed in pushes.held
+    other.leave()
+    room.pass_ms(SOON_MS, one)
+    room.lead(next(name for name in room.world.members if name != room.leader.name))
+    room.pass_ms(SOON_MS)
+    back, newcomer = room.seat(), room.seat()
+    again = back.join("a", session=loops.session, takes_retries=False)
+    room.pass_ms(PACE.keep_ms + SOON_MS, back)
+    assert (len(again.held), failed in again.held) == (QUEUES, False)
+    pushes = newcomer.join("b", token=b"token--3")
+    room.pass_ms(SOON_MS, back, newcomer)
+    assert set(pushes.held) == {failed}
+
+
 def test_a_second_process_of_a_member_replaces_the_first() -> None:
     """Which is told so, by name, and has lost everything."""
     room = Room()
@@ -337,7 +459,7 @@ def test_nothing_stays_of_who_came_and_went() -> None:
         room.pass_ms(2 * PACE.away_ms + SOON_MS, seat)
     kept = keeper._kept["g"]
     assert len(room.machine.groups.members("g")) == 1
-    assert (len(kept.attached), kept.without_retries) == (1, set())
+    assert (len(kept.attached), kept.without_retries, kept.awaited) == (1, set(), {})
     assert keeper._subscribers == {topic: {"g"} for topic in kept.topics}
     assert len(kept.topics) <= 3
 
@@ -405,11 +527,10 @@ def test_where_a_group_starts_is_its_wish(start: Start) -> None:
     assert member.frontiers["new", 0] == 0
 
 
-def fill(room: Room, topic: str, count: int) -> None:
-    """So many messages are in its first queue."""
-    node = room.leader
-    sent = node.replica.services.sends.send(b"", [batch(0, *[b"x"] * count, topic=topic)])
-    room.world.run(node, sent)
+def fill(room: Room, topic: str, count: int, queue_id: int = 0) -> None:
+    """So many messages are in a queue of it."""
+    node, messages = room.leader, batch(0, *[b"x"] * count, topic=topic, queue_id=queue_id)
+    room.world.run(node, node.replica.services.sends.send(b"", [messages]))
 
 
 def test_a_strategy_that_fails_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

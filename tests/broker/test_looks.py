@@ -13,17 +13,16 @@ from hypothesis import strategies as st
 from broker.leader.groups.assigning import DROPPED
 from broker.leader.groups.pace import USUAL_PACE
 from broker.leader.groups.planning import (
-    Facts,
     Grant,
     HandOver,
     Plan,
-    When,
     is_of_now,
     plan,
     still_holds,
 )
 from broker.leader.groups.steps import Steps, at_once
 from broker.leader.groups.strategies import BUILT_IN, strategy_of
+from broker.leader.groups.targets import Facts, When
 from broker.services.attendance import CHANGES_AT_ONCE
 from broker.state.groups import Group, Settings
 from broker.state.leases import Place
@@ -271,6 +270,27 @@ def test_who_is_asked_has_its_time_from_the_end_of_the_look_on() -> None:
     assert len(first.held) == QUEUES
     room.pass_ms(3 * SOON_MS, one, other)
     assert len(first.held) == QUEUES // 2
+
+
+def test_who_goes_in_the_middle_of_a_look_is_given_nothing() -> None:
+    """Its stream breaks: what was planned for it waits until it is back."""
+    room = Room()
+    seat = room.seat()
+    one_step_a_turn(room)
+    settings = Settings(is_orderly=True, topics=("t",))
+    member = seat.join("a", settings=settings)
+    keeper = room.leader.replica.groups
+    for _ in range(200):  # the first look may be of before it was attached
+        room.pass_ms(10, seat)
+        if keeper.looks_under_way:
+            break
+    seat.break_off()
+    room.pass_ms(USUAL_PACE.keep_ms)
+    assert not keeper.statistics().granted
+    back = room.seat()
+    again = back.join("a", session=member.session, settings=settings)
+    room.pass_ms(3 * SOON_MS, back)
+    assert len(again.held) == QUEUES
 
 
 def test_a_change_of_leader_in_the_middle_of_a_look_leaves_nothing_of_it() -> None:

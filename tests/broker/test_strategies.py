@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.leader.groups import strategies
-from broker.leader.groups.planning import HandOver, Plan, When, plan
+from broker.leader.groups.planning import HandOver, Plan, plan
 from broker.leader.groups.presence import SETTLE_TICKS, Presence
 from broker.leader.groups.steps import STEP, at_once
 from broker.leader.groups.strategies import (
@@ -25,8 +25,10 @@ from broker.leader.groups.strategies import (
     sticky,
     strategy_of,
 )
+from broker.leader.groups.targets import When
 from broker.state.groups import Group
 from broker.state.leases import Place
+from dledger.wire.commands_pb2 import QueueChoice
 from tests.broker.consuming import Owners, wanted
 
 
@@ -313,11 +315,19 @@ class Looks:
         self.owners = owners
         self.hand_over = HandOver()
 
-    def at(self, now: int, *, may_move: bool = True, without_retries: Collection[int] = ()) -> Plan:
+    def at(
+        self,
+        now: int,
+        *,
+        may_move: bool = True,
+        without_retries: Collection[int] = (),
+        awaited: Mapping[int, int] | None = None,
+        strategy: str = "",
+    ) -> Plan:
         group = self.owners.groups.joined("g")
         assert isinstance(group, Group)
-        when = When(now, may_move, frozenset(without_retries))
-        _, steps = plan(self.owners, group, self.hand_over, sticky, when, 0)
+        when = When(now, may_move, frozenset(without_retries), awaited or {})
+        _, steps = plan(self.owners, group, self.hand_over, strategy_of(strategy), when, 0)
         found = at_once(steps)
         found.begin(now + RELEASE)
         self.hand_over = found.hand_over
@@ -357,6 +367,79 @@ def test_a_plan_grants_what_is_free_and_asks_for_what_is_not() -> None:
     owners.end(second)
     found = looks.at(33)
     assert (found.grants, found.asked, looks.hand_over.asked) == ([], {first: [place]}, {})
+
+
+def of_session(found: Plan, session: int) -> list[int]:
+    return [each.queue_id for each in found.grants if each.session == session]
+
+
+@pytest.mark.parametrize("strategy", sorted(BUILT_IN.keys() - {"CONFIG"}))
+def test_who_is_not_here_is_given_nothing_and_waited_for(strategy: str) -> None:
+    """What would be its own is free until then, and goes to whoever is here afterwards."""
+    owners = Owners()
+    looks = Looks(owners)
+    owners.topic(queues=8)
+    here, away = owners.session("a"), owners.session("b")
+    theirs = of_session(looks.at(1, strategy=strategy), away)
+    assert theirs
+    found = looks.at(2, awaited={away: 9}, strategy=strategy)
+    assert sorted([*of_session(found, here), *theirs]) == list(range(8))
+    assert (of_session(found, away), found.wake) == ([], 9)
+    found = looks.at(9, awaited={away: 9}, strategy=strategy)
+    assert (len(of_session(found, here)), found.wake) == (8, 0)
+    assert not looks.at(9, awaited={away: 9, here: 9}, strategy=strategy).grants
+
+
+def test_what_is_named_by_who_is_not_here_is_for_nobody_else() -> None:
+    """Unless another one names it as well."""
+    owners = Owners()
+    looks = Looks(owners)
+    owners.topic(queues=3)
+    chosen = wanted("t", strategy="CONFIG")
+    away = owners.join("a", settings=chosen, choices=[QueueChoice(topic="t", queue_ids=[0, 1])])
+    here = owners.join("b", settings=chosen, choices=[QueueChoice(topic="t", queue_ids=[1, 2])])
+    assert isinstance(away, int)
+    assert isinstance(here, int)
+    assert of_session(looks.at(1, strategy="CONFIG"), away) == [0, 1]
+    found = looks.at(9, awaited={away: 9}, strategy="CONFIG")
+    assert (of_session(found, here), of_session(found, away)) == ([1, 2], [])
+
+
+def test_who_is_not_here_keeps_what_it_holds() -> None:
+    """And nothing is asked of others for it, nor taken."""
+    owners = Owners()
+    looks, incarnation = Looks(owners), owners.topic(queues=4)
+    here = owners.session("a")
+    for queue_id in range(3):
+        owners.grant(here, queue_id, starts=(0, 0, 0, 0) if not queue_id else ())
+    away = owners.session("b")
+    owners.grant(away, 3)
+    looks.at(1)
+    ((queue_id, _),) = looks.hand_over.asked[incarnation].items()
+    place = Place("g", incarnation, queue_id)
+    found = looks.at(1 + RELEASE, awaited={away: 0})
+    assert (found.grants, found.asked, looks.hand_over.asked) == ([], {here: [place]}, {})
+    found = looks.at(2 + RELEASE, awaited={away: 0})
+    assert (found.grants, found.asked) == ([], {})
+    owners.leases.release(place)
+    (grant,) = looks.at(3 + RELEASE, awaited={away: 0}).grants
+    assert (grant.queue_id, grant.session) == (queue_id, here)
+
+
+def test_what_failed_goes_to_an_older_version_while_the_newest_is_not_here() -> None:
+    """Whether its member has use for it only that can tell."""
+    owners = Owners()
+    looks = Looks(owners)
+    owners.topic("%RETRY%g", 1)
+    owners.topic("a")
+    owners.topic("b")
+    older = owners.join("m", settings=wanted("a", version=1))
+    newer = owners.join("n", settings=wanted("a", "b", version=2))
+    assert isinstance(older, int)
+    assert isinstance(newer, int)
+    assert ("%RETRY%g", newer) in granted(looks.at(0))
+    assert "%RETRY%g" not in {topic for topic, _ in granted(looks.at(1, awaited={newer: 9}))}
+    assert ("%RETRY%g", older) in granted(looks.at(9, awaited={newer: 9}))
 
 
 def test_a_plan_takes_back_what_is_wanted_no_more() -> None:

@@ -27,8 +27,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final, Protocol
 
@@ -40,11 +40,9 @@ from broker.leader.commands import Commands, TopicGrant
 from broker.leader.groups import planning
 from broker.leader.groups.pace import Pace
 from broker.leader.groups.planning import (
-    Facts,
     Grant,
     HandOver,
     Plan,
-    When,
     is_of_now,
     plan,
     still_holds,
@@ -52,6 +50,7 @@ from broker.leader.groups.planning import (
 from broker.leader.groups.starting import Beginnings, Queues
 from broker.leader.groups.steps import Steps
 from broker.leader.groups.strategies import StrategyUnknown, strategy_of
+from broker.leader.groups.targets import Facts, When
 from broker.leader.offsets_room import starts_begun
 from broker.state.groups import Group
 from broker.state.leases import Place
@@ -85,6 +84,10 @@ class Owner(Protocol):
     def now(self) -> int: ...
     @property
     def returning_until(self) -> int: ...
+
+    def is_attached(self, session: int) -> bool:
+        """Whether its member has a stream here."""
+        ...
 
     def tell(self, session: int, places: list[Place] | None = None) -> None:
         """Something may have changed for the session, of those queues or (None) any."""
@@ -221,12 +224,17 @@ class Assigning:
         self,
         group: Group,
         is_enough: Callable[[], bool],
-        without_retries: frozenset[int] = frozenset(),
+        without_retries: frozenset[int],
+        awaited: Mapping[int, int],
     ) -> None:
-        """A look at the group begins; it is ready. Those sessions have no use for retries."""
+        """A look at the group begins; it is ready.
+
+        Args:
+            without_retries, awaited: sessions; see `When`.
+        """
         part, owner = self._parts.setdefault(group.name, _Part()), self._owner
-        when = When(owner.now, may_move=owner.now >= owner.returning_until)
-        when = replace(when, without_retries=without_retries)
+        may_move = owner.now >= owner.returning_until
+        when = When(owner.now, may_move, without_retries, awaited)
         salt = crc32c(f"{group.name}@{self._broker_group}".encode())
         try:
             strategy = strategy_of(group.settings.strategy)
@@ -299,7 +307,7 @@ class Assigning:
                         continue
                     has_room = grant.queue_id < self._end_of_room(group, part, grant)
                     has_room = has_room and grant.incarnation not in part.unknown
-                    if has_room and still_holds(grant, self._state, group.name):
+                    if has_room and self._still_holds(grant, group.name):
                         some.append(grant)
                 self._propose(group, part, some)
             except BrokerError as error:
@@ -308,6 +316,14 @@ class Assigning:
                 if not self._is_mended(error):
                     raise
                 self._again(group.name, part, error)
+
+    def _still_holds(self, grant: Grant, name: str) -> bool:
+        """See `still_holds`; and its member is here. One whose stream broke since the look began is
+        waited for: the next look says how long."""
+        if grant.session and not self._owner.is_attached(grant.session):
+            self._owner.look_again(name)
+            return False
+        return still_holds(grant, self._state, name)
 
     def _end_of_room(self, group: Group, part: _Part, grant: Grant) -> float:
         """The queue of the grant's topic from which on the group can't begin. A topic is looked at

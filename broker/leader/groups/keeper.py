@@ -14,7 +14,7 @@ thousand members that join at once, the first is not assigned everything.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -107,6 +107,7 @@ class _Kept:
 
     attached: set[int] = field(default_factory=set)
     without_retries: set[int] = field(default_factory=set)  # sessions that have no use for them
+    awaited: dict[int, int] = field(default_factory=dict)  # not attached: see `planning.When`
     topics: tuple[str, ...] = ()
     tells_all: bool = False  # a topic of it has gone, or come
     looked_at: int = 0  # the tick
@@ -282,6 +283,7 @@ class GroupKeeper:
         self._attached[session] = attendee
         kept = self._of(found.group)
         kept.attached.add(session)
+        kept.awaited.pop(session, None)
         if takes_retries:
             kept.without_retries.discard(session)
         else:
@@ -299,10 +301,20 @@ class GroupKeeper:
         found = self._state.groups.session(session)
         if found is None:
             return
-        self._of(found.group).attached.discard(session)
+        kept = self._of(found.group)
+        kept.attached.discard(session)
+        kept.awaited[session] = self._awaited_until
         group = self._state.groups.get(found.group)
         if group is not None and not group.settings.is_orderly:
             self._presence.broken_off(session)
+
+    @property
+    def _awaited_until(self) -> int:
+        """Until when free queues wait for a member that isn't attached from now on: it may be about
+        to be, a new leader's within the time that all of them take."""
+        is_new = self.now < self._returning_until
+        ms = self.pace.keep_ms + (self.return_within_ms if is_new else 0)
+        return self.now + self.pace.ticks(ms)
 
     def heard(self, session: int) -> None:
         """The member is there."""
@@ -321,6 +333,11 @@ class GroupKeeper:
     def expires_ms(self, session: int) -> int:
         """In how long the session ends if nothing is heard of it; 0: nothing is known of it."""
         return self._presence.left(session) * self.pace.tick_ms
+
+    @property
+    def attached(self) -> Set[int]:
+        """Sessions of which a stream is here."""
+        return self._attached.keys()
 
     def is_attached(self, session: int) -> bool:
         """Whether a stream of it is here."""
@@ -432,6 +449,8 @@ class GroupKeeper:
         # Those that were detached before they ended, too.
         ended = [each for each in kept.without_retries if self._state.groups.session(each) is None]
         kept.without_retries.difference_update(ended)
+        for session in [each for each in kept.awaited if self._state.groups.session(each) is None]:
+            del kept.awaited[session]
         for session in gone:
             kept.attached.discard(session)
             self.tell(session)
@@ -440,15 +459,19 @@ class GroupKeeper:
             if not kept.attached:
                 self._drop(name, kept)
             return
+        awaited_until = self._awaited_until
         for member in group.members.values():
             if member.session not in self._presence:  # it joined, and isn't attached
                 self._presence.heard(member.session)
+            if member.session not in kept.attached:
+                kept.awaited.setdefault(member.session, awaited_until)
         if group.settings.is_broadcast or kept.tells_all:
             kept.tells_all = False
             for session in kept.attached:
                 self.tell(session)
         if not group.settings.is_broadcast:
-            self._assigning.look_at(group, is_enough, frozenset(kept.without_retries))
+            without_retries = frozenset(kept.without_retries)
+            self._assigning.look_at(group, is_enough, without_retries, dict(kept.awaited))
 
     def _drop(self, name: str, kept: _Kept) -> None:
         self._unsubscribe(name, kept)

@@ -17,6 +17,7 @@ class Pace:
     session_ms: int = 10_000
     away_ms: int = 500  # after a stream broke: until the session of a concurrent group ends
     return_ms: int = 7_000  # for which a new leader counts everybody as present
+    keep_ms: int = 1_000  # for which what is free waits for a member whose stream isn't there
     release_ms: int = 3_000
     orderly_release_ms: int = 30_000
     late_ms: int = 1_000  # between two ticks: then what was said meanwhile is read first

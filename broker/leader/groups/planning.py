@@ -5,10 +5,17 @@ with the leadership. It proposes nothing.
 
     a queue is         and its target is   then
     free               s                   grant it to s
+    free               who isn't here      wait for it a while, then grant it to who is here
     held               its holder          nothing; asked no more, if it was
+    held               who isn't here      the same
     held               another, or nobody  ask for it, once
     asked, time left   another, or nobody  wait
     asked, time over   another, or nobody  grant it over the holder's head
+
+Here is who has a stream to this leader. Whoever hasn't keeps what it holds and gets nothing more:
+it would lie there unread, and what is in front would count as failed when the session ends
+(ADR 63). Who is to have what is shared out among all the same, so that nothing moves, neither as a
+stream breaks nor as its member is back.
 
 While members may still be on their way back to a new leader nothing is asked for: a change of
 leader alone moves nothing.
@@ -21,15 +28,15 @@ one grant.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from broker.leader.groups.steps import STEP, Steps
-from broker.leader.groups.strategies import Member, QueueName, Share, Strategy, share_out
-from broker.leader.retries.own_topics import QUEUES
-from broker.state.groups import Group, Groups, Session
+from broker.leader.groups.strategies import QueueName, Strategy
+from broker.leader.groups.targets import Facts, Seats, Sharing, When
+from broker.state.groups import Group, Groups
 from broker.state.leases import FREE, Lease, Leases, Place
 from broker.state.level import Level
 from broker.state.queue_numbers import QueueNumbers
@@ -132,40 +139,6 @@ class Plan:
             self.wake = min(self.wake or until, until)
 
 
-@dataclass(frozen=True, slots=True)
-class When:
-    """The tick that it is, and whether anybody is asked for anything yet."""
-
-    now: int
-    may_move: bool
-    without_retries: frozenset[int] = frozenset()  # sessions that have no use for them
-
-
-@dataclass(frozen=True, slots=True)
-class Seats:
-    """A topic's queues: how many are read, and who holds which."""
-
-    topic: str
-    incarnation: int
-    count: int
-    leases: Mapping[int, Lease] = field(compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What a plan rests on, and doesn't change while it is made. Two are equal if who is there, who
-    may hold what, and the queues are the same: who holds which is not compared.
-
-    Attributes:
-        takes: by version of the settings, topics of which members that joined with it may hold
-            queues.
-    """
-
-    sessions: tuple[Session, ...]
-    takes: Mapping[int, frozenset[str]]
-    seats: tuple[Seats, ...]
-
-
 def facts_of(state: State, group: Group) -> Facts:
     """As it is now; members by name."""
     sessions = tuple(session for _, session in sorted(group.members.items()))
@@ -237,11 +210,9 @@ def _plan(
             if lease.session and queue_id < seats.count
         }
         yield
-    members = yield from _members(group, facts, when.without_retries)
-    targets: Mapping[QueueName, int] = {}
-    if members:
-        targets = yield from share_out(strategy, Share(members, queues, held, salt))
-    look, found = _Look(Plan(), hand_over, when), iter(queues)
+    sharing = Sharing(group, facts, strategy, when, salt)
+    targets, wake = yield from sharing.targets(queues, held)
+    look, found = _Look(Plan(wake=wake), hand_over, when), iter(queues)
     for seats in facts.seats:
         for queue_id, name in zip(range(seats.count), found, strict=False):
             lease, target = seats.leases.get(queue_id, FREE), targets.get(name, 0)
@@ -265,6 +236,8 @@ class _Look:
     def at(self, place: Place, topic: str, lease: Lease, target: int) -> None:
         """A queue: whose it is, and whose it is to be."""
         plan, asked = self.plan, self._before.get(place.incarnation, NOBODY).get(place.queue_id)
+        if target in self._when.awaited:
+            target = lease.session
         if asked is not None and (asked.epoch != lease.epoch or target == lease.session):
             plan.tell(place, lease)
             asked = None
@@ -294,42 +267,6 @@ def all_topics(group: Group) -> tuple[str, ...]:
     """What a group may read, at whichever level: what has to be looked out for."""
     own = (retry_topic(group.name),) if group.has_retries else ()
     return (*group.settings.topics, *own)
-
-
-def _members(group: str, facts: Facts, without_retries: Collection[int]) -> Steps[list[Member]]:
-    """Each with the topics of which it may hold queues. What failed is for those of the newest
-    version that has use for it: others may have no handler for some of it."""
-    found: list[Member] = []
-    own, has_own = retry_topic(group), False
-    newest = _newest_taker(own, facts, without_retries)
-    yield
-    for at, session in enumerate(facts.sessions):
-        choices = frozenset(
-            QueueName(topic, queue_id) for topic, ids in session.choices for queue_id in ids
-        )
-        topics = facts.takes[session.version]
-        # Of a version that takes the same all are as good.
-        is_older = bool(newest) and topics != facts.takes[newest]
-        if session.session in without_retries or is_older:
-            topics -= {own}
-        if choices and own in topics and not has_own:
-            # Who chooses doesn't name what the brokers make: the first who may have it has it.
-            choices |= {QueueName(own, queue_id) for queue_id in range(QUEUES)}
-            has_own = True
-        found.append(Member(session.session, session.member, topics, choices))
-        if choices or not at % STEP:
-            yield
-    return found
-
-
-def _newest_taker(own: str, facts: Facts, without_retries: Collection[int]) -> int:
-    """The newest version of which a session takes what failed; 0: none does."""
-    takers = (
-        session.version
-        for session in facts.sessions
-        if own in facts.takes[session.version] and session.session not in without_retries
-    )
-    return max(takers, default=0)
 
 
 def _unwanted(state: State, facts: Facts, look: _Look) -> Steps[None]:

@@ -306,15 +306,15 @@ ATTEMPTS = (
     ),
     Mutant(
         "retries-leased-to-who-leaves-them",
-        "broker/leader/groups/planning.py",
+        "broker/leader/groups/targets.py",
         "        if session.session in without_retries or is_older:\n",
         "        if is_older:\n",
-        masked="the simulator's members work on what they are leased",
+        seed=12,
         tests=_KEEPER,
     ),
     Mutant(
         "retries-leased-to-who-has-no-handler",
-        "broker/leader/groups/planning.py",
+        "broker/leader/groups/targets.py",
         "        if session.session in without_retries or is_older:\n",
         "        if session.session in without_retries:\n",
         masked="the simulator's members work on what they are leased",
@@ -322,7 +322,7 @@ ATTEMPTS = (
     ),
     Mutant(
         "retries-leased-to-the-newest-whatever-has-changed",
-        "broker/leader/groups/planning.py",
+        "broker/leader/groups/targets.py",
         "        is_older = bool(newest) and topics != facts.takes[newest]\n",
         "        is_older = session.version != newest\n",
         masked="the simulator's groups change what they take",

@@ -257,7 +257,7 @@ def test_second_error_while_it_ends_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(Membership, "_hand_over"), (Pulling, "_on_records"), (Pulling, "_chosen")]
+    ("kind", "name"), [(Membership, "_hand_over"), (Pulling, "_on_messages"), (Pulling, "_chosen")]
 )
 def test_what_nobody_foresaw_ends_it_so_too(
     monkeypatch: pytest.MonkeyPatch, kind: type[Any], name: str
