@@ -14,6 +14,24 @@ def _mutant(name: str, file: str, old: str, new: str) -> Mutant:
 
 EXCUSES = (
     _mutant(
+        "what-a-sound-node-failed-at-is-weather",
+        "endings.py",
+        "        if error.code == epb.INTERNAL:\n",
+        "        if False:\n",
+    ),
+    _mutant(
+        "failure-of-a-disk-is-none",
+        "endings.py",
+        "    if node.spoiled or any(node.disk.failures.of_process()):\n",
+        "    if node.spoiled:\n",
+    ),
+    _mutant(
+        "copy-of-something-else-passed-over",
+        "originals.py",
+        "        if _content(copy) != _content(first) or ",
+        "        if ",
+    ),
+    _mutant(
         "any-failure-of-a-disk-excuses-any-end",
         "endings.py",
         "    return isinstance(cause, OSError) and node.disk.failures.have_caused(cause)\n",
