@@ -13,6 +13,21 @@ def _mutant(name: str, file: str, old: str, new: str) -> Mutant:
 
 
 EXCUSES = (
+    Mutant(
+        "whatever-fails-is-rejected",
+        "dledger/client/members/membership.py",
+        "self.member.send_back(work, is_rejected=is_rejection(error))",
+        "self.member.send_back(work, is_rejected=True)",
+        applications=True,
+    ),
+    Mutant(
+        "dead-letter-that-nobody-gave-up-passed-over",
+        "chaos/sim/applications/books.py",
+        "            if begun < attempts and not (",
+        "            if False and not (",
+        masked=_JUDGE,
+        tests=("tests/chaos/test_library.py",),
+    ),
     _mutant(
         "what-a-sound-node-failed-at-is-weather",
         "endings.py",
