@@ -6,7 +6,8 @@ again an entry at a time.
     while it is hidden       nobody else is given it
     it is finished           by the hand that has it, or passed over before it was ever given
     what is finished         is never given again
-    it is a dead letter      once nobody has it, after its attempts, with a copy each
+    it is a dead letter      once nobody has it, after its attempts, with a copy each: of it, and
+                             of all that it has
     who asks again           is told of all that the attempt has
     in order                 nobody hides what is behind what another one has, or what comes first,
                              once another one was given something of the queue
@@ -23,7 +24,9 @@ from dataclasses import dataclass, field
 from broker.state.compound import Judged
 from broker.state.machine import StateMachine
 from chaos.sim.defect import Defect
+from chaos.sim.originals import Originals, lies_at, unit_records
 from dledger.reading.entry import EntryHeader
+from dledger.records.record import DecodedRecord
 from dledger.wire import commands_pb2 as pb
 
 Seat = tuple[str, int, int]  # group, incarnation, queue id
@@ -63,8 +66,9 @@ class _Queue:
 class DeliveryModel:
     """All queues of which anything was ever handed out, as of the last entry."""
 
-    def __init__(self, machine: StateMachine) -> None:
+    def __init__(self, machine: StateMachine, originals: Originals) -> None:
         self._machine = machine
+        self._originals = originals
         self._queues: dict[Seat, _Queue] = {}
         self.attempts: set[bytes] = set()  # that were given anything
         self._spells: dict[bytes, list[_Spell]] = {}  # by attempt
@@ -93,18 +97,19 @@ class DeliveryModel:
             if each.given <= since and not 0 < each.ended <= until
         }
 
-    def applied(self, header: EntryHeader, units: Sequence[Judged]) -> None:
+    def applied(self, header: EntryHeader, frame: bytes, units: Sequence[Judged]) -> None:
         """The machine has applied that entry; of one of units, what became of them.
 
         Raises:
             Defect: it isn't as it should be.
         """
-        for unit in units:
+        records = unit_records(header, frame) if units else ()
+        for unit, copies in zip(units, records, strict=True):
             for command in unit.commands:
                 if command.HasField("deliver"):
                     self._deliver(command.deliver, header)
                 elif command.HasField("bury"):
-                    self._bury(command.bury, unit, header)
+                    self._bury(command.bury, copies, header)
         self._drop_what_is_gone(header)
         changing = ("deliver", "bury")
         if any(c.WhichOneof("body") in changing for unit in units for c in unit.commands):
@@ -130,12 +135,18 @@ class DeliveryModel:
         if command.fifo:
             self._check_fifo(command, header)
 
-    def _bury(self, command: pb.BuryCommand, unit: Judged, header: EntryHeader) -> None:
+    def _bury(
+        self, command: pb.BuryCommand, copies: Sequence[DecodedRecord], header: EntryHeader
+    ) -> None:
         queue = self._queue(command, command.queue_id, header)
         offsets = _offsets(command.base, command.mask)
-        copies = [each.topic.name for each in unit.batches for _ in range(each.record_count)]
-        if copies != [f"%DLQ%{command.group}"] * len(offsets):
-            raise Defect("delivery", f"entry {header.index} copies {offsets} to {copies}")
+        where = f"entry {header.index}"
+        topics = [each.topic for each in copies]
+        if topics != [f"%DLQ%{command.group}"] * len(offsets):
+            raise Defect("delivery", f"{where} copies {offsets} to {topics}")
+        places = [lies_at(self._originals.of(each, where)) for each in copies]
+        if places != [(command.topic, command.queue_id, offset) for offset in offsets]:
+            raise Defect("delivery", f"{where} copies {places} for {offsets} of {command.topic}")
         for offset in offsets:
             held = queue.held.pop(offset, None)
             is_over = (

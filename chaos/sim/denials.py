@@ -56,7 +56,7 @@ class Denials:
             Defect: it is still in it, and denies something for good.
         """
         if term and life.core.term == term:
-            for error in _errors_in(answer):
+            for error in errors_in(answer):
                 if not error.retriable and error.code not in SAYABLE:
                     raise Defect(
                         "denied by a leader of before",
@@ -64,7 +64,7 @@ class Denials:
                     )
 
 
-def _errors_in(answer: Message) -> Iterator[epb.Error]:
+def errors_in(answer: Message) -> Iterator[epb.Error]:
     """The answer, if it is one, or those of its parts."""
     if isinstance(answer, epb.Error):
         yield answer
@@ -72,4 +72,4 @@ def _errors_in(answer: Message) -> Iterator[epb.Error]:
     for field, value in answer.ListFields():
         if field.message_type is not None and not field.message_type.GetOptions().map_entry:
             for each in (value,) if isinstance(value, Message) else value:
-                yield from _errors_in(each)
+                yield from errors_in(each)

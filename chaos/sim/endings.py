@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from google.protobuf.message import Message
+
 from broker.ending import DISK_ERRNOS, ending_of
 from broker.repairs import WHAT_IS_COMMITTED
 from broker.replica import Replica
 from chaos.sim.defect import Defect
+from chaos.sim.denials import errors_in
 from chaos.sim.disk_failures import is_lost_sector
 from chaos.sim.files import SECTOR_BYTES
 from chaos.sim.machine import Life, Machine
@@ -17,6 +20,7 @@ from dledger.errors import HardStateCorrupt
 from dledger.outcome import ExitCode
 from dledger.reading.entry import digest_of, possible_starts, verify_frame
 from dledger.records.errors import InvalidFrame
+from dledger.wire import errors_pb2 as epb
 from store.doubt import DoubtNote
 from store.errors import BeyondRepair, CorruptionFound, StorageFailed, StoreError
 from store.files import FULL_ERRNOS
@@ -141,6 +145,20 @@ def may_be_internal(node: Machine, error: Exception) -> bool:
     if isinstance(cause, OSError):
         return node.disk.failures.have_caused(cause) or is_lost_sector(cause)
     return node.spoiled and isinstance(cause, (CorruptionFound, BeyondRepair))
+
+
+def check_internal(node: Machine, answer: Message) -> None:
+    """It tells INTERNAL of nothing but what was done to its disk: a service turns any error into
+    that, also one of its program's.
+
+    Raises:
+        Defect: it does, and nothing was.
+    """
+    if node.spoiled or any(node.disk.failures.of_process()):
+        return
+    for error in errors_in(answer):
+        if error.code == epb.INTERNAL:
+            raise Defect("service", f"{node.name}, whose disk is sound: {error.message[:200]}")
 
 
 def is_for_a_start(error: BaseException) -> bool:

@@ -45,8 +45,8 @@ class LastLook:
         self._shared = shared
         self._cast = cast
 
-    def look(self) -> None:
-        """Everything is as it has to be.
+    def look(self) -> Models:
+        """Everything is as it has to be; what the log says of it.
 
         Raises:
             Defect: it isn't.
@@ -77,6 +77,7 @@ class LastLook:
             raise Defect("not compared", "nobody runs")
         self._check_crews(models)
         check_shops(self._cast.shops.values(), models.deliveries, self._queue, self._first)
+        return models
 
     def _check_units(self) -> None:
         """Each node has of each unit all or nothing, by the history, or by a log that begins with

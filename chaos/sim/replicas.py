@@ -21,6 +21,7 @@ from chaos.sim.lease_model import LeaseModel
 from chaos.sim.machine import Life
 from chaos.sim.machine_config import DATA, NEWER_LEVEL
 from chaos.sim.node import SimNode
+from chaos.sim.originals import Originals
 from chaos.sim.permission_model import PermissionModel
 from chaos.sim.plan import MEMBER_DELAYS_MS
 from chaos.sim.retry_model import RetryModel
@@ -135,17 +136,19 @@ def _compare_with_replay(
     machine = StateMachine(NoQueues(), options=options, known_level=NEWER_LEVEL)
     witness = Witness(machine, meant)
     log = life.replica.log
-    leases = LeaseModel(machine)
-    retries = RetryModel(MEMBER_DELAYS_MS, leases.copied)
-    models = Models(leases, DeliveryModel(machine), retries, PermissionModel(machine))
+    leases, originals = LeaseModel(machine), Originals()
+    retries = RetryModel(MEMBER_DELAYS_MS, leases.copied, originals)
+    deliveries = DeliveryModel(machine, originals)
+    models = Models(leases, deliveries, retries, PermissionModel(machine))
     append_time_ms = 0
     for index in range(1, life.replica.machine.applied_index + 1):
         frame = (archive or log).read(index, index)
         witness.header = parse_header(frame, 0)
         witness.units = ()
         machine.apply(frame)
+        originals.follow(witness.header, frame)
         models.leases.applied(witness.header, frame, witness.units)
-        models.deliveries.applied(witness.header, witness.units)
+        models.deliveries.applied(witness.header, frame, witness.units)
         models.retries.applied(witness.header, frame, witness.units)
         models.permissions.applied(witness.header, frame, witness.units)
         if machine.append_time_ms < append_time_ms:

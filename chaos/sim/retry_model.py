@@ -12,21 +12,22 @@ Used at a run's end, beside a state machine that applies the log again an entry 
 Where the log has counted enough, a message is sent back untried: one less, and out of order what it
 counted, too.
 
-A copy of anything else, twice of one failure, or with another count, is a defect.
+A copy of anything else, twice of one failure, with another count, or that isn't its message
+(`chaos.sim.originals`), is a defect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker.state.compound import Judged
 from chaos.sim.defect import Defect
 from chaos.sim.lease_model import Copied
-from dledger.reading.compound import as_entry, unit_spans
+from chaos.sim.originals import Originals, lies_at, unit_records
 from dledger.reading.entry import EntryHeader
-from dledger.records.record import DecodedRecord, decode_records
+from dledger.records.record import DecodedRecord
 from dledger.records.reserved import (
     DEAD_LETTER_PREFIX,
     DEAD_REASON,
@@ -60,13 +61,17 @@ class RetryModel:
     """All messages that ever failed, as of the last entry."""
 
     def __init__(
-        self, delays_ms: Sequence[int], copied: Mapping[tuple[tuple[str, int, int], int], Copied]
+        self,
+        delays_ms: Sequence[int],
+        copied: Mapping[tuple[tuple[str, int, int], int], Copied],
+        originals: Originals,
     ) -> None:
         """Args:
         copied: what the log had counted where a message was that was sent back; see `LeaseModel`.
         """
         self._delays_ms = delays_ms
         self._copied = copied
+        self._originals = originals
         self._places: dict[Chain, _Place] = {}
         self._waiting: dict[int, list[tuple[int, Chain]]] = {}  # by queue of the schedule topic
         self.sent_back = self.fired = 0
@@ -102,7 +107,7 @@ class RetryModel:
         """
         if not units:
             return
-        for unit, records in zip(units, _records(header, frame), strict=True):
+        for unit, records in zip(units, unit_records(header, frame), strict=True):
             if unit.refusal is not None:
                 continue
             for command in unit.commands:
@@ -118,6 +123,7 @@ class RetryModel:
         (copy,) = records
         chain = Chain(command.group, copy.properties[ORIGIN_MESSAGE_ID])
         where = f"entry {header.index}: {chain}"
+        first = self._originals.of(copy, where)
         before = self._places.get(chain)
         if command.topic.startswith(RETRY_PREFIX):
             if before is None or (before.state, before.at) != ("again", command.offset):
@@ -126,6 +132,8 @@ class RetryModel:
                 )
         elif before is not None:
             raise Defect("retry", f"{where} failed twice where it was sent to, and is {before}")
+        elif lies_at(first) != (command.topic, command.queue_id, command.offset):
+            raise Defect("retry", f"{where} is of {lies_at(first)}, and {command} took effect")
         seat = command.group, command.incarnation, command.queue_id
         here, is_orderly = self._copied[seat, command.offset]
         enough = GIVEN_UP_IN_ORDER if is_orderly else GIVEN_UP_AFTER
@@ -160,6 +168,7 @@ class RetryModel:
         if len(found) != len(records) or found.keys() != {chain for _, chain in due}:
             raise Defect("retry", f"{where} moved {list(found)}, and {due} were there")
         for chain, copy in found.items():
+            self._originals.of(copy, where)
             place = self._places[chain]
             if place.state != "waits" or copy.reconsume_times != place.failures:
                 raise Defect("retry", f"{where} moved {chain}, which is {place}")
@@ -167,13 +176,3 @@ class RetryModel:
                 raise Defect("retry", f"{where} moved {chain} {place.due_ms} ms too early")
             self._places[chain] = _Place("again", place.failures, at=copy.queue_offset)
             self.fired += 1
-
-
-def _records(header: EntryHeader, frame: bytes) -> Iterator[list[DecodedRecord]]:
-    """The records of each unit."""
-    for number, span in enumerate(unit_spans(header, frame)):
-        found: list[DecodedRecord] = []
-        for batch in span.batches:
-            alone = as_entry(header, frame, number, batch)
-            found += decode_records(alone.frame[alone.header.first_record_at :])
-        yield found

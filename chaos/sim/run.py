@@ -36,6 +36,7 @@ from chaos.sim.one_way import OneWay
 from chaos.sim.plan import Plan
 from chaos.sim.poppers import Popper
 from chaos.sim.quiet import collecting_garbage_by_hand, quiet_logs
+from chaos.sim.replicas import Models
 from chaos.sim.rot import full_looks, is_unread
 from chaos.sim.timeline import Livelock
 from chaos.sim.world import Line, World
@@ -194,9 +195,9 @@ class Run:
         """Who is at work on the clients' loop."""
         return self.cast.make()
 
-    def _look(self) -> None:
+    def _look(self) -> Models:
         """At everything, when all is at rest."""
-        LastLook(self.world, self.shared, self.cast).look()
+        return LastLook(self.world, self.shared, self.cast).look()
 
     def _take_one_away(self) -> None:
         """Any voter may go; then all is whole again."""

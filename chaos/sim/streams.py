@@ -19,12 +19,14 @@ from broker.doors.grpc.groups import GroupsDoor
 from broker.errors import BrokerError
 from chaos.sim.defect import Defect
 from chaos.sim.door_sizes import check_request
+from chaos.sim.endings import check_internal
 from chaos.sim.loop import ProcessLoop
 from chaos.sim.machine import Life
 from chaos.sim.network import Network
 from chaos.sim.node import SimNode
 from chaos.sim.rpc_limits import check_error, check_message
 from chaos.sim.timeline import Actor, ActorDied, Timeline
+from chaos.sim.told_leases import check_gained
 from dledger.wire import errors_pb2 as epb
 from dledger.wire.groups_pb2 import AttendRequest, AttendResponse
 
@@ -65,6 +67,7 @@ class MemberStream:
         self.is_mute = self.is_over = False
         self._said_until = self._told_until = 0  # when what was sent last arrives
         self.life = node.life
+        self.groups: dict[int, str] = {}  # by slot, of those that have joined
         self._server: _ServerEnd | None = None
         if self.life is None or self.life.is_shut:
             self._later(self._end, None)
@@ -108,17 +111,24 @@ class MemberStream:
         error = done.exception()
         if isinstance(error, ActorDied):
             return
+        if isinstance(error, Defect):
+            raise error
         if error is not None and not isinstance(error, BrokerError):
             raise Defect("service", f"{self.node.name}, a stream of members: {error!r}") from error
         wire = wire_error(error.failure) if isinstance(error, BrokerError) else None
         if wire is not None:
             check_error(self.node.name, wire)
+            check_internal(self.node, wire)
         if not self.is_mute:
             self._later(self._end, wire)
 
     def tell(self, response: AttendResponse) -> None:
         """The node sends it."""
         check_message(self.node.name, response)
+        check_internal(self.node, response)
+        if response.HasField("assignment") and self.life is not None:
+            told, machine = response.assignment, self.life.replica.machine
+            check_gained(self.node.name, machine, self.groups[told.slot], told)
         if not self._goes_mute():
             self._later(self._receive, response)
 
@@ -164,6 +174,8 @@ class _ServerEnd:
         self._waiting: asyncio.Future[None] | None = None
 
     def receive(self, request: AttendRequest | None) -> None:
+        if request is not None and request.HasField("join"):
+            self._stream.groups[request.join.slot] = request.join.group
         self._requests.append(request)
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)

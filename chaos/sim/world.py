@@ -23,6 +23,7 @@ from chaos.sim.archive import Archive
 from chaos.sim.defect import Defect
 from chaos.sim.denials import Denials
 from chaos.sim.door_sizes import check_request
+from chaos.sim.endings import check_internal
 from chaos.sim.group_watch import GroupWatch
 from chaos.sim.loop import WALL_START_MS, ProcessLoop
 from chaos.sim.machine import Life, Machine, Told
@@ -282,6 +283,7 @@ class World:
         if isinstance(error, BrokerError):
             wire = wire_error(error.failure)
             check_error(node.name, wire)
+            check_internal(node, wire)
             self.denials.check(node.name, life, term, wire)
             failure = CallFailed(wire, may_have_happened=wire.outcome == epb.MAY_HAVE_HAPPENED)
             self._answer(_fail, future, failure)
@@ -293,6 +295,7 @@ class World:
             answer = done.result()
             check_message(node.name, answer)
             if isinstance(answer, Message):
+                check_internal(node, answer)
                 self.denials.check(node.name, life, term, answer)
             if isinstance(answer, pb.SendResponse):
                 for result in answer.results:

@@ -392,6 +392,18 @@ def test_fifo_has_one_handout_of_a_queue_at_a_time() -> None:
     owners.check()
 
 
+def test_a_snapshot_shows_the_moment_at_which_it_was_asked_for(owners: Owners) -> None:
+    """Whatever is applied before its payloads are taken, of the same group and others."""
+    entry = owners.given(new(0, 0b111))
+    before = [list(each.payloads) for each in owners.sections()]
+    taken = owners.sections()
+    owners.given(new(3, attempt=B))
+    assert owners.settle(done(entry, 1)) is None
+    assert [list(each.payloads) for each in taken] == before
+    assert [list(each.payloads) for each in owners.sections()] != before
+    owners.check()
+
+
 # --- packed -----------------------------------------------------------------------------------
 
 

@@ -532,6 +532,20 @@ def test_what_is_void_is_found_by_no_id() -> None:
     assert log.record_at(placed.base_physical_offset) is None
 
 
+def test_what_is_not_applied_is_found_by_no_id() -> None:
+    """It may be overwritten: by a leader that has never heard of it."""
+    bench = raised()
+    log, begin = committed_log(bench.node.replica.parts), bench.log.end_offset
+    bench.send(batch(0, b"alone"))
+    put(bench, unit(unnumbered(b"of a unit")))
+    proposed = range(begin, bench.log.end_offset)
+    assert not any(log.record_at(at) for at in proposed)
+    bench.commit()
+    there = range(begin, bench.log.end_offset)
+    found = [decode_records(record)[0].body for record in map(log.record_at, there) if record]
+    assert found == [b"alone", b"of a unit"]
+
+
 def test_rot_in_a_void_unit_is_told_and_mended() -> None:
     """A queue whose void unit is another one is no witness of anything."""
     bench = raised()

@@ -10,6 +10,7 @@ import pytest
 
 from chaos.sim.defect import Defect
 from chaos.sim.delivery_model import DeliveryModel
+from chaos.sim.originals import Originals
 from chaos.sim.poppers import check_order
 from dledger.reading.entry import EntryHeader
 from dledger.wire import commands_pb2 as pb
@@ -24,7 +25,7 @@ class Followed:
 
     def __init__(self) -> None:
         machine: Any = SimpleNamespace(topics={}, groups={})
-        self._model = DeliveryModel(machine)
+        self._model = DeliveryModel(machine, Originals())
         self.entry, self.now_ms = 0, 0
         self.apply(starts=(0,), given=(self.give(0, 4, FIRST),))
 

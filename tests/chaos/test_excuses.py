@@ -12,20 +12,25 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from google.protobuf.message import Message
 
 from broker.doors.grpc.sizes import MAX_COUNTS
+from broker.leader.retries.copies import Failure, copy_of
 from chaos.sim.defect import Defect
 from chaos.sim.disk import SimulatedDisk
 from chaos.sim.disk_failures import is_lost_sector
 from chaos.sim.door_sizes import check_request
-from chaos.sim.endings import is_excused, may_be_internal
+from chaos.sim.endings import check_internal, is_excused, may_be_internal
 from chaos.sim.files import LostSector
 from chaos.sim.links import ReadFailed, SimulatedLinks
 from chaos.sim.machine import Links
+from chaos.sim.originals import Originals
 from chaos.sim.told_lies import LATELY_US, ToldLies
 from dledger.core.types import NodeId
 from dledger.errors import InvalidMessage
-from dledger.wire import broker_pb2, groups_pb2
+from dledger.reading.entry import EntryHeader, EntryKind
+from dledger.records.record import DecodedRecord, RecordTemplate, decode_records
+from dledger.wire import broker_pb2, errors_pb2, groups_pb2
 from dledger.wire.raft_pb2 import PeerMessage
 from store.errors import BeyondRepair, CorruptionFound, StorageFailed
 
@@ -118,6 +123,59 @@ def test_service_fails_by_rot_or_by_what_its_disk_raised() -> None:
         assert not may_be_internal(node(disk, spoiled=spoiled), OSError(errno.EBADF, "closed"))
         for found in (rot, StorageFailed("a read", rot)):
             assert may_be_internal(node(disk, spoiled=spoiled), found) == spoiled
+
+
+INTERNAL = errors_pb2.Error(code=errors_pb2.INTERNAL, message="its log says why")
+PARTS = [
+    INTERNAL,
+    broker_pb2.SendResponse(
+        results=[broker_pb2.SendResult(), broker_pb2.SendResult(error=INTERNAL)]
+    ),
+]
+
+
+@pytest.mark.parametrize("answer", PARTS)
+def test_sound_node_fails_at_nothing(answer: Message) -> None:
+    """Nobody can tell an error of its program from one of its disk, once it is told to a client;
+    and what failed a process that is dead is nothing to the next one."""
+    disk = SimulatedDisk()
+    sound = node(disk, name=N1, spoiled=False)
+    with pytest.raises(Defect, match="its log says why"):
+        check_internal(sound, answer)
+    check_internal(node(disk, name=N1, spoiled=True), answer)
+    failed(disk, errno.EIO)
+    check_internal(sound, answer)
+    disk.kill()
+    with pytest.raises(Defect, match="its log says why"):
+        check_internal(sound, answer)
+
+
+def test_what_is_refused_is_no_failure() -> None:
+    refusal = errors_pb2.Error(code=errors_pb2.NOT_LEADER)
+    check_internal(node(SimulatedDisk(), name=N1, spoiled=False), refusal)
+
+
+def copied() -> tuple[Originals, DecodedRecord, DecodedRecord]:
+    """A log with a message, and a copy of it."""
+    template, originals = RecordTemplate("t", ("127.0.0.1", 5555)), Originals()
+    records = template.encode(0, b"a", b"KEYS\1k\2a\1v\2", 1_000, 3)
+    header = EntryHeader(0, EntryKind.DATA, 2, 1, 0, 1, 1, 0, 1_000, 0)
+    originals.follow(header, bytes(header.first_record_at) + records)
+    (first,) = decode_records(records)
+    return originals, first, decode_records(copy_of(first, Failure("g", 1, 0)).records)[0]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"body": b""}, {"flag": 0}, {"born_time_ms": 1}, {"raw_properties": b"KEYS\1k\2"}],
+)
+def test_copy_has_all_that_its_message_has(changed: dict[str, Any]) -> None:
+    originals, first, copy = copied()
+    assert originals.of(copy, "here") == first
+    if b"KEYS" in (raw := changed.get("raw_properties", b"")):
+        changed = {"raw_properties": raw + copy.raw_properties.partition(b"a\1v\2")[2]}
+    with pytest.raises(Defect, match="here: "):
+        originals.of(copy._replace(**changed), "here")
 
 
 class Telling:

@@ -8,13 +8,15 @@ from random import Random
 
 import pytest
 
-from chaos.sim.applications.books import Held, SentBook
+from chaos.sim.applications.books import Held, SentBook, WorkBook
 from chaos.sim.applications.process import ClientProcess
 from chaos.sim.applications.run import LibraryRun, Outcome, library_plan, run_library
 from chaos.sim.defect import Defect
 from chaos.sim.timeline import Timeline
 from dledger.client import ClientError, SendResult
 from dledger.outcome import Outcome as Fate
+from dledger.records.record import DecodedRecord, RecordTemplate, decode_records
+from dledger.records.reserved import EXHAUSTED, REJECTED
 
 SEEDS = int(os.environ.get("LIBRARY_SEEDS", "12"))
 REACHED = 4  # seeds, which reach together what this is about
@@ -48,6 +50,38 @@ def test_log_that_nobody_gives_is_no_empty_one() -> None:
     with pytest.raises(Defect, match="no member gives"):
         run._held()
     assert run._dead("group") == set()
+
+
+def letter(reason: str) -> list[DecodedRecord]:
+    """A dead letter of the message `a`."""
+    properties = f"DLQ_REASON\1{reason}\2".encode()
+    template = RecordTemplate("%DLQ%g", ("127.0.0.1", 5555))
+    return decode_records(template.encode(0, b"a", properties, 1_000))
+
+
+@pytest.mark.parametrize(
+    ("reason", "begun", "uncounted", "is_so"),
+    [
+        (EXHAUSTED, 3, 0, True),
+        (EXHAUSTED, 2, 0, False),
+        (EXHAUSTED, 2, 1, True),
+        (REJECTED, 1, 0, False),
+        (REJECTED, 1, 2, False),
+        (REJECTED, 3, 0, True),
+    ],
+)
+def test_dead_letter_has_had_its_attempts(
+    reason: str, begun: int, uncounted: int, is_so: bool
+) -> None:
+    """Or was rejected: by a handler, and by nobody who vanished."""
+    book = WorkBook("g", lambda _: 0, is_exclusive=True)
+    book.begun[b"a"] = begun
+    if not is_so:
+        with pytest.raises(Defect, match="is a dead letter"):
+            book.check_dead(letter(reason), 3, uncounted)
+        book.rejected.add(b"a")
+        reason = REJECTED
+    book.check_dead(letter(reason), 3, uncounted)
 
 
 @LONG

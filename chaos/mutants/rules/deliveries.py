@@ -15,6 +15,23 @@ _PLANNED = "the leader asks the same rules, and proposes nothing that they refus
 
 DELIVERIES = (
     Mutant(
+        "snapshot-shows-handouts-of-later",
+        "broker/state/deliveries.py",
+        "        if topic.snapshots != self._snapshots:\n",
+        "        if False:\n",
+        masked="no simulated snapshot is written while something is applied",
+        tests=_STATE,
+    ),
+    Mutant(
+        "desk-that-fails-tells-an-error-of-its-program",
+        "broker/services/deliveries.py",
+        "            await desk.work()\n",
+        "            if self._state.applied_index % 5 == 0:\n"
+        "                raise KeyError(desk.place)\n"
+        "            await desk.work()\n",
+        seed=102,
+    ),
+    Mutant(
         "in-order-passes-what-cannot-be-read",
         "broker/leader/deliveries/choosing.py",
         "                if self.planning.is_fifo:  # nobody is given what is behind it\n",

@@ -15,6 +15,14 @@ _DIRECTORY = ("tests/store/test_directory.py",)
 
 DISKS = (
     Mutant(
+        "founding-of-those-who-have-logs-named-as-any",
+        "store/starting/founding.py",
+        "self.time_ms, self.is_adopted, len(group))",
+        "self.time_ms, False, len(group))",
+        masked=_FORMED_BEFORE,
+        tests=("tests/starting/test_founding.py",),
+    ),
+    Mutant(
         "log-left-no-descriptors",
         "broker/descriptors.py",
         "    if soft - segments < LEAST:\n",

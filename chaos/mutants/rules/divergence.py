@@ -12,6 +12,14 @@ _ALONE = "in a run whoever is wrong is one, and a majority says so to all"
 
 DIVERGENCE = (
     Mutant(
+        "suspicion-of-an-unknown-form-is-none",
+        "store/suspicion.py",
+        "                return Suspicion(max(index, 0), is_memory)\n        return UNKNOWN\n",
+        "                return Suspicion(max(index, 0), is_memory)\n        return None\n",
+        masked="no simulated node meets the note of another release",
+        tests=("tests/store/test_suspicion.py",),
+    ),
+    Mutant(
         "who-is-silent-is-asked-at-each-place",
         "broker/comparing.py",
         "for peer, place in told.items() if place.index <= index}",

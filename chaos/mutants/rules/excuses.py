@@ -13,6 +13,39 @@ def _mutant(name: str, file: str, old: str, new: str) -> Mutant:
 
 
 EXCUSES = (
+    Mutant(
+        "whatever-fails-is-rejected",
+        "dledger/client/members/membership.py",
+        "self.member.send_back(work, is_rejected=is_rejection(error))",
+        "self.member.send_back(work, is_rejected=True)",
+        applications=True,
+    ),
+    Mutant(
+        "dead-letter-that-nobody-gave-up-passed-over",
+        "chaos/sim/applications/books.py",
+        "            if begun < attempts and not (",
+        "            if False and not (",
+        masked=_JUDGE,
+        tests=("tests/chaos/test_library.py",),
+    ),
+    _mutant(
+        "what-a-sound-node-failed-at-is-weather",
+        "endings.py",
+        "        if error.code == epb.INTERNAL:\n",
+        "        if False:\n",
+    ),
+    _mutant(
+        "failure-of-a-disk-is-none",
+        "endings.py",
+        "    if node.spoiled or any(node.disk.failures.of_process()):\n",
+        "    if node.spoiled:\n",
+    ),
+    _mutant(
+        "copy-of-something-else-passed-over",
+        "originals.py",
+        "        if _content(copy) != _content(first) or ",
+        "        if ",
+    ),
     _mutant(
         "any-failure-of-a-disk-excuses-any-end",
         "endings.py",

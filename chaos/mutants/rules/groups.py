@@ -258,6 +258,12 @@ GROUPS = (
         "        if False:\n",
         tests=_STATE,
     ),
+    Mutant(
+        "gained-without-what-is-finished",
+        "broker/doors/grpc/groups.py",
+        "                    finished=each.finished,\n",
+        "                    finished=(),\n",
+    ),
     # --- what a leader does ---
     Mutant(
         "new-leader-ends-sessions-that-are-not-back-yet",

@@ -6,6 +6,14 @@ from chaos.mutants.mutant import Mutant
 
 READING = (
     Mutant(
+        "what-is-not-applied-found-by-its-id",
+        "broker/reading/committed.py",
+        "< self.end_of_entry(self._applied_index()):",
+        "< self._log.end_offset:",
+        masked="no simulated client asks for a message by its id",
+        tests=("tests/broker/test_units.py",),
+    ),
+    Mutant(
         "gap-told-by-an-unconfirmed-leader",
         "broker/services/messages.py",
         "        if any(_is_absence(each) for each in answers):\n",

@@ -19,6 +19,30 @@ _DENIALS = ("tests/broker/test_denials.py",)
 
 RETRYING = (
     Mutant(
+        "copies-without-what-was-sent",
+        "broker/leader/retries/copies.py",
+        "        record.stored_body,\n",
+        '        record.stored_body if topic == SCHEDULE_TOPIC else b"",\n',
+        seed=6,
+        tests=("tests/broker/test_burying.py",),
+    ),
+    Mutant(
+        "every-copy-says-that-it-was-first",
+        "broker/leader/retries/copies.py",
+        "        ORIGIN_OFFSET: str(record.queue_offset),\n",
+        '        ORIGIN_OFFSET: "0",\n',
+        seed=6,
+        tests=("tests/broker/test_burying.py",),
+    ),
+    Mutant(
+        "dead-letters-of-a-hand-are-its-first-message",
+        "broker/leader/deliveries/burying.py",
+        "copy_of(each, failure) for each in records)",
+        "copy_of(records[0], failure) for _ in records)",
+        seed=135,
+        tests=("tests/broker/test_burying.py",),
+    ),
+    Mutant(
         "too-many-dead-letters-told-as-finished-ranges",
         "broker/services/refused.py",
         "    if isinstance(refusal, PartlyRefused) and isinstance(refusal.queues[0].why, TooMany",

@@ -18,6 +18,8 @@ from typing import NamedTuple
 from chaos.sim.applications.process import ClientProcess
 from chaos.sim.defect import Defect
 from dledger.client import ClientError, Message, Outcome, SendResult
+from dledger.records.record import DecodedRecord
+from dledger.records.reserved import DEAD_REASON, REJECTED
 
 
 class Held(NamedTuple):
@@ -176,6 +178,7 @@ class WorkBook:
     done: Counter[bytes] = field(default_factory=Counter)  # finished so often
     finished: dict[bytes, Finish] = field(default_factory=dict)  # the brokers have said so
     begun: Counter[bytes] = field(default_factory=Counter)
+    rejected: set[bytes] = field(default_factory=set)  # by a handler
     hands: dict[bytes, list[Handling]] = field(default_factory=dict)
     ahead: dict[bytes, list[bytes]] = field(default_factory=dict)  # begun, and what wasn't by then
 
@@ -233,6 +236,27 @@ class WorkBook:
             passed = [each for each in self.ahead.get(body, []) if each in stored]
             if not dead >= set(passed):
                 raise Defect("out of order", f"{self.group}: {body!r} was begun before {passed}")
+
+    def check_dead(self, dead: Iterable[DecodedRecord], attempts: int, uncounted: int) -> None:
+        """Each dead letter was rejected by a handler, or begun as often as it may be.
+
+        Args:
+            attempts: so often.
+            uncounted: how many more the log may have counted, of members that vanished.
+
+        Raises:
+            Defect: one wasn't.
+        """
+        for letter in dead:
+            is_rejected = letter.properties.get(DEAD_REASON) == REJECTED
+            begun = self.begun[letter.body] + (0 if is_rejected else uncounted)
+            if begun < attempts and not (is_rejected and letter.body in self.rejected):
+                raise Defect(
+                    "given up",
+                    f"{self.group}: {letter.body!r} is a dead letter, "
+                    f"{letter.properties.get(DEAD_REASON)}, and was begun "
+                    f"{self.begun[letter.body]} times",
+                )
 
     def missing(self, stored: Iterable[bytes]) -> list[bytes]:
         """What nobody has finished yet."""

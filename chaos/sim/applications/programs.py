@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Final
+from zlib import crc32
 
 from chaos.sim.applications.books import Finish, SentBook, WorkBook
 from chaos.sim.applications.process import ClientProcess
@@ -26,6 +27,7 @@ from dledger.client import (
     ProducerFenced,
     ProducerOptions,
     PushOptions,
+    Reject,
     SendResult,
     SendsFailed,
     SimpleConsumer,
@@ -36,6 +38,7 @@ from dledger.client.errors import ClientFault, ReceiptExpired, TopicExists, Topi
 
 TOPIC: Final = "parcels"
 KEYS: Final = ("", "", "a", "b", "c")  # of messages; empty: none
+POISON_SHARE: Final = 50  # one of so many messages nobody can work on; and one some reject
 MOST_CALLS: Final = 100  # under way, of one worker that gives up on them
 
 
@@ -49,6 +52,7 @@ class Shared:
     books: dict[str, WorkBook]
     stopping: bool = False  # senders
     closing: bool = False  # those that work
+    is_hard: bool = False  # work of some messages
     has_moved: bool = False  # messages of one key: the topic's queues were changed
     numbers: int = 0
     ended: list[str] = field(default_factory=list)  # whose programs ended, as they should
@@ -180,7 +184,8 @@ class Sending(Program):
 
 
 class Working(Program):
-    """A push consumer: handlers that take their time, fail at some, and return."""
+    """A push consumer: handlers that take their time, fail at some, and return; where work is hard
+    they fail at some always, and reject others."""
 
     GROUP = "workers"
     in_order = False
@@ -218,6 +223,8 @@ class Working(Program):
             try:
                 if not self.shared.stopping and chance.random() < 0.5:
                     await self.pause(slowness_s)  # what was fetched piles up behind it
+                if self.shared.is_hard:
+                    self._work_hard(message)
                 if message.reconsume_times == 0 and chance.random() < failing:
                     raise ValueError("a handler of whoever uses the library")
                 is_done = True
@@ -229,6 +236,15 @@ class Working(Program):
             await asyncio.wait([working], timeout=0.1)
         consumer.stop()
         await working
+
+    def _work_hard(self, message: Message) -> None:
+        """Nobody can work on some; of others it is known at once."""
+        number = crc32(message.body) % POISON_SHARE
+        if number == 0:
+            raise ValueError("what no handler of anybody's can work on")
+        if number == 1 and self.whims.random() < 0.5:
+            self.shared.books[self.GROUP].rejected.add(message.body)
+            raise Reject
 
 
 class WorkingInOrder(Working):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,10 +38,12 @@ from chaos.sim.drawing.plans import draw_plan
 from chaos.sim.machine import Life
 from chaos.sim.plan import Plan
 from chaos.sim.quiet import collecting_garbage_by_hand, quiet_logs
+from chaos.sim.replicas import Models
+from chaos.sim.retry_model import ATTEMPTS
 from chaos.sim.run import PEACE_US, Failure, Run
 from chaos.sim.timeline import ActorDied
 from chaos.sim.world import Line
-from dledger.records.record import decode_records
+from dledger.records.record import DecodedRecord, decode_records
 from dledger.records.reserved import dead_letter_topic
 from store.errors import CorruptionFound, StorageFailed
 
@@ -53,6 +55,7 @@ CUTS_US: Final = (100_000, 1_000_000, 5_000_000, 12_000_000, 15_000_000)
 SLIP_SHARES: Final = (1e-4, 1e-3, 1e-2)
 LOOK_US: Final = 250_000  # between looks at whether it is so
 END_US: Final = 90_000_000  # within which programs end that are told to
+PUSHED: Final = (Working.GROUP, WorkingInOrder.GROUP)
 KINDS: Final[Sequence[type[Program]]] = (Working, WorkingInOrder, Popping, Looping)
 
 
@@ -120,6 +123,7 @@ class LibraryRun(Run):
             for kind in groups
         }
         self.told = Shared(self.network.addresses, plan.queues, self.sent, self.books)
+        self.told.is_hard = plan.random("hard work").random() < 0.5
         kinds: list[type[Program]] = [Sending] * chance.randint(1, 3)
         for kind in groups:
             kinds += [kind] * chance.choice((1, 2, 2, 3))
@@ -298,12 +302,24 @@ class LibraryRun(Run):
             for group, bodies in left.items()
         )
 
-    def _look(self) -> None:
-        super()._look()
+    def _look(self) -> Models:
+        models = super()._look()
         held = self._held()
         self.sent.check(held, has_moved=self.told.has_moved)
         for group, book in self.books.items():
             book.check_order(set(held.messages.values()), self._dead(group))
+            if group in PUSHED and not self._has_slips:  # a rule that fails is a handler that does
+                letters = self._letters(group)
+                book.check_dead(letters, ATTEMPTS, models.leases.vanished)
+        return models
+
+    def _letters(self, group: str) -> list[DecodedRecord]:
+        """The group's dead letters, of a member whose log is sound; none where there is none."""
+        lives = [node.life for node in self.world.nodes.values() if not node.has_another_log]
+        for life in filter(None, lives):
+            with suppress(CorruptionFound, StorageFailed, OSError):
+                return [each for _, each in _records(life, dead_letter_topic(group))]
+        return []
 
     def _dead(self, group: str) -> set[bytes]:
         """The group's dead letters, as far as anybody gives them now."""
@@ -338,13 +354,9 @@ class LibraryRun(Run):
             return found
         ref = TopicRef(name, topic.incarnation)
         for queue_id in range(len(topic.next_offsets)):
-            at, end = life.replica.reader.bounds(ref, queue_id)
-            found.fronts[queue_id] = at
-            while at < end:
-                pulled = life.replica.reader.pull(ref, queue_id, at, 1_000, 1 << 20)
-                for record in decode_records(pulled.records):
-                    found.messages[queue_id, record.queue_offset] = record.body
-                at = pulled.next_offset
+            found.fronts[queue_id] = life.replica.reader.bounds(ref, queue_id)[0]
+        for queue_id, record in _records(life, name):
+            found.messages[queue_id, record.queue_offset] = record.body
         return found
 
     def _frontier(self, group: str, queue_id: int) -> int:
@@ -354,6 +366,19 @@ class LibraryRun(Run):
             (life.replica.machine.offsets.of(group, TOPIC).get(queue_id, 0) for life in lives),
             default=0,
         )
+
+
+def _records(life: Life, name: str) -> Iterator[tuple[int, DecodedRecord]]:
+    """All that a member gives of a topic, each with its queue."""
+    topic = life.replica.machine.topics.get(name)
+    ref = TopicRef(name, 0 if topic is None else topic.incarnation)
+    for queue_id in range(0 if topic is None else len(topic.next_offsets)):
+        at, end = life.replica.reader.bounds(ref, queue_id)
+        while at < end:
+            pulled = life.replica.reader.pull(ref, queue_id, at, 1_000, 1 << 20)
+            for record in decode_records(pulled.records):
+                yield queue_id, record
+            at = pulled.next_offset
 
 
 def run_library(seed: int, duration_ms: int = DEFAULT_DURATION_MS) -> Outcome:
