@@ -404,6 +404,43 @@ def test_who_asks_again_for_what_cannot_be_read_holds_up_no_other_worker(
     assert [each.queue_id for each in given] == [1]
 
 
+def test_what_is_settled_while_a_read_fails_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That somebody can't be given messages, as the topic was closed meanwhile, is no answer to who
+    acknowledges one."""
+    shop = Shop()
+
+    async def bury(place: Place, queue_id: int, hand: Handout, found: Found, times: int) -> None:
+        raise AssertionError("nothing is over")
+
+    new_desk = desks(shop, bury)
+    shop.send(0, b"a")
+    shop.send(1, b"b")
+    late: list[Settler] = []
+
+    async def check() -> ErrorCode:
+        desk = new_desk()
+        receiver = desk.receive(wanted(1)._replace(hidden_ms=60_000))
+        await desk.work()
+        (hand,) = await receiver.done
+        done = Settlement(hand.queue_id, hand.handout, 0, 1, SETTLING_FINISHED, 0)
+
+        def closed(reader: QueueReader, topic: TopicRef, *where: int) -> Found:
+            late.append(desk.settle((done,)))
+            monkeypatch.undo()  # once
+            raise BrokerError(ErrorCode.TOPIC_NOT_READABLE, "closed")
+
+        monkeypatch.setattr(QueueReader, "pull", closed)
+        refused = desk.receive(wanted(2))
+        await desk.work()
+        assert await late[0].done == []
+        told = await said(refused.done)
+        assert isinstance(told, ErrorCode)
+        return told
+
+    node = shop.room.leader
+    assert shop.room.world.run(node, check()) is ErrorCode.TOPIC_NOT_READABLE
+
+
 def test_a_receive_whose_time_ends_while_it_is_looked_after_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

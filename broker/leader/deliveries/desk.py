@@ -254,6 +254,10 @@ class Desk:
                     self._let_go()
                     for settler in settlers:
                         _finish(settler)
+                    if choice.failure is not None and not choice.over:
+                        self._fail_receivers(choice.failure)
+                        self._is_asked_in_vain = self._is_asked_in_vain or is_asked
+                        continue
                     if await self._burials.bury(choice):
                         continue
                     if not await self._use(choice, is_asked=is_asked):
@@ -338,10 +342,6 @@ class Desk:
             await choice.settle(settler)
         await self._give(choice)
         self._take_places()
-        if choice.is_empty and choice.failure is not None and not choice.over:
-            for settler in settlers:  # nothing of that is left to be done
-                _finish(settler)
-            raise choice.failure
         return choice
 
     async def _give(self, choice: Choice) -> None:
@@ -482,6 +482,10 @@ class Desk:
         for settler in (*self._taken, *self._settlers):
             settler.fail(error)
         self._taken, self._settlers = [], []
+        self._fail_receivers(error)
+
+    def _fail_receivers(self, error: BrokerError) -> None:
+        """Whoever waits for messages is told, and nobody who has settled some: that is his own."""
         for receiver in self._receivers:
             receiver.fail(error)
         self._receivers.clear()

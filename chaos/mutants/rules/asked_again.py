@@ -194,8 +194,8 @@ ASKED_AGAIN = (
     Mutant(
         "attempt-that-asked-again-while-it-was-looked-after-waits-twice",
         "broker/leader/deliveries/desk.py",
-        "        self._take_places()\n        if choice.is_empty",
-        "        if choice.is_empty",
+        "        self._take_places()\n        return choice",
+        "        return choice",
         masked="a half-open call of a simulated receiver ends with its hold",
         tests=_DESK,
     ),

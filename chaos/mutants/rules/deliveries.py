@@ -187,9 +187,14 @@ DELIVERIES = (
     Mutant(
         "finished-before-and-told-that-it-did-not-happen",
         "broker/leader/deliveries/desk.py",
-        "            for settler in settlers:  # nothing of that is left to be done\n"
-        "                _finish(settler)\n",
-        "",
+        "                    for settler in settlers:\n"
+        "                        _finish(settler)\n"
+        "                    if choice.failure is not None",
+        "                    if choice.failure is not None and not choice.over:\n"
+        "                        self.fail_all(choice.failure)\n"
+        "                    for settler in settlers:\n"
+        "                        _finish(settler)\n"
+        "                    if choice.failure is not None",
         masked=_FEW_REFUSED,
         tests=_TOLD,
     ),
@@ -424,6 +429,14 @@ DELIVERIES = (
         "                continue\n",
         masked="simulated receivers take no error of a leader that is lost for a defect",
         tests=_DESK,
+    ),
+    Mutant(
+        "closed-topic-refuses-what-is-settled-meanwhile",
+        "broker/leader/deliveries/desk.py",
+        "                        self._fail_receivers(choice.failure)\n",
+        "                        self.fail_all(choice.failure)\n",
+        masked="a read has to fail just as somebody settles",
+        tests=("tests/broker/test_desk.py::test_what_is_settled_while_a_read_fails_is_settled",),
     ),
     Mutant(
         "unburied-message-holds-up-the-others",
