@@ -652,7 +652,7 @@ class Client:
             target: a node id; None: the best caught-up voter.
 
         Raises:
-            TransferFailed: no hand-over took place.
+            TransferFailed: no hand-over took place; not tried again.
             InvalidArgument: the target can't lead.
             ClientError: with `Outcome.MAY_HAVE_HAPPENED` when the answer was lost.
         """

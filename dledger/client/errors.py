@@ -31,7 +31,7 @@ have been refused *may have happened*.
     ├── ProducerFenced       another producer has taken this one's name over
     ├── LeadershipLost       leadership changed while the answer was awaited (retriable)
     ├── LimitReached         a bound on queues, consumer groups or producers; an operator's matter
-    ├── TransferFailed       leadership was not handed over (retriable)
+    ├── TransferFailed       leadership was not handed over: each try stalls writers
     ├── Unavailable          the node can't be reached, or the connection broke (retriable)
     ├── DeadlineExceeded     the time given by the caller is over
     ├── BrokerGroupUnreachable  no member was reached in that time
@@ -334,10 +334,11 @@ class LimitReached(ClientError):
 
 
 class TransferFailed(ClientError):
-    """Leadership was not handed over."""
+    """Leadership was not handed over: whom it was to go to can't take it now, or didn't in time.
+    Nothing asks again by itself, as a leader that hands over takes no messages meanwhile."""
 
     code = "TRANSFER_FAILED"
-    default_retriable = True
+    default_retriable = False
 
 
 class Unavailable(ClientError):
