@@ -243,7 +243,8 @@ class QueuesChanged(ClientError):
 
 class QueuesUnread(ClientError):
     """A consumer group hasn't read a queue that would go to its end, or nobody is known to have: no
-    group has begun, or members of one that broadcasts are at work."""
+    group has begun, or members of one that broadcasts are at work. Or failed messages wait to come
+    to a topic of theirs that would go."""
 
     code = "QUEUES_UNREAD"
 
@@ -497,7 +498,8 @@ class GroupNotFound(ClientError):
 
 
 class GroupExists(ClientError):
-    """Somebody has joined the consumer group, or committed for it."""
+    """Somebody has joined the consumer group, or committed for it: it can't be made, and topics of
+    its failed messages can't go."""
 
     code = "GROUP_EXISTS"
 
