@@ -457,6 +457,11 @@ def _remarks_on(node: NodeView) -> Iterator[str]:
             f"at {node.address}, where {node.id} is to be, a node of broker group "
             f"{node.other_group} answers, on {node.other_directory}"
         )
+    if node.is_gone:
+        yield (
+            f"{node.id} runs on, and is no member any more by the group's log. `dledger group "
+            "doctor` says what to do"
+        )
     if node.role == OUT_OF_SERVICE_ROLE:
         yield (
             f"{node.id} is out of service: its log isn't the group's. `dledger group doctor` "
