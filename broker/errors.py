@@ -92,7 +92,9 @@ TRAITS: dict[ErrorCode, Traits] = {
     ErrorCode.SHUTTING_DOWN: _FOR_NOW,
     ErrorCode.WRONG_BROKER_GROUP: _FOR_GOOD,
     ErrorCode.LIMIT_REACHED: _FOR_GOOD,
-    ErrorCode.TRANSFER_FAILED: _FOR_NOW,
+    # Each try takes proposals away for the time of a transfer: whether to have another is for
+    # whoever asked to say.
+    ErrorCode.TRANSFER_FAILED: _FOR_GOOD,
     ErrorCode.GROUP_HAS_MEMBERS: _FOR_GOOD,
     ErrorCode.GROUP_DIFFERS: _FOR_GOOD,
     ErrorCode.SESSION_ENDED: _FOR_GOOD,

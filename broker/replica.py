@@ -36,6 +36,7 @@ from broker.last_words import ROT_ADVICE, LastWords
 from broker.ports import ReplicaPorts
 from broker.recovery import Recovered, recover
 from broker.replication import Replication
+from broker.space_watch import SpaceWatch
 from broker.wiring import Wiring
 from dledger.core.group_epoch import Lineage
 from dledger.core.types import NodeId
@@ -81,6 +82,7 @@ class Replica:
         self._first_election = FirstElection(
             NodeId(config.node_id), self.driver, self.transport.links
         )
+        self._space_watch = SpaceWatch(lambda: self.log.statistics().is_full)
         self._last_words = LastWords(ports.files, config.data_directory, self.log)
 
     @classmethod
@@ -299,6 +301,7 @@ class Replica:
             self.membership.on_tick()
             self.appender.units.go_on()
             self.groups.on_tick()
+            self._space_watch.on_tick()
             self._delays.on_tick()
         except Exception as error:  # noqa: BLE001  the loop would tell it, and tick on
             self.fail(error)

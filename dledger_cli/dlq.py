@@ -148,6 +148,8 @@ async def _list(addresses: list[str], group: str, first: int, most: int) -> _Lis
         found: list[Letter] = []
         left: list[tuple[int, int]] = []  # of each queue: where it would go on, and how many
         letters = await client.dead_letters(group)
+        if not letters.queues:  # none so far, or nobody knows the group: that is told
+            await client.consumer_groups.describe(group)
         for queue in letters.queues:
             at = max(first, queue.min_offset)
             while at < queue.max_offset and len(found) < most:

@@ -262,7 +262,8 @@ def transfer(
     """Hand leadership over to a node, or to the one whose log is longest.
 
     Ends when that node takes messages; when it doesn't within 10 s, or another one leads by then,
-    with 0 and a line that says so.
+    with 0 and a line that says so. It is tried once: with 1 where the node isn't heard, is full, or
+    lacks too much, at once and without a pause for anybody; or didn't take over in time.
 
     \b
     Examples:
@@ -455,6 +456,11 @@ def _remarks_on(node: NodeView) -> Iterator[str]:
         yield (
             f"at {node.address}, where {node.id} is to be, a node of broker group "
             f"{node.other_group} answers, on {node.other_directory}"
+        )
+    if node.is_gone:
+        yield (
+            f"{node.id} runs on, and is no member any more by the group's log. `dledger group "
+            "doctor` says what to do"
         )
     if node.role == OUT_OF_SERVICE_ROLE:
         yield (

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from broker.local_group import group_status
-from dledger.client import InvalidArgument, ServerError
+from dledger.client import InvalidArgument, ServerError, TransferFailed
 from dledger.outcome import Outcome
 from dledger.terminal.tls import chosen_material
 from dledger_cli.group_options import connect
@@ -59,8 +59,8 @@ async def _handed_over(addresses: list[str], target: str) -> str:
     async with connect(addresses) as client:
         try:
             return (await client.transfer_leadership(target or None)).node_id
-        except InvalidArgument as error:
-            # Typed rightly: it is the group in which that node doesn't vote.
+        except (InvalidArgument, TransferFailed) as error:
+            # Typed rightly: it is the group in which that node doesn't vote, or can't lead now.
             raise FormationRefused(error.message) from error
         except ServerError as error:
             if error.outcome is not Outcome.DID_NOT_HAPPEN:

@@ -114,8 +114,8 @@ _REMEDIES: Final = {
     "start {member} again",
     Kind.REPLICAS_DIFFER: "keep the data directories of all nodes, then `dledger audit replicas`",
     Kind.NO_MAJORITY: "start members that are down, or mend the network between them",
-    Kind.NO_LEADER: "mend what is said above, if anything is; else wait a few seconds, then look "
-    "at the nodes' logs for why nobody is elected",
+    Kind.NO_LEADER: "mend what else is said here, if anything is; else wait a few seconds, then "
+    "look at the nodes' logs for why nobody is elected",
     Kind.OLDER_COPY: "stop {member}, empty its directory, start it and "
     "`dledger group replace {member}`",
     Kind.OTHER_DISK: "mount the disk that {member} had, or stop it, empty its directory, start it "
@@ -158,17 +158,34 @@ _REMEDIES: Final = {
 }
 
 
+# Of who answers and takes no part, who is needed for a majority; and of who was given up and is
+# wanted on an empty disk.
+ALL_ARE_UNFORMED: Final = (
+    "see *no member yet* below: mount their disks; if the group is new, `dledger group init`"
+)
+SOME_ARE_IDLE: Final = (
+    "mend what is said of those that answer and take no part; start members that are down, or mend "
+    "the network between them"
+)
+BACK_ON_ANOTHER_DISK: Final = (
+    "stop {member}, keep its directory elsewhere if anybody is to look into it, start it on an "
+    "empty one, and `dledger group replace {member}`"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong. `member`: whose; empty where it is the group's."""
+    """One thing that is wrong. `member`: whose; empty where it is the group's. `instead`: what to
+    do where that isn't what it is for the kind."""
 
     kind: Kind
     member: str
     detail: str
+    instead: str = ""
 
     @property
     def remedy(self) -> str:
-        return self.kind.remedy.format(member=self.member)
+        return (self.instead or self.kind.remedy).format(member=self.member)
 
 
 def exit_code_of(findings: tuple[Finding, ...]) -> ExitCode:

@@ -23,7 +23,13 @@ from broker.doctor.facts import (
     group_of,
     has_possible_indices,
 )
-from broker.doctor.finding import Finding, Kind
+from broker.doctor.finding import (
+    ALL_ARE_UNFORMED,
+    BACK_ON_ANOTHER_DISK,
+    SOME_ARE_IDLE,
+    Finding,
+    Kind,
+)
 from broker.local_group.status import OUT_OF_SERVICE_ROLE, REFILLING_ROLE, WAITING_ROLES
 
 CLOCK_OFF_MS: Final = 1_000.0
@@ -196,7 +202,7 @@ def _out_of_service(picture: _Picture) -> Iterator[Finding]:
         if told is None:
             continue
         if told.recoveries:
-            yield Finding(Kind.GIVEN_UP, member.id, _given_up(told))
+            yield _given_up(picture, member, told)
             continue
         where = f"entry {told.differing_index} is the first that differs"
         if not told.differing_index:
@@ -212,13 +218,19 @@ def _out_of_service(picture: _Picture) -> Iterator[Finding]:
         yield Finding(Kind.OUT_OF_SERVICE, member.id, detail)
 
 
-def _given_up(told: DivergenceFacts) -> str:
+def _given_up(picture: _Picture, member: MemberFacts, told: DivergenceFacts) -> Finding:
+    """It is to come back as a new member, or on the disk that the log waits for already."""
     majority = ", ".join(told.peers) or "a member"
-    return (
+    detail = (
         f"the group was recovered by force without it and is in epoch {told.recoveries}, as "
         f"{majority} says. It neither votes nor acknowledges nor serves; what its disk holds "
         "beyond that is no longer the group's, and is kept as it is"
     )
+    own, known = (member.health or _NO_HEALTH).disk_id, picture.disk_of(member.id)
+    if known and own and own != known:
+        detail += f"; the log names {member.id} on another disk, {known.hex()}"
+        return Finding(Kind.GIVEN_UP, member.id, detail, BACK_ON_ANOTHER_DISK)
+    return Finding(Kind.GIVEN_UP, member.id, detail)
 
 
 def _newer_epochs(picture: _Picture) -> Iterator[Finding]:
@@ -292,7 +304,8 @@ def _quorum(picture: _Picture) -> Iterator[Finding]:
     if short:
         yield from short
         return
-    if picture.leader is None or not picture.leader.is_serving:
+    serves = picture.leader is not None and picture.leader.is_serving
+    if not serves:
         who = "nobody says that it leads"
         if picture.leader is not None:
             who = f"{picture.leader.id} leads term {picture.leader.term} and doesn't serve"
@@ -300,26 +313,43 @@ def _quorum(picture: _Picture) -> Iterator[Finding]:
     counting = {each.id for each in picture.formed if _counts(picture, each)}
     for voters in picture.electorates():
         good, needed = counting & voters, _majority(voters)
-        if len(good) < len(voters) and len(good) <= needed and len(voters) > 2:
-            bad = _names(voters - good)
-            detail = (
-                f"one more failure stops the group: {needed} have to be well, and {bad} can't count"
-            )
-            yield Finding(Kind.NO_MARGIN, "", detail)
+        if len(good) == len(voters) or len(good) > needed or len(voters) <= 2:
+            continue
+        bad = f"{needed} have to be well, and {_names(voters - good)} can't count"
+        if len(good) == needed:
+            yield Finding(Kind.NO_MARGIN, "", f"one more failure stops the group: {bad}")
+        elif serves:  # what was committed; and otherwise *no leader* says that nothing is
+            yield Finding(Kind.NO_MARGIN, "", f"nothing more is committed: {bad}")
 
 
 def _short_of_voters(picture: _Picture) -> Iterator[Finding]:
     """A finding for each of the electorates of which no majority answers."""
     present = {each.id for each in picture.formed}
+    idle = {each.id: each.role in WAITING_ROLES for each in picture.own if each.id not in present}
     for number, voters in enumerate(picture.electorates()):
         answering, needed = voters & present, _majority(voters)
         if len(answering) < needed:
             whose = "voters until the change of members is done" if number else "voters"
-            detail = f"{len(answering)} of {len(voters)} {whose} answer, {needed} are needed"
+            detail = f"{len(answering)} of {len(voters)} {whose} take part, {needed} are needed"
             if not voters:
                 detail = "nobody answers who could say who the voters are"
-            missing = f": {_names(voters - answering)} missing" if voters - answering else ""
-            yield Finding(Kind.NO_MAJORITY, "", f"{detail}{missing}")
+            waiting = {each for each in voters - answering if idle.get(each)}
+            others = {each for each in voters - answering if idle.get(each) is False}
+            silent = voters - answering - idle.keys()
+            missing = [
+                f"{_names(who)} {what}"
+                for who, what in (
+                    (waiting, "answering as no member yet"),
+                    (others, "answering and taking no part"),
+                    (silent, "missing"),
+                )
+                if who
+            ]
+            instead = SOME_ARE_IDLE if waiting or others else ""
+            if waiting and waiting == voters:
+                instead = ALL_ARE_UNFORMED
+            said = f": {'; '.join(missing)}" if missing else ""
+            yield Finding(Kind.NO_MAJORITY, "", f"{detail}{said}", instead)
 
 
 def _majority(voters: frozenset[str]) -> int:

@@ -21,7 +21,7 @@ from broker.leader.epochs import FIRST, EpochFence, EpochName
 from broker.leader.old_sessions import OldSessions
 from broker.reading.held import HeldPulls
 from dledger.core import Raft
-from dledger.core.errors import CoreError, NotLeader, TransferInProgress
+from dledger.core.errors import CoreError, NotLeader, TargetUnfit, TransferInProgress
 from dledger.core.types import (
     ClockOff,
     Event,
@@ -226,7 +226,8 @@ class Leadership:
         """Hands leadership to `target`, or to the best caught-up voter; the view afterwards.
 
         Raises:
-            BrokerError: INVALID_ARGUMENT (the target can't lead), TRANSFER_FAILED, NOT_LEADER.
+            BrokerError: INVALID_ARGUMENT (the target can't lead), TRANSFER_FAILED (it
+                can't now, or it didn't), NOT_LEADER, BUSY.
         """
         if self._replication is None:
             raise RuntimeError("attach() comes first")
@@ -242,6 +243,8 @@ class Leadership:
             raise self.not_leader("") from error
         except TransferInProgress as error:
             raise self._error(ErrorCode.BUSY, str(error)) from error
+        except TargetUnfit as error:
+            raise BrokerError(ErrorCode.TRANSFER_FAILED, str(error)) from error
         except CoreError as error:
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, str(error)) from error
         except TimeoutError as error:

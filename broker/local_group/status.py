@@ -100,6 +100,7 @@ async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None)
     others = [at for at, node_id in known.items() if at not in first and node_id not in heard]
     second = dict(zip(others, await _all_of(heard_from, others, silent), strict=True))
     answers = first | second
+    members = _members_of([one for one in answers.values() if one and one.broker_group == group])
     views, seen = [], set[tuple[str, bytes, str]]()
     for address, one in answers.items():
         if one is not None:  # a node that was found under two names is one
@@ -108,8 +109,17 @@ async def group_status(addresses: Sequence[str], tls: TlsMaterial | None = None)
                 continue
             seen.add(itself)
         view = NodeView.seen(group, known.get(address, ""), address, one)
-        views.append(replace(view, silence=silent.get(address, "")))
+        is_gone = view.takes_part and bool(members) and view.id not in members
+        views.append(replace(view, silence=silent.get(address, ""), is_gone=is_gone))
     return GroupStatus.of(group, views)
+
+
+def _members_of(answers: Sequence[NodeStatus]) -> set[str]:
+    """The ids of the members by the log of who has committed most; none if nobody says. Who was
+    taken out, and wasn't told, goes by a log that ends before that."""
+    saying = [one for one in answers if one.health.members]
+    best = max(saying, key=lambda one: (one.commit_index, one.last_index), default=None)
+    return {each.node_id for each in best.health.members} if best is not None else set()
 
 
 def _heard_as_named(answers: Sequence[NodeStatus]) -> set[str]:
@@ -172,6 +182,7 @@ class NodeView:
     silence: str = ""  # why it doesn't answer, if that was asked
     newer_epoch: int = 0  # of the group, that it has heard of: it serves nobody
     is_full: bool = False  # its disk has no room for more of the log, or for what derives from it
+    is_gone: bool = False  # it runs, and is no member any more, by what others say or itself
 
     @classmethod
     def seen(cls, group: str, known_as: str, address: str, answer: NodeStatus | None) -> NodeView:
@@ -225,6 +236,12 @@ class NodeView:
     def waits(self) -> bool:
         """Whether it runs, and is no member yet."""
         return self.role in WAITING_ROLES
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether it answered as one that is a member, as far as it knows."""
+        apart = (*WAITING_ROLES, OUT_OF_SERVICE_ROLE, STRANGER_ROLE, REFILLING_ROLE)
+        return self.alive and self.role not in apart
 
     def facts(self) -> dict[str, object]:
         """The node's object in the JSON of `group status`."""

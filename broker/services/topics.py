@@ -376,8 +376,9 @@ class Topics:
         own those may go that were there for a group that isn't any more.
 
         Raises:
-            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED; INVALID_ARGUMENT, it is the brokers' own
-                and still of use; whatever a command meets on its way into the log.
+            BrokerError: TOPIC_NOT_FOUND, TOPIC_REPLACED; of the brokers' own INVALID_ARGUMENT, or
+                where it is a group's GROUP_EXISTS, QUEUES_UNREAD (messages wait to come to it);
+                whatever a command meets on its way into the log.
         """
         self._gate.check_writable()
         group = group_of(topic.name)
@@ -399,14 +400,15 @@ class Topics:
         """Returns if the group isn't known, and nothing waits to come to that topic of its own.
         What isn't known sends nothing back: from here to the command nothing can come to it, and
         behind that nothing is proposed for it (`broker.leader.flight`)."""
-        why = ""
+        refusal = None
         if name == retry_topic(group) and await self._styles.waits(name):
-            why = "messages wait to come to it"
+            refusal = ErrorCode.QUEUES_UNREAD, "messages wait to come to it"
         if self._state.groups.get(group) is not None:
-            why = f"consumer group {group!r} is known"
-        if why:
+            refusal = ErrorCode.GROUP_EXISTS, f"consumer group {group!r} is known"
+        if refusal is not None:
+            code, why = refusal
             text = f"topic {name!r} is the brokers' own, and can't be deleted: {why}"
-            raise BrokerError(ErrorCode.INVALID_ARGUMENT, text)
+            raise BrokerError(code, text)
 
     async def list(self, after: str = "", size: int = 0) -> TopicPage:
         """The first topics, by name, behind the name `after`. A page is what a turn of the event

@@ -331,7 +331,9 @@ class Client:
             incarnation: of the topic that is meant (`TopicInfo`); 0: whichever has the name.
 
         Raises:
-            InvalidArgument: it is the brokers' own, and still of use.
+            InvalidArgument: it is the brokers' own, and no group's.
+            GroupExists: it is a group's that is known.
+            QueuesUnread: messages wait to come to it.
             TopicNotFound: no topic has this name.
             TopicReplaced: the one that is meant is gone, and another one has its name.
         """
@@ -652,7 +654,7 @@ class Client:
             target: a node id; None: the best caught-up voter.
 
         Raises:
-            TransferFailed: no hand-over took place.
+            TransferFailed: no hand-over took place; not tried again.
             InvalidArgument: the target can't lead.
             ClientError: with `Outcome.MAY_HAVE_HAPPENED` when the answer was lost.
         """

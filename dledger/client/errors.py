@@ -31,7 +31,7 @@ have been refused *may have happened*.
     ├── ProducerFenced       another producer has taken this one's name over
     ├── LeadershipLost       leadership changed while the answer was awaited (retriable)
     ├── LimitReached         a bound on queues, consumer groups or producers; an operator's matter
-    ├── TransferFailed       leadership was not handed over (retriable)
+    ├── TransferFailed       leadership was not handed over: each try stalls writers
     ├── Unavailable          the node can't be reached, or the connection broke (retriable)
     ├── DeadlineExceeded     the time given by the caller is over
     ├── BrokerGroupUnreachable  no member was reached in that time
@@ -243,7 +243,8 @@ class QueuesChanged(ClientError):
 
 class QueuesUnread(ClientError):
     """A consumer group hasn't read a queue that would go to its end, or nobody is known to have: no
-    group has begun, or members of one that broadcasts are at work."""
+    group has begun, or members of one that broadcasts are at work. Or failed messages wait to come
+    to a topic of theirs that would go."""
 
     code = "QUEUES_UNREAD"
 
@@ -334,10 +335,11 @@ class LimitReached(ClientError):
 
 
 class TransferFailed(ClientError):
-    """Leadership was not handed over."""
+    """Leadership was not handed over: whom it was to go to can't take it now, or didn't in time.
+    Nothing asks again by itself, as a leader that hands over takes no messages meanwhile."""
 
     code = "TRANSFER_FAILED"
-    default_retriable = True
+    default_retriable = False
 
 
 class Unavailable(ClientError):
@@ -496,7 +498,8 @@ class GroupNotFound(ClientError):
 
 
 class GroupExists(ClientError):
-    """Somebody has joined the consumer group, or committed for it."""
+    """Somebody has joined the consumer group, or committed for it: it can't be made, and topics of
+    its failed messages can't go."""
 
     code = "GROUP_EXISTS"
 

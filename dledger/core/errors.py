@@ -4,6 +4,7 @@ CoreError
 ├── ProposalRefused        nothing was appended; `retriable` says where to go next
 │   ├── NotLeader          another node leads, or none is known
 │   ├── TooMuchUncommitted the cap on uncommitted bytes is reached: retry here, later
+│   ├── TargetUnfit        whom leadership was to be handed to can't take it now
 │   └── TransferInProgress leadership is being handed over: retry, likely elsewhere
 ├── ReadRefused            a linearizable read can't start here now
 ├── UnknownEntry           the log holds no such entry
@@ -40,6 +41,14 @@ class TooMuchUncommitted(ProposalRefused):
         super().__init__(f"{uncommitted_bytes} bytes are uncommitted, the limit is {limit}")
         self.uncommitted_bytes = uncommitted_bytes
         self.limit = limit
+
+
+class TargetUnfit(ProposalRefused):
+    """`target` votes, and couldn't lead now; nothing was fenced."""
+
+    def __init__(self, target: NodeId, reason: str) -> None:
+        super().__init__(f"{target} {reason}")
+        self.target = target
 
 
 class TransferInProgress(ProposalRefused):

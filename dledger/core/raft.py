@@ -333,6 +333,7 @@ class Raft:
         Raises:
             NotLeader: there is nothing to hand over.
             TransferInProgress: to another target.
+            TargetUnfit: the target votes, and can't take it now.
             ProposalRefused: the target can't lead, or there is none.
         """
         transfer_leadership(self._state, target)

@@ -2,17 +2,18 @@
 
 While a transfer is under way the leader takes no proposals, so that the target can catch up;
 the timeout bounds that silence (DLedger #39: a transfer to a dead node blocked writes for good).
+A named target that surely can't be level by then, or would hand over again, is refused before it.
 
 Source: dissertation §3.10.
 """
 
 from __future__ import annotations
 
-from dledger.core.errors import NotLeader, ProposalRefused, TransferInProgress
+from dledger.core.errors import NotLeader, ProposalRefused, TargetUnfit, TransferInProgress
 from dledger.core.progress import PeerState, Progress
 from dledger.core.roles import end_transfer
 from dledger.core.state import RaftState, Transfer
-from dledger.core.types import Index, NodeId, Role, TimeoutNow
+from dledger.core.types import NO_INDEX, Index, NodeId, Role, TimeoutNow
 
 
 def transfer_leadership(state: RaftState, target: NodeId | None) -> None:
@@ -64,7 +65,41 @@ def _choose(state: RaftState, target: NodeId | None) -> NodeId:
     if target not in state.other_voters():
         names = ", ".join(sorted(state.log.configuration.voters))
         raise ProposalRefused(f"{target} doesn't vote, and only who votes can lead: {names}")
+    reason = _unfitness(state, state.peers[target])
+    if reason:
+        raise TargetUnfit(target, reason)
     return target
+
+
+def _unfitness(state: RaftState, progress: Progress) -> str:
+    """Why nothing good would come of handing over to that voter now; empty if nothing speaks
+    against it. What isn't known yet doesn't: the timeout bounds what it costs."""
+    if state.now_tick - progress.last_heard_tick > state.options.election_timeout_max_ticks:
+        return "wasn't heard for an election timeout"
+    is_level = progress.match_index >= state.log.last_index
+    is_better = not (state.disk.is_unfit or state.is_in_doubt)
+    if progress.is_short_of_space and (is_better or not is_level):
+        return "is unfit by its own word: its disk is full or rotten, or its program too old"
+    if progress.state is PeerState.SNAPSHOT:
+        return "is being given a whole state, as the entries that it lacks are gone"
+    if _lacks_too_much(state, progress):
+        return f"lacks {state.log.last_index - progress.match_index} entries"
+    return ""
+
+
+def _lacks_too_much(state: RaftState, progress: Progress) -> bool:
+    """Whether it lacks what is committed, and more than may be under way to it at a time: a voter
+    that keeps up never does."""
+    log, match, options = state.log, progress.match_index, state.options
+    is_known = match > NO_INDEX or progress.state is PeerState.REPLICATE
+    if not is_known or match >= log.commit_index:
+        return False
+    if match < log.base.index:
+        return True
+    first, size = Index(match + 1), options.max_inflight_bytes
+    if log.last_index - match > options.max_inflight_appends * options.max_append_entries:
+        return True
+    return state.view.last_that_fits(first, log.last_index, size) < log.last_index
 
 
 def _fitness(state: RaftState, progress: Progress) -> tuple[bool, bool, bool, int, int]:

@@ -96,7 +96,11 @@ class FakeTopics:
             check_own(request.name)
         self._group.model.queues(request.name, request.incarnation)
         if group and self._group.is_at_work(group, request.name):
-            check_own(request.name)
+            text = (
+                f"topic {request.name!r} is the brokers' own, and can't be deleted: consumer group "
+                f"{group!r} is known"
+            )
+            raise Refusal(wire_error(epb.GROUP_EXISTS, text))
         self._group.model.delete(request.name)
         await self._group.model.ring()
         return pb.DeleteTopicResponse()

@@ -512,6 +512,61 @@ def test_nobody_answers() -> None:
     assert exit_code_of(findings) is ExitCode.UNREACHABLE
 
 
+def test_voters_that_answer_as_no_members_are_not_missing() -> None:
+    """Nobody is down: their disks aren't mounted, or the group is yet to be formed."""
+    new = well(3)
+    for name in names(3):
+        new = FAULTS[Kind.UNFORMED](new, name)
+    (first, *rest) = judge(new)
+    assert first.kind is Kind.NO_MAJORITY
+    assert first.detail.endswith("2 are needed: n1, n2, n3 answering as no member yet")
+    assert "group init" in first.remedy
+    assert "down" not in first.remedy
+    assert [each.kind for each in rest] == [Kind.UNFORMED] * 3
+    mixed = silent(FAULTS[Kind.UNFORMED](well(5), "n2"), "n3")
+    mixed = FAULTS[Kind.OUT_OF_SERVICE](mixed, "n4")
+    first = next(each for each in judge(mixed) if each.kind is Kind.NO_MAJORITY)
+    assert first.detail == (
+        "2 of 5 voters take part, 3 are needed: n2 answering as no member yet; n4 answering and "
+        "taking no part; n3 missing"
+    )
+    assert first.remedy.startswith("mend what is said of those that answer and take no part")
+    down = judge(silent(silent(well(3), "n2"), "n3"))[0]
+    assert down.remedy == Kind.NO_MAJORITY.remedy
+
+
+def test_where_fewer_than_a_majority_count_no_failure_is_spare() -> None:
+    """Two of three have rotted in one place, and the third is down: nobody leads, and what is to be
+    mended is told below. Where one serves on, nothing more is committed."""
+    rotten = silent(well(3), OTHER)
+    for name in (LEADER, VICTIM):
+        rotten = member(role="follower", is_serving=False, log_damages=1)(rotten, name)
+    findings = judge(rotten)
+    assert [each.kind for each in findings] == [
+        *(Kind.NO_LEADER, Kind.UNREACHABLE, Kind.LOG_ROTTEN, Kind.LOG_ROTTEN)
+    ]
+    assert findings[0].remedy.startswith("mend what else is said here")
+    full = well(3)
+    for name in (VICTIM, OTHER):
+        full = FAULTS[Kind.DISK_FULL](full, name)
+    (first, *_) = judge(full)
+    assert (first.kind, first.detail) == (
+        Kind.NO_MARGIN,
+        "nothing more is committed: 2 have to be well, and n2, n3 can't count",
+    )
+
+
+def test_who_was_given_up_and_is_named_on_another_disk_comes_back_on_an_empty_one() -> None:
+    """It was added again since: another `member add` would be refused."""
+    facts = FAULTS[Kind.GIVEN_UP](well(3), VICTIM)
+    (told,) = [each for each in judge(facts) if each.kind is Kind.GIVEN_UP]
+    assert "`dledger member add n2 ADDRESS`" in told.remedy
+    added = named(disk_id=disk("nx"))(facts, VICTIM)
+    (told,) = [each for each in judge(added) if each.kind is Kind.GIVEN_UP]
+    assert "the log names n2 on another disk" in told.detail
+    assert told.remedy.endswith("start it on an empty one, and `dledger group replace n2`")
+
+
 def test_leader_that_is_gone_or_does_not_serve() -> None:
     """Of a newer term nobody leads; or one leads that isn't ready."""
     nobody = member(role="follower", is_serving=False)(well(3), LEADER)

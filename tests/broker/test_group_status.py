@@ -60,6 +60,36 @@ def test_who_has_heard_of_a_newer_epoch_is_shown(
     assert line.startswith("n2 serves nobody until it is started again: ")
 
 
+@pytest.mark.parametrize("was_told", [True, False])
+def test_who_was_taken_out_and_runs_on_is_shown_as_no_member(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], was_told: bool
+) -> None:
+    """It stands for election for ever, and looks like a member that does; where nobody else answers
+    its own word is all that there is."""
+    answers = {at: node(each, "follower", 3) for each, at in AT.items()}
+    for at, one in answers.items():
+        removed = at == AT["n2"]
+        one.commit_index = 7 if removed else 9
+        one.role = "pre-candidate" if removed else one.role
+        named = AT if removed and not was_told else ("n1", "n3")
+        one.health.members.extend(MemberHealth(node_id=each, votes=True) for each in named)
+    told = found(monkeypatch, answers, [AT["n2"]])
+    assert [(each.id, each.is_gone) for each in told.nodes] == [
+        ("n2", True),
+        ("n1", False),
+        ("n3", False),
+    ]
+    _tell_status(told, as_json=False)
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "n2 runs on, and is no member any more by the group's log. `dledger group doctor` says "
+        "what to do"
+    )
+    alone = found(monkeypatch, {AT["n2"]: answers[AT["n2"]]}, [AT["n2"]])
+    assert alone.nodes[0].is_gone is was_told
+    waiting = {AT["n1"]: answers[AT["n1"]], AT["n2"]: node("n2", "unformed", 0)}
+    assert not any(each.is_gone for each in found(monkeypatch, waiting, [AT["n1"]]).nodes)
+
+
 def test_a_node_of_another_group_at_a_members_address_leads_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

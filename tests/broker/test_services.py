@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from broker.errors import BrokerError, ErrorCode, Failure
+from broker.errors import TRAITS, BrokerError, ErrorCode, Failure
 from broker.leader.batches import PART_WEIGHT, Placed
 from broker.reading.progress import QueueOffset
 from broker.reading.queues import Found
@@ -467,6 +467,28 @@ def test_a_watch_tells_each_change_and_ends_with_the_node() -> None:
     assert told[0] == (True, N1)
     assert [is_serving for is_serving, _ in told[1:]] == [False] * len(told[1:])
     assert told[-1][1] is not None
+
+
+def test_a_hand_over_to_who_cannot_take_it_is_tried_once() -> None:
+    """It fails at its end where that wasn't known, and at once where it is; and no client asks
+    again by itself: each try takes the messages' leader away for a while."""
+    asked = Asked(3).filled()
+    target = asked.world.others(asked.leader.name)[0].name
+    asked.world.crash(target)
+
+    def failure() -> BrokerError:
+        with pytest.raises(BrokerError) as refused:
+            asked.ask(asked.services.cluster.transfer_leadership(target))
+        return refused.value
+
+    unknown = failure()
+    assert unknown.message == f"the transfer to {target} was aborted"
+    asked.world.run_for(60)
+    known = failure()
+    assert known.message == f"{target} wasn't heard for an election timeout"
+    for each in (unknown, known):
+        assert each.code is ErrorCode.TRANSFER_FAILED
+        assert not TRAITS[each.code].is_retriable
 
 
 def test_watchers_are_bounded_and_leave_their_place() -> None:

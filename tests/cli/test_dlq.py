@@ -58,9 +58,6 @@ def reject_three(group: BrokerGroup, name: str, consumers: str) -> None:
 def test_dead_letters_are_listed_shown_and_sent_again(
     dledger_group: BrokerGroup, topic: str
 ) -> None:
-    assert dlq(dledger_group, "list", "nobody").splitlines() == [
-        "OFFSET  TRIES  WHY  TOPIC  WAS AT  AGAIN"
-    ]
     title, *rows = dlq(dledger_group, "list", "g").splitlines()
     assert len(rows) == 3
     assert max(map(len, (title, *rows))) <= 80
@@ -76,6 +73,30 @@ def test_dead_letters_are_listed_shown_and_sent_again(
     assert told == "1: was sent again before\n"
     resent = [each["resent"] for each in json.loads(dlq(dledger_group, "list", "g", "--json"))]
     assert resent == [False, True, False]
+
+
+def test_a_list_of_a_group_that_nobody_knows_ends_with_1(dledger_group: BrokerGroup) -> None:
+    """A name that was typed wrongly isn't a group without dead letters, whose list is empty."""
+    done = program("dlq", "list", "nobody", "--bootstrap", dledger_group.addresses, timeout_s=120)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("dledger: consumer group 'nobody' does not exist")
+    with BlockingClient.connect(dledger_group.addresses) as client:
+        client.create_topic("read-well", queues=1)
+        client.commit_offsets("healthy", "read-well", {0: 0})
+    assert dlq(dledger_group, "list", "healthy").splitlines() == [
+        "OFFSET  TRIES  WHY  TOPIC  WAS AT  AGAIN"
+    ]
+
+
+def test_the_topic_of_a_group_that_is_known_ends_a_deletion_with_1(
+    dledger_group: BrokerGroup,
+) -> None:
+    """The command is right: it is the group for which it stays."""
+    reject_three(dledger_group, "kept", "keepers")
+    place = ("--bootstrap", dledger_group.addresses)
+    done = program("topic", "delete", "%DLQ%keepers", *place, timeout_s=120)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "can't be deleted: consumer group 'keepers' is known" in done.stderr
 
 
 def test_a_list_that_was_cut_says_so(dledger_group: BrokerGroup) -> None:

@@ -235,6 +235,30 @@ def test_leadership_goes_to_the_named_node(group: LocalGroup) -> None:
     assert facts(group, "group", "status")["leader"] == target
 
 
+def test_leadership_for_a_node_that_is_gone_is_refused_and_tried_once(
+    group: LocalGroup, topic: str
+) -> None:
+    """Each try would take the producers' leader away for as long as a transfer may last."""
+    leader = facts(group, "group", "status")["leader"]
+    gone = facts(group, "group", "kill", "follower")["id"]
+    produced(group, topic, [b"before"])
+    code, out, error = invoked(group, "group", "transfer", gone)
+    assert (code, out) == (ExitCode.FAILED, ""), error
+    assert error in (
+        f"dledger: {gone} wasn't heard for an election timeout\n",
+        f"dledger: the transfer to {gone} was aborted\n",
+    )
+    produced(group, topic, [b"after"])
+    assert facts(group, "group", "status")["leader"] == leader
+    lines = group.node(leader).log_file.read_text().splitlines()
+    ended = [
+        event
+        for event in map(json.loads, lines)
+        if event["event"] == "leadership_transfer_ended" and event.get("target") == gone
+    ]
+    assert len(ended) <= 1
+
+
 def test_leadership_for_a_node_that_does_not_vote_ends_with_1(group: LocalGroup) -> None:
     """The command is right and the group is another one, as `group priority` says of it."""
     code, out, error = invoked(group, "group", "transfer", "n9")

@@ -20,6 +20,7 @@ from dledger.core import (
     ReadReady,
     ReadRefused,
     Role,
+    TargetUnfit,
     Term,
     TimeoutNow,
     TransferEnded,
@@ -236,6 +237,93 @@ def test_s60_impossible_targets_are_refused_clearly() -> None:
     single.tick(31)
     with pytest.raises(ProposalRefused, match="no other voter"):
         single.core.transfer_leadership(None)
+
+
+def refusal(leader: Node, target: NodeId) -> str:
+    """Why leadership isn't handed to `target`; nothing was fenced for that."""
+    with pytest.raises(TargetUnfit) as refused:
+        leader.core.transfer_leadership(target)
+    assert leader.core.statistics().transfer_target is None
+    leader.propose()
+    return str(refused.value)
+
+
+def test_s60_a_target_that_is_not_heard_is_refused_at_once() -> None:
+    """Nothing is known of it for longer than an election timeout: a fence would be in vain."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    cluster.tick(5)
+    cluster[B].crash()
+    cluster.tick(RaftOptions().election_timeout_max_ticks + 6)
+    assert refusal(leader, B) == "B wasn't heard for an election timeout"
+    leader.core.transfer_leadership(C)
+
+
+def test_s60_a_target_without_room_is_refused() -> None:
+    """It would refuse what is sent, and hand over again."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    cluster[B].core.report_fitness(is_short=True)
+    cluster.tick(6)
+    assert refusal(leader, B).startswith("B is unfit by its own word: its disk is full")
+
+
+@pytest.mark.parametrize("trouble", ["space", "rot"])
+def test_s60_a_leader_that_is_no_better_hands_over_to_a_level_target_without_room(
+    trouble: str,
+) -> None:
+    """All disks are full: an operator may still say who leads, as long as nothing is to be sent."""
+    cluster = Cluster()
+    leader = cluster.elect(A)
+    for node in (leader, cluster[B]):
+        node.core.report_fitness(is_short=trouble == "space")
+        node.core.report_doubt(is_in_doubt=trouble == "rot")
+    cluster[B].core.report_fitness(is_short=True)
+    cluster.tick(6)
+    cluster.isolate(B)
+    leader.propose()
+    assert "unfit" in refusal(leader, B), "it can't take what it lacks"
+    cluster.heal()
+    cluster[B].core.report_doubt(is_in_doubt=False)
+    cluster.tick(12)
+    leader.core.transfer_leadership(B)
+    cluster.deliver()
+    assert cluster[B].leads
+
+
+def test_s60_a_target_that_lacks_more_than_is_under_way_at_a_time_is_refused() -> None:
+    """By count and by size; one that lacks less is caught up within the transfer."""
+    for options in (
+        RaftOptions(max_inflight_appends=2, max_append_entries=2),
+        RaftOptions(max_inflight_bytes=400),
+    ):
+        cluster = Cluster(options=options)
+        leader = cluster.elect(A)
+        cluster[B].writes_complete = False
+        for _ in range(4):
+            leader.propose()
+        cluster.deliver()
+        leader.core.transfer_leadership(B)
+        cluster.tick(TRANSFER_TICKS)
+        assert ended(leader) == [TransferEnded(B, "aborted")]
+        leader.propose()
+        cluster.deliver()
+        assert refusal(leader, B) == "B lacks 5 entries"
+
+
+def test_s60_of_a_target_of_which_nothing_is_known_yet_nothing_is_held_against_it() -> None:
+    """Just elected, a leader knows no matching entry of it: the timeout bounds what that costs."""
+    many = entries_of(*(1 for _ in range(9)))
+    options = RaftOptions(max_inflight_appends=1, max_append_entries=1)
+    cluster = Cluster(logs=dict.fromkeys((A, B, C), many), options=options)
+    cluster.isolate(B)
+    cluster.campaign(A)
+    cluster.deliver()
+    assert cluster[A].core.is_ready_leader
+    cluster[A].core.transfer_leadership(B)
+    cluster.heal()
+    cluster.tick(12)
+    assert cluster[B].leads
 
 
 def test_s60_best_caught_up_voter_is_chosen() -> None:

@@ -19,6 +19,7 @@ from dledger.core import (
     MessageRefused,
     Role,
     SnapshotOffer,
+    TargetUnfit,
     Term,
     TimeoutNow,
     UnknownEntry,
@@ -213,6 +214,25 @@ def test_leader_that_stops_asks_for_nothing_that_its_log_has_let_go_of() -> None
     node.core.begin_at(base_at(4))
     node.core.transfer_leadership(None)
     assert [each.to for each in node.pump() if isinstance(each, TimeoutNow)] == [B]
+
+
+def test_leadership_is_not_handed_to_who_lacks_what_is_gone() -> None:
+    """It is to be given a whole state first, which takes longer than a transfer may."""
+    node = connected(Node(A, THREE))
+    for _ in range(5):
+        node.propose()
+    node.pump()
+    node.step(AppendResponse(B, A, Term(1), True, Index(6)))
+    node.step(AppendResponse(C, A, Term(1), True, Index(2)))
+    node.core.begin_at(base_at(4))
+    with pytest.raises(TargetUnfit, match="C lacks 4 entries"):
+        node.core.transfer_leadership(C)
+    node = leader()
+    for _ in range(4):
+        beat(node)
+    assert state_of(node) == PeerState.SNAPSHOT.value
+    with pytest.raises(TargetUnfit, match="C is being given a whole state"):
+        node.core.transfer_leadership(C)
 
 
 def test_a_follower_that_begins_later_takes_appends_from_before() -> None:

@@ -201,6 +201,27 @@ def send(node: WorldNode, sequence: int) -> None:
         node.replica.appender.send(b"", [batch(sequence, b"%d" % sequence)])
 
 
+def test_a_full_followers_log_says_so_and_when_it_has_room_again() -> None:
+    """Once each: nobody else's log does, and its clients notice nothing."""
+    world = World(kind=SMALL)
+    leader = world.elect()
+    small = world.others(leader.name)[0]
+    with capture_logs() as told:
+        has_no_room(small)
+        for number in range(100):
+            leader.propose(f"t{number}", 64 << 10)
+            world.settle()
+        world.run_for(2 * SEGMENT_RETRY_TICKS)
+        assert small.log.statistics().is_full
+        small.disk.make_room()
+        world.run_for(2 * SEGMENT_RETRY_TICKS)
+    events = [each for each in told if each["event"] in {"log_full", "log_has_room"}]
+    assert [(each["event"], each["log_level"]) for each in events] == [
+        ("log_full", "warning"),
+        ("log_has_room", "info"),
+    ]
+
+
 @pytest.mark.parametrize("taken", [0, 2])
 def test_applying_pauses_while_the_machine_has_no_space(taken: int) -> None:
     """The part of a slice that was applied counts; the rest is given again, and only the rest."""

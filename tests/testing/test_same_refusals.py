@@ -206,7 +206,7 @@ def test_topic_of_a_group_that_is_known_stays(ask: Ask, client: BlockingClient) 
             worker.receive(1, wait_s=0.3)
             if own in {each.name for each in client.topics()}:
                 break
-    assert ask(pb.DeleteTopicRequest(name=own)) == "INVALID_ARGUMENT"
+    assert ask(pb.DeleteTopicRequest(name=own)) == "GROUP_EXISTS"
     assert own in {each.name for each in client.topics()}
 
 

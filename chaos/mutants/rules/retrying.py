@@ -271,13 +271,13 @@ RETRYING = (
         "group-looked-for-before-what-waits",
         "broker/services/topics.py",
         "        if name == retry_topic(group) and await self._styles.waits(name):\n"
-        '            why = "messages wait to come to it"\n'
+        '            refusal = ErrorCode.QUEUES_UNREAD, "messages wait to come to it"\n'
         "        if self._state.groups.get(group) is not None:\n"
-        '            why = f"consumer group {group!r} is known"\n',
+        '            refusal = ErrorCode.GROUP_EXISTS, f"consumer group {group!r} is known"\n',
         "        if self._state.groups.get(group) is not None:\n"
-        '            why = f"consumer group {group!r} is known"\n'
+        '            refusal = ErrorCode.GROUP_EXISTS, f"consumer group {group!r} is known"\n'
         "        if name == retry_topic(group) and await self._styles.waits(name):\n"
-        '            why = "messages wait to come to it"\n',
+        '            refusal = ErrorCode.QUEUES_UNREAD, "messages wait to come to it"\n',
         masked=_KEPT,
         tests=_STYLES,
     ),

@@ -53,6 +53,9 @@ class Place(NamedTuple):
     incarnation: int
     queue_id: int
 
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.queue_id}"
+
 
 class Order(Enum):
     """What waits for what."""

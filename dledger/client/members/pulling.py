@@ -447,7 +447,10 @@ class Pulling:
         skipped = queue.skip_to(to)
         at = (queue.place.topic, queue.place.queue_id)
         self._counts.skipped[at] = self._counts.skipped.get(at, 0) + len(skipped) - done
-        _log.warning("group %s: %s: %s had gone", self._group, queue.place, skipped)
+        _log.warning(
+            *("group %s: %s: offsets %d to %d had gone", self._group, queue.place),
+            *(skipped.start, skipped.stop - 1),
+        )
 
 
 def _hold(queue: ProcessQueue) -> Hold:

@@ -877,7 +877,9 @@ async def test_members_may_name_their_queues() -> None:
 
 
 @async_test
-async def test_message_that_has_gone_ends_run_or_is_passed_over() -> None:
+async def test_message_that_has_gone_ends_run_or_is_passed_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """As the application said beforehand."""
     async with stocked(1, 10) as (group, client):
         await client.commit_offsets("g", "t", {0: 2})
@@ -896,6 +898,7 @@ async def test_message_that_has_gone_ends_run_or_is_passed_over() -> None:
         async with running(service):
             await until(lambda: group.members.frontier("g", "t") == 10)
             assert service.statistics().skipped == {("t", 0): 4}
+        assert "group g: t/0: offsets 2 to 5 had gone" in caplog.messages
         assert seen == [6, 7, 8, 9]
 
 
