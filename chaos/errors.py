@@ -6,6 +6,7 @@
     ├── GroupNeverLed     no leader served in time, at the start (retriable)
     ├── RunBroken         a run's folder can't be read (`dledger chaos report`)
     ├── SearchTooLong     a history is too concurrent to be decided within the bound
+    ├── ContradictionsLeft  one that contradicts itself so often that the rest wasn't searched
     ├── NothingStruck     a fault that hit nobody: its strike is skipped
     ├── TimesGoBack       a queue was read whose store times don't ascend
     ├── TimeFarOff        a message was stored at a time that no majority of clocks has shown

@@ -17,6 +17,7 @@ SEEDS: Final = {
     "given-up-taken-for-not-stored": 9,
     "overdue-in-flight-called-not-stored": 1,
     "told-not-stored-and-sent-again": 19,
+    "whatever-fails-is-rejected": 1,
 }
 
 
