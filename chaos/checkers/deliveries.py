@@ -1,6 +1,6 @@
 """What a consumer group's members did with messages, checked against what the log holds. Pure.
 
-    forgotten             stored, and the group got through without anybody being done with it
+    forgotten             stored, and the group got past it without anybody being done with it
     handled-unsent        handled, and not in the log
     handled-after-commit  begun after the group's committed offset, as somebody had been told, had
                           passed it, though it had been done and had never failed
@@ -229,9 +229,14 @@ def _bounded(found: Iterable[Anomaly]) -> Iterator[Anomaly]:
 def _forgotten(
     group: Group, handlings: Sequence[Handling], stored: Mapping[str, Place]
 ) -> Iterator[Anomaly]:
+    """What lies behind where the group had come in the end isn't: a group that isn't through is a
+    problem by itself. In a queue in which nobody was told where it is, everything counts."""
     done = {each.value for each in handlings if each.how is How.DONE}
+    come: dict[int, int] = {}
+    for told in group.told:
+        come[told.queue_id] = max(told.offset, come.get(told.queue_id, 0))
     for value, place in sorted(stored.items(), key=lambda item: item[1]):
-        if value not in done:
+        if value not in done and place.offset < come.get(place.queue_id, place.offset + 1):
             yield _anomaly(group, "forgotten", place, f"{value} was done by nobody")
 
 

@@ -76,6 +76,13 @@ def test_message_that_nobody_is_done_with_is_forgotten() -> None:
     assert names(group(*left, failed, done("a#1", "q1-2", 95))) == []
 
 
+def test_message_to_which_the_group_had_not_come_is_not_forgotten() -> None:
+    """That it isn't through is told by who waited for it."""
+    left = all_done("q1-1", "q1-2", "q0-2")
+    assert names(group(*left, told=(Told(1, 1, 2),))) == ["forgotten", "forgotten"]
+    assert names(group(*left, told=(Told(1, 1, 1), Told(2, 0, 2)))) == []
+
+
 def test_message_that_is_not_in_the_log_was_never_to_be_handled() -> None:
     """Whoever was given it."""
     assert names(group(*all_done(), done("a#1", "ghost", 100))) == ["handled-unsent"]
