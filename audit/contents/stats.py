@@ -35,7 +35,6 @@ from dledger.reading.lifetimes import followed
 from dledger.reading.ranges import log_ranges
 
 MAX_KEYS: Final = 10_000
-MIN_KEYS: Final = 100  # that a topic keeps, however many topics there are
 HOT_KEYS: Final = 10
 BUCKETS: Final = 200
 _GROWTH: Final = 1.2
@@ -94,7 +93,7 @@ class LogSum:
         if len(self.keys) <= 2 * MAX_KEYS:
             return
         of_topic = Counter(topic for topic, _ in self.keys)
-        share = max(MAX_KEYS // len(of_topic), MIN_KEYS)
+        share = max(MAX_KEYS // len(of_topic), 1)
         crowded = {topic for topic, count in of_topic.items() if count > 2 * share}
         if not crowded:
             return

@@ -108,10 +108,15 @@ def find_anomalies(history: History) -> list[Anomaly]:
         found += check_presence(queue)
         found += check_phantoms(queue)
         found += check_polls(queue)
-        found += check_resumes(queue)
         found += check_producers(queue)
         found += check_ends(queue)
     return found
+
+
+def find_resumes(history: History) -> list[Anomaly]:
+    """What `check_resumes` finds, in a history in which whoever has committed and seeks goes to
+    what it has committed, and nowhere else."""
+    return [each for queue in queues_of(history) for each in check_resumes(queue)]
 
 
 def queues_of(history: History) -> list[QueueHistory]:

@@ -262,7 +262,11 @@ def _contradictions(key: str, operations: list[Operation], model: Model[S]) -> I
         if shown is operations:
             raise ContradictionsLeft(key, 1)
         last = shown[-1]
-        operations = [each for each in operations if each is not last and _end(each) >= _end(last)]
+        operations = [
+            _as_unknown(each) if each is last else each  # it may have happened
+            for each in operations
+            if _end(each) >= _end(last)
+        ]
         model = replace(model, starts=model.anywhere(operations))
     raise ContradictionsLeft(key, MAX_CONTRADICTIONS)
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from chaos.checkers.anomalies import Anomaly, find_anomalies
+from chaos.checkers.anomalies import Anomaly, find_anomalies, find_resumes
 from chaos.checkers.history import History, Send
 from chaos.checkers.linearizability import check_linearizability
 from chaos.real.retired import excuse_retired
@@ -92,7 +92,8 @@ def judge(history: History, cuts: Sequence[PowerCut]) -> Verdict:
         cuts: power cuts that may have taken what was acknowledged (`chaos.real.weaker`).
     """
     explained = check_linearizability(history)
-    anomalies, remarks = [*find_anomalies(history), *explained.anomalies], []
+    anomalies = [*find_anomalies(history), *find_resumes(history), *explained.anomalies]
+    remarks: list[str] = []
     anomalies, excused = permitted(anomalies, history, cuts)
     anomalies, retired = excuse_retired(anomalies, history)
     for each, why in (

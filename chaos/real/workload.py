@@ -119,6 +119,7 @@ class Workload:
         self._seed = seed
         self._stop = asyncio.Event()
         self.last_sent_us = 0  # when the last message was given to a producer
+        self._read = 0
         self._read_to: Counter[tuple[str, int]] = Counter()  # by consumer and queue
         self._tasks: dict[str, list[asyncio.Task[None]]] = defaultdict(list)
 
@@ -255,8 +256,11 @@ class Workload:
     async def _consume(self, process: str) -> None:
         """Reads for ever; a consumer that broke is followed by one that begins where the group's
         committed offsets are. What no fault explains is a problem, and it begins anew."""
-        start, name, lives = StartFrom.COMMITTED, process, 0
+        start, lives = StartFrom.COMMITTED, 0
         while True:
+            # Who begins anew is another one, to the history: it doesn't go on where one before was.
+            lives += start is StartFrom.FIRST
+            name = f"{process}+{lives}" if lives else process
             try:
                 await self._consume_once(process, name, start)
             except ClientError as error:
@@ -264,9 +268,7 @@ class Workload:
                 if not error.retriable:
                     told = (f"{process}: {error}", str(error.code))
                     self.problems.setdefault(f"{process} {error.code}", told)
-                    # Another one, to the history: it doesn't go on where the one before was.
-                    start, lives = StartFrom.FIRST, lives + 1
-                    name = f"{process}+{lives}"
+                    start = StartFrom.FIRST
                 await asyncio.sleep(CONSUMER_PAUSE_S)
 
     async def _consume_once(self, process: str, name: str, start: StartFrom) -> None:
@@ -284,6 +286,7 @@ class Workload:
         async with consumer:
             async for batch in consumer.batches():
                 queue_id = batch[0].queue_id
+                self._read += len(batch)
                 self._polled(name, queue_id, batch, seek=queue_id not in places)
                 places[queue_id] = self._read_to[process, queue_id] = batch[-1].queue_offset + 1
                 if loop.time() >= commit_at:
@@ -302,8 +305,8 @@ class Workload:
 
     @property
     def read(self) -> int:
-        """How far the consumers are, in all: it grows while they get on."""
-        return sum(self._read_to.values())
+        """How many messages consumers have read, in all: it grows while they get on."""
+        return self._read
 
     async def behind(self) -> list[str]:
         """Consumers that haven't read a queue to its end, in words.

@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from chaos.checkers.anomalies import find_anomalies
+from chaos.checkers.anomalies import find_anomalies, find_resumes
 from chaos.checkers.history import Commit, Delete, Poll, Send
 from dledger.history import Outcome
 from tests.chaos.histories import Story
 
 
 def names(story: Story) -> list[str]:
-    return [anomaly.name for anomaly in find_anomalies(story.history)]
+    found = [*find_anomalies(story.history), *find_resumes(story.history)]
+    return [anomaly.name for anomaly in found]
 
 
 def lost_write(story: Story) -> None:

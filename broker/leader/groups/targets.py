@@ -90,7 +90,11 @@ class Sharing:
         if left:
             here = [each for each in self.facts.sessions if each.session not in self.when.awaited]
             instead = yield from self._among(here, theirs, held)
-            found |= {queue: instead[queue] for queue in left if queue in instead}
+            for at, queue in enumerate(left):
+                if queue in instead:
+                    found[queue] = instead[queue]
+                if not at % STEP:
+                    yield
         return found, wake
 
     def _left(
