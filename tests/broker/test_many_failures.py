@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import Task
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from broker.state.groups import Settings
 from broker.state.leases import MAX_RANGES, Place
 from broker.state.topics import TopicRef
 from dledger.records.record import DecodedRecord
+from dledger.records.reserved import dead_letter_topic
 from tests.broker.test_held_back import Shop
 
 
@@ -132,3 +134,32 @@ def test_what_is_not_taken_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = codes.count(0)
     assert codes == [0] * taken + [ErrorCode.BUSY] * (16 - taken)
     assert 0 < taken == sum(reads.pieces) < 16
+
+
+@pytest.mark.parametrize("is_rejected", [True, False])
+def test_in_order_what_a_failure_finishes_fails_no_more(is_rejected: bool) -> None:
+    """A message that stays finishes those before it. What one lease says of such a one at the same
+    time finds it finished, also where both would share an entry: it is neither copied nor counted
+    besides."""
+    shop = Shop(settings=Settings(topics=("t",), is_orderly=True, max_attempts=3))
+    for queue_id in range(2):
+        shop.send(queue_id, b"one", b"two")
+    shop.room.own_topic(dead_letter_topic("g"))
+    node, member = shop.room.leader, shop.member
+    machine, retries = node.replica.machine, node.replica.services.retries
+    incarnation = machine.topics["t"].incarnation
+
+    def failed(
+        queue_id: int, offset: int, *, is_rejected: bool = False
+    ) -> Task[tuple[Failure | int, ...]]:
+        queue, epoch = QueueOf("t", incarnation, queue_id), member.held["t", queue_id]
+        failures = 0 if is_rejected else 1
+        message = FailedMessage(queue, epoch, offset, is_rejected, failures)
+        return node.begin(retries.send_back(SendBack("g", "a", member.session, (message,))))
+
+    told = [failed(1, 0), failed(0, 1), failed(0, 0, is_rejected=is_rejected)]
+    shop.pass_ms(100)
+    assert [each.result() for each in told] == [(1,), (1,), (0,)]
+    assert machine.offsets.of("g", "t")[0] == 1
+    assert machine.attempts.of(Place("g", incarnation, 0), 1) == 1
+    assert machine.topics[dead_letter_topic("g")].next_offsets == [0]
