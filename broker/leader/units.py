@@ -3,7 +3,8 @@
 One entry of units is under way at a time, and what is proposed meanwhile shares the next one, in
 the order in which it came. So whoever's turn it is is judged by the applied state alone: of the
 commands under way none has its keys. A unit whose keys are held waits, and holds back whatever
-comes behind it with any of them; one that is wide waits for all of a topic.
+comes behind it with any of them; one that is wide waits for all of a topic. A message that failed
+and stays finishes all before it, which no key says: what failed there waits as well (ADR 63).
 
 This owns the units that wait and those under way. It must never put two units with one key into an
 entry, nor hand out a queue offset that a batch on its way has. What the log is to say of refused
@@ -43,7 +44,13 @@ from dledger.reading.compound import (
 from dledger.reading.entry import COMPOUND_VERSION, HEADER_SIZE, MAX_RECORD_COUNT
 from dledger.records.layout import HOST
 from dledger.records.record import BATCH_PREAMBLE
-from dledger.wire.commands_pb2 import Command, RefusedUnit, SettleUnitsCommand
+from dledger.wire.commands_pb2 import (
+    Command,
+    FailMessageCommand,
+    RefusedUnit,
+    SendBackCommand,
+    SettleUnitsCommand,
+)
 from store.stamping import stamp_records
 
 SHARED_BYTES: Final = 256 << 10  # an entry is given units up to here, and one at least
@@ -122,10 +129,23 @@ class _Unit:
         return [key for key in self.keys if key.what != RECORDS]
 
     @property
-    def finished_at(self) -> list[Place]:
-        """The queues in which it finishes a message for a group, by a copy."""
-        sent_back = (each.send_back for each in self.wanted.commands if each.HasField("send_back"))
-        return [Place(each.group, each.incarnation, each.queue_id) for each in sent_back]
+    def sent_back(self) -> list[tuple[Place, int]]:
+        """The messages that it finishes for a group, by a copy: queue and offset of each."""
+        told = (each.send_back for each in self.wanted.commands if each.HasField("send_back"))
+        return [_message(each) for each in told]
+
+    @property
+    def staying(self) -> list[tuple[Place, int]]:
+        """Those that it says have failed, and stay in front of their queue."""
+        told = (each.fail_message for each in self.wanted.commands if each.HasField("fail_message"))
+        return [_message(each) for each in told]
+
+    def is_behind(self, fronts: dict[Place, int]) -> bool:
+        """Whether it is about a message that failed, and is before the front of its queue."""
+        if not fronts:
+            return False
+        failed = chain(self.sent_back, self.staying)
+        return any(offset < fronts.get(place, 0) for place, offset in failed)
 
     def fail(self, error: BrokerError) -> None:
         if not self.done.done():
@@ -135,6 +155,11 @@ class _Unit:
     def finish(self, result: UnitResult) -> None:
         if not self.done.done():
             self.done.set_result(result)
+
+
+def _message(failed: FailMessageCommand | SendBackCommand) -> tuple[Place, int]:
+    """The message's queue, for its group, and its offset."""
+    return Place(failed.group, failed.incarnation, failed.queue_id), failed.offset
 
 
 class Units:
@@ -301,14 +326,15 @@ class Units:
         chosen: list[_Unit] = []
         left: list[_Unit] = []
         places: Counter[Place] = Counter()
+        fronts: dict[Place, int] = {}  # all before them is finished by this entry (ADR 63)
         size = records = begun = 0
         for unit in self._waiting[:LOOKED_AT]:
-            is_free = claims.conflict(unit.keys) is None
+            is_free = claims.conflict(unit.keys) is None and not unit.is_behind(fronts)
             fits = not chosen or (
                 len(chosen) < SHARED_UNITS
                 and size + unit.body.size <= self._shared_bytes
                 and records + unit.body.record_count <= MAX_RECORD_COUNT
-                and all(places[each] < self._ranges_left(each) for each in unit.finished_at)
+                and all(places[each] < self._ranges_left(each) for each, _ in unit.sent_back)
             )
             if is_free and fits and self._is_answered(unit, begun):
                 self._has_left(unit)
@@ -317,7 +343,9 @@ class Units:
             if is_free and fits:
                 chosen.append(unit)
                 self._has_left(unit)
-                places.update(unit.finished_at)
+                places.update(place for place, _ in unit.sent_back)
+                for place, offset in unit.staying:
+                    fronts[place] = max(offset, fronts.get(place, 0))
                 size += unit.body.size
                 records += unit.body.record_count
                 begun += unit.begun

@@ -171,12 +171,13 @@ class Placed:
         producer: bytes = NOBODY,
     ) -> None:
         self.base, self.bodies = base, bodies
-        self._topic, self._queue_id = topic, queue_id
+        self.queue_id, self.incarnation = queue_id, incarnation
+        self._topic = topic
         self._preamble = BATCH_PREAMBLE.pack(producer, 0, incarnation)
 
     def body(self) -> tuple[bytes, int]:
         template = RecordTemplate(self._topic, ("127.0.0.1", 5555))
-        records = [template.encode(self._queue_id, each, b"", 1_000) for each in self.bodies]
+        records = [template.encode(self.queue_id, each, b"", 1_000) for each in self.bodies]
         return self._preamble + b"".join(records), len(records)
 
 

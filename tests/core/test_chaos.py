@@ -100,9 +100,11 @@ class Storm:
                 self.cluster.network += node.pump()
         for message in self.cluster.network:
             if isinstance(message, VoteResponse) and message.granted:
-                self.checker.on_vote_sent(message.term, message.sender, message.to)
+                voter, candidate = map(self.voter, (message.sender, message.to))
+                self.checker.on_vote_sent(message.term, voter, candidate)
             if isinstance(message, VoteRequest):
-                self.checker.on_vote_sent(message.term, message.sender, message.sender)
+                candidate = self.voter(message.sender)
+                self.checker.on_vote_sent(message.term, candidate, candidate)
         nodes = list(self.cluster.nodes.values())
         prints = {node.name: node.fingerprint() for node in nodes if node.is_running}
         self.checker.check(
@@ -115,6 +117,10 @@ class Storm:
                 for index in range(len(self.checker.acknowledged) + 1, node.commit_index + 1):
                     self.checker.on_acknowledged(index, node.identity_at(index))
         del self.cluster.network[: -MAX_NETWORK or None]
+
+    def voter(self, name: NodeId) -> str:
+        """Who votes once in a term."""
+        return name
 
     def _for_running(self, node: Node, action: object) -> None:
         if node.is_running and callable(action):

@@ -522,7 +522,9 @@ class ChurnStorm(Storm):
         outside = [each for each in some if each not in present.members()]
         way = rng.randrange(4)
         if way == 0 or not present.voters & set(some):
-            wanted = learns(present, *outside, observes=rng.random() < 0.2)
+            wanted, observes = present, rng.random() < 0.2
+            for each in outside:
+                wanted = with_learner(wanted, each, self.disk_of(each), "", observes=observes)
         elif way == 1:
             wanted = without(present, some)
         elif way == 2:
@@ -536,6 +538,10 @@ class ChurnStorm(Storm):
             node.change(wanted, next(self.sizes))
             self.changes += 1
             self.joint += bool(wanted.voters_outgoing)
+
+    def disk_of(self, node: NodeId) -> DiskId:
+        """As the configuration is to name it; none: any."""
+        return DiskId(b"")
 
     def calm_down(self) -> None:
         """Within 600 ticks the members in force have a leader that has left what was joint, and

@@ -291,7 +291,7 @@ CORE = (
         "                state.send(HeartbeatResponse(node, sender, term))\n",
         "                state.send(HeartbeatResponse(node, sender, term, message.read_context))\n",
         seed=45,
-        tests=("tests/core/test_election.py",),
+        tests=("tests/core/test_election.py", "tests/core/test_any_member.py"),
     ),
     Mutant(
         "any-term-is-followed",

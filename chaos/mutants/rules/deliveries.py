@@ -48,6 +48,14 @@ DELIVERIES = (
         tests=("tests/broker/test_recounting.py",),
     ),
     Mutant(
+        "handed-out-in-many-queues-and-told-of-one",
+        "broker/leader/deliveries/desk.py",
+        "                receiver.done.set_result(handed)\n",
+        "                receiver.done.set_result(handed[:1])\n",
+        masked="what nobody was told is due again, and handed out to others",
+        tests=("tests/broker/test_any_delivery.py",),
+    ),
+    Mutant(
         "choice-of-a-leadership-before-is-told",
         "broker/leader/deliveries/desk.py",
         "                self._check_still(leadership)\n",

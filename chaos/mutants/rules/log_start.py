@@ -350,7 +350,7 @@ LOG_START = (
         "    elif log.matches(base.index, base.term):\n",
         "    elif base.index <= log.last_index:\n",
         masked="few logs reach beyond a base and differ from it",
-        tests=_CORE,
+        tests=(*_CORE, "tests/core/test_any_member.py"),
     ),
     Mutant(
         "entries-sent-that-are-gone",

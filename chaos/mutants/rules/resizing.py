@@ -9,11 +9,13 @@ _STATE = ("tests/broker/test_queue_numbers.py",)
 _RETURN = ("tests/broker/test_queues_that_return.py",)
 _HELD = ("tests/broker/test_held_back.py",)
 _CLIENT = ("tests/client/test_rerouting.py",)
+_ANY = ("tests/broker/test_any_group.py",)
 _GOING = ("tests/broker/test_queues_that_go.py",)
 _NO_CLIENT = "the simulator's senders are its own"
 _NOT_PROPOSED = "a leader proposes nothing for a closed queue"
 _DRAWN = "simulated topics have no wishes, are never deleted and are changed a few times"
 _FEW_GO = "few simulated groups are put elsewhere just as a queue of theirs goes"
+_FEW_FAIL = "few simulated queues go while messages of others are counted"
 _MEMBERS = "simulated crews of keys are members"
 
 
@@ -268,6 +270,14 @@ RESIZING = (
         "            owners.leases.release(Place(group, topic.incarnation, queue))\n",
         masked="a simulated crew has read the queues that go",
         tests=_RETURN,
+    ),
+    Mutant(
+        "counts-of-queues-that-stay-go-with-those-that-go",
+        "broker/state/resizing.py",
+        "        if place.queue_id in going:\n            owners.attempts",
+        "        if True:\n            owners.attempts",
+        masked=_FEW_FAIL,
+        tests=_ANY,
     ),
     Mutant(
         "failures-outlive-their-queue",

@@ -30,6 +30,14 @@ UNITS = (
         tests=("tests/broker/test_many_failures.py",),
     ),
     Mutant(
+        "failed-beside-a-failure-that-finishes-it",
+        _LEADER,
+        " and not unit.is_behind(fronts)\n",
+        "\n",
+        masked="no simulated member says so much of one queue at once",
+        tests=("tests/broker/test_many_failures.py",),
+    ),
+    Mutant(
         "condition-that-fails-ends-the-leader",
         _LEADER,
         "            refusal = unit.wanted.condition()\n"
@@ -173,8 +181,8 @@ UNITS = (
     Mutant(
         "units-of-one-key-in-an-entry",
         _LEADER,
-        "            is_free = claims.conflict(unit.keys) is None\n",
-        "            is_free = True\n",
+        "            is_free = claims.conflict(unit.keys) is None and",
+        "            is_free =",
     ),
     Mutant(
         "a-wide-command-shares-an-entry-with-its-keys",
