@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from broker.local_group import group_status
-from dledger.client import InvalidArgument, ServerError, TransferFailed
+from dledger.client import DeadlineExceeded, InvalidArgument, ServerError, TransferFailed
 from dledger.outcome import Outcome
 from dledger.terminal.tls import chosen_material
 from dledger_cli.group_options import connect
@@ -61,6 +61,11 @@ async def _handed_over(addresses: list[str], target: str) -> str:
             return (await client.transfer_leadership(target or None)).node_id
         except (InvalidArgument, TransferFailed) as error:
             # Typed rightly: it is the group in which that node doesn't vote, or can't lead now.
+            raise FormationRefused(error.message) from error
+        except DeadlineExceeded as error:
+            # Whoever was told to stand for election may have won it all the same.
+            if target and (await group_status(addresses, chosen_material())).leader == target:
+                return target
             raise FormationRefused(error.message) from error
         except ServerError as error:
             if error.outcome is not Outcome.DID_NOT_HAPPEN:

@@ -6,6 +6,7 @@ leave out only what a graver finding of theirs says already about the same membe
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
@@ -488,14 +489,24 @@ def _surroundings(picture: _Picture) -> Iterator[Finding]:
 
 
 def _certificates(picture: _Picture) -> Iterator[Finding]:
-    """By each member's own clock, which it believes others by as well."""
+    """By each member's own clock, which it believes others by as well; and whether it has expired
+    also by a majority's, by which others believe it, where the leader knows those."""
+    led = (picture.leader.health or _NO_HEALTH).members if picture.leader else ()
+    off = {each.id: each.clock_off_ms for each in led}
     for member in picture.own:
         health = member.health or _NO_HEALTH
         now_ms, expires_ms = health.now_ms or picture.facts.now_ms, health.certificate_expires_ms
-        early_ms, left_ms = health.certificate_begins_ms - now_ms, expires_ms - now_ms
+        others_ms = _corrected(now_ms, off.get(member.id)) if health.now_ms else now_ms
+        whose = "its" if health.now_ms else "this"
+        if others_ms > now_ms and others_ms >= expires_ms:
+            whose = "others'"
+        early_ms, left_ms = (
+            health.certificate_begins_ms - now_ms,
+            expires_ms - max(now_ms, others_ms),
+        )
         if expires_ms and left_ms <= 0:
             detail = f"its certificate, or its authority's, expired {-left_ms // _DAY_MS} days ago"
-            yield Finding(Kind.CERTIFICATE_EXPIRED, member.id, f"{detail} by its clock")
+            yield Finding(Kind.CERTIFICATE_EXPIRED, member.id, f"{detail} by {whose} clock")
         elif early_ms > 0:
             detail = f"its certificate isn't valid before {_hours(early_ms)} from now by its clock"
             yield Finding(Kind.CERTIFICATE_EARLY, member.id, detail)
@@ -508,6 +519,11 @@ def _certificates(picture: _Picture) -> Iterator[Finding]:
                 until = f"before {_hours(next_ms - now_ms)} from now"
             detail = f"the one in its files isn't valid {until} by its clock, so it isn't shown"
             yield Finding(Kind.CERTIFICATE_WAITS, member.id, detail)
+
+
+def _corrected(now_ms: int, off_ms: float | None) -> int:
+    """What a majority's clocks show when one shows `now_ms` that is so far ahead of them."""
+    return now_ms if off_ms is None or not math.isfinite(off_ms) else int(now_ms - off_ms)
 
 
 def _hours(ms: int) -> str:

@@ -227,7 +227,7 @@ class Leadership:
 
         Raises:
             BrokerError: INVALID_ARGUMENT (the target can't lead), TRANSFER_FAILED (it
-                can't now, or it didn't), NOT_LEADER, BUSY.
+                can't now), TIMED_OUT (it hasn't, and may yet), NOT_LEADER, BUSY.
         """
         if self._replication is None:
             raise RuntimeError("attach() comes first")
@@ -248,14 +248,12 @@ class Leadership:
         except CoreError as error:
             raise BrokerError(ErrorCode.INVALID_ARGUMENT, str(error)) from error
         except TimeoutError as error:
-            raise BrokerError(
-                ErrorCode.TRANSFER_FAILED, "no new leader showed itself in time"
-            ) from error
+            raise BrokerError(ErrorCode.TIMED_OUT, "no new leader showed itself in time") from error
         finally:
             if ended in self._transfers:
                 self._transfers.remove(ended)
-        if failure:
-            raise BrokerError(ErrorCode.TRANSFER_FAILED, failure)
+        if failure:  # whoever was told to stand for election may win it yet
+            raise BrokerError(ErrorCode.TIMED_OUT, failure)
         return self.view()
 
     def _finish_transfers(self, failure: str) -> None:

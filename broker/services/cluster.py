@@ -318,10 +318,11 @@ class Cluster:
             target: a node; empty: the best caught-up voter.
 
         Raises:
-            BrokerError: NOT_LEADER, NOT_READY, INVALID_ARGUMENT, BUSY, TRANSFER_FAILED.
+            BrokerError: NOT_LEADER, NOT_READY, INVALID_ARGUMENT, BUSY, TRANSFER_FAILED, TIMED_OUT.
         """
         self._leadership.check_serving()
-        return await self._leadership.hand_over(NodeId(target) if target else None)
+        wish = NodeId(target) if target else None
+        return await self._gate.denying_surely(self._leadership.hand_over(wish))
 
     async def replace_disk(
         self, node_id: str, disk_id: bytes, held: HeldLog | None = None

@@ -654,9 +654,10 @@ class Client:
             target: a node id; None: the best caught-up voter.
 
         Raises:
-            TransferFailed: no hand-over took place; not tried again.
-            InvalidArgument: the target can't lead.
-            ClientError: with `Outcome.MAY_HAVE_HAPPENED` when the answer was lost.
+            TransferFailed: whom it was to go to can't lead now; nothing was tried.
+            InvalidArgument: the target doesn't vote.
+            ClientError: with `Outcome.MAY_HAVE_HAPPENED` when it wasn't done in time, or the
+                answer was lost; not tried again.
         """
         return await nodes.hand_over(self._broker_group, target, deadline_s)
 

@@ -335,8 +335,8 @@ class LimitReached(ClientError):
 
 
 class TransferFailed(ClientError):
-    """Leadership was not handed over: whom it was to go to can't take it now, or didn't in time.
-    Nothing asks again by itself, as a leader that hands over takes no messages meanwhile."""
+    """Leadership was not handed over: whom it was to go to can't take it now. Nothing asks again by
+    itself, as a leader that hands over takes no messages meanwhile."""
 
     code = "TRANSFER_FAILED"
     default_retriable = False

@@ -83,12 +83,12 @@ def _unfitness(state: RaftState, progress: Progress) -> str:
     if progress.state is PeerState.SNAPSHOT:
         return "is being given a whole state, as the entries that it lacks are gone"
     if _lacks_too_much(state, progress):
-        return f"lacks {state.log.last_index - progress.match_index} entries"
+        return f"lacks {state.log.commit_index - progress.match_index} entries"
     return ""
 
 
 def _lacks_too_much(state: RaftState, progress: Progress) -> bool:
-    """Whether it lacks what is committed, and more than may be under way to it at a time: a voter
+    """Whether it lacks more of what is committed than may be under way to it at a time: a voter
     that keeps up never does."""
     log, match, options = state.log, progress.match_index, state.options
     is_known = match > NO_INDEX or progress.state is PeerState.REPLICATE
@@ -97,9 +97,9 @@ def _lacks_too_much(state: RaftState, progress: Progress) -> bool:
     if match < log.base.index:
         return True
     first, size = Index(match + 1), options.max_inflight_bytes
-    if log.last_index - match > options.max_inflight_appends * options.max_append_entries:
+    if log.commit_index - match > options.max_inflight_appends * options.max_append_entries:
         return True
-    return state.view.last_that_fits(first, log.last_index, size) < log.last_index
+    return state.view.last_that_fits(first, log.commit_index, size) < log.commit_index
 
 
 def _fitness(state: RaftState, progress: Progress) -> tuple[bool, bool, bool, int, int]:

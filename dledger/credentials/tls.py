@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import ssl
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,11 +113,16 @@ class TlsSource:
         self._on_error = on_error
         self._now_ms = now_ms
         self._waiting: TlsMaterial | None = None
+        self._lock = threading.Lock()
         self._stamps = self._look()
         self._material = read_material(files)
 
     def material(self) -> TlsMaterial:
-        """As of now; what was read before as long as the files can't be used."""
+        """As of now; what was read before as long as the files can't be used. From any thread."""
+        with self._lock:
+            return self._now()
+
+    def _now(self) -> TlsMaterial:
         stamps, waiting = self._look(), self._waiting
         if stamps != self._stamps:
             self._waiting = None

@@ -399,6 +399,10 @@ def test_certificates_are_judged_by_their_nodes_clocks() -> None:
     for name in names(3):
         told = health(now_ms=NOW_MS)(told, name)
     assert kinds(told) == []
+    behind = health(certificate_expires_ms=NOW_MS + DAY_MS, now_ms=NOW_MS)(well(3), VICTIM)
+    (expired, _) = judge(named(clock_off_ms=-3.0 * DAY_MS)(behind, VICTIM))
+    assert "expired 2 days ago by others' clock" in expired.detail
+    assert kinds(named(clock_off_ms=float("nan"))(behind, VICTIM))[0] is Kind.CLOCK_OFF
     (waits,) = judge(health(next_certificate_ms=NOW_MS - 1, now_ms=NOW_MS)(well(3), VICTIM))
     assert "isn't valid any more by its clock" in waits.detail
 

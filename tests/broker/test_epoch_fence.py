@@ -181,3 +181,26 @@ async def test_what_a_client_of_the_group_knows_shuts_the_node(name: str) -> Non
             assert cpb.LeaderView.FromString(await call.read()).node_id == "n1"
             call.cancel()
         assert (node.shut, node.fence.is_shut) == (1, True)
+
+
+@async_test
+async def test_who_asks_for_a_status_shuts_nobody() -> None:
+    """That is asked of any node, whosever it is, and names no group: a client of an earlier release
+    tells its own group's epoch with it."""
+    node = Node(())
+    leads, cluster = watched(FOLLOWS_N2)
+    leads.fence = node.fence
+
+    class Asked:
+        def invocation_metadata(self) -> object:
+            return client.EpochName(1, X).metadata
+
+        def set_trailing_metadata(self, _: object) -> None:
+            raise AssertionError("nothing is told")
+
+    context = cast("Context", Asked())
+    heed_epoch(cluster, cpb.GetStatusRequest(), context)
+    assert not node.fence.is_shut
+    with capture_logs():
+        heed_epoch(cluster, None, context)
+    assert node.fence.is_shut, "as every other call would"

@@ -28,6 +28,7 @@ from broker.state.registration import Registration
 from broker.state.topics import TopicRef
 from broker.turns import LoopTurns
 from dledger.core.types import NodeId
+from dledger.outcome import Outcome
 from dledger.reading.entry import HEADER_SIZE
 from dledger.records.layout import file_name
 from dledger.records.record import BATCH_PREAMBLE, decode_records, message_id
@@ -486,9 +487,9 @@ def test_a_hand_over_to_who_cannot_take_it_is_tried_once() -> None:
     asked.world.run_for(60)
     known = failure()
     assert known.message == f"{target} wasn't heard for an election timeout"
-    for each in (unknown, known):
-        assert each.code is ErrorCode.TRANSFER_FAILED
-        assert not TRAITS[each.code].is_retriable
+    assert (unknown.code, known.code) == (ErrorCode.TIMED_OUT, ErrorCode.TRANSFER_FAILED)
+    assert not TRAITS[known.code].is_retriable
+    assert TRAITS[unknown.code].outcome is Outcome.MAY_HAVE_HAPPENED
 
 
 def test_watchers_are_bounded_and_leave_their_place() -> None:

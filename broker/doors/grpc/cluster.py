@@ -194,14 +194,14 @@ def _health(health: NodeHealth) -> cpb.NodeHealth:
         queues_wrong=health.queues_wrong,
         contradictions=health.contradictions,
         last_fsync_ms=health.last_fsync_ms,
-        certificate_expires_ms=health.certificate_expires_ms,
+        certificate_expires_ms=max(0, health.certificate_expires_ms),
         suspected_index=health.suspected_index,
         differing=health.differing,
         front_held=in_unicode(health.front_held),
         log_behind_ms=health.log_behind_ms,
         fills=[cpb.Fill(what=each.what, used=each.used, limit=each.limit) for each in health.fills],
-        certificate_begins_ms=health.certificate_begins_ms,
-        next_certificate_ms=health.next_certificate_ms,
+        certificate_begins_ms=max(0, health.certificate_begins_ms),
+        next_certificate_ms=max(0, health.next_certificate_ms),
         now_ms=max(0, health.now_ms),
     )
     if health.free_bytes is not None:

@@ -24,7 +24,7 @@ from broker.leader.epochs import FIRST, EpochName
 from broker.services.cluster import Cluster
 from dledger.core.group_epoch import MAX_RECOVERIES, RECOVERY_ID_BYTES
 from dledger.limits import EARLIER_METADATA_KEY, EPOCH_METADATA_KEY
-from dledger.wire.cluster_pb2 import WatchLeaderRequest
+from dledger.wire.cluster_pb2 import GetStatusRequest, WatchLeaderRequest
 
 _NAME: Final = struct.Struct(">I16s")
 
@@ -37,6 +37,8 @@ def heed_epoch(cluster: Cluster, request: object, context: Context) -> None:
         BrokerError: what `Cluster.heard_epoch` raises; WRONG_BROKER_GROUP: the request names
             another group; INVALID_ARGUMENT: the caller says no epoch.
     """
+    if isinstance(request, GetStatusRequest):  # of any node, whosever it is
+        return
     if isinstance(request, WatchLeaderRequest):  # no other of clients' requests names one
         cluster.check_group(request.broker_group)
     told, name, before = FIRST, None, b""
