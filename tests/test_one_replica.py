@@ -42,6 +42,7 @@ PARTS = {
 MAKERS = {"broker.assembly", "broker.noting", "broker.replication", "broker.wiring"}
 # Tests of a part by itself: one that owes nothing to what it is joined to.
 ALONE = {
+    "tests.audit.test_odd_names": {"broker.services.audit.Audit"},
     "tests.broker.test_denials": {"broker.services.gate.Gate"},
     "tests.broker.test_desk": {"broker.services.soundness.Soundness"},
     "tests.broker.test_first_handouts": {"broker.leader.commands.Commands"},

@@ -10,7 +10,8 @@ import pytest
 from chaos.sim.last_resort import Outcome, run_last_resort
 
 SEEDS = int(os.environ.get("LAST_RESORT_SEEDS", "24"))
-REACHED = 12  # seeds, which reach together what this is about
+REACHED = 12  # seeds, which reach together what this is about, but for one thing
+SERVED_BY_OLD = 14  # one that reaches that
 
 
 @functools.cache
@@ -38,7 +39,7 @@ def test_the_schedule_reaches_what_it_is_about() -> None:
     leader, and serve clients that haven't heard of the recovery."""
     outcomes = [outcome_of(seed) for seed in range(REACHED)]
     assert any(each.tries > 2 for each in outcomes)
-    assert any(each.served_by_old for each in outcomes)
+    assert outcome_of(SERVED_BY_OLD).served_by_old
     assert {each.out for each in outcomes} >= {1, 2, 4}
     assert any(each.sessions for each in outcomes)
 

@@ -165,7 +165,7 @@ TABLE: dict[str, list[str]] = {
     "consumers skip": ["copy", "t", "--all", "--json"],
     "query offset": ["t", "0", "0", "--json"],
     "query id": ["{message_id}"],
-    "dlq list": ["g", "--json"],
+    "dlq list": ["readers", "--json"],
     "audit replicas": ["--over", "grpc", "--json", "--processes", "1"],
     "group backup": ["{backup}", "--json"],
     "audit delivery": ["--history", "{history}", "--processes", "1"],

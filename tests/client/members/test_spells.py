@@ -41,7 +41,7 @@ class Judge:
 def told(caplog: pytest.LogCaptureFixture) -> Counter[int]:
     """How often that was told, by queue."""
     texts = [each.getMessage() for each in caplog.records if FULL in each.getMessage()]
-    return Counter(int(text.partition("queue_id=")[2][0]) for text in texts)
+    return Counter(int(text.partition(" t/")[2][0]) for text in texts)
 
 
 @async_test
