@@ -417,11 +417,11 @@ async def test_queues_begin_where_the_log_does_after_a_restart(tmp_path: Path) -
             await leader.appender.send(b"", [batch(0, b"x" * 900, topic="orders")])
             await asyncio.sleep(0)
         await let_go(group, leader)
-        begin = leader.reader.bounds(TopicRef("orders"), 0)[0]
-        assert begin > 0
         await group.until(lambda: max(leader.snapshots.kept(), default=0) > leader.log.start.index)
         name = NodeId(leader.config.node_id)
         await group.stop(name)
+        begin = leader.reader.bounds(TopicRef("orders"), 0)[0]  # in the end: more may have gone
+        assert begin > 0
         group.start(name)
         again = await group.leader()
         assert again.reader.bounds(TopicRef("orders"), 0)[0] == begin
