@@ -377,9 +377,17 @@ async def fill(group: Group) -> int:
 
 async def until_stored(group: Group, sequence: int) -> None:
     """The message is taken, as a client that retries would see it."""
+    again = (errors_pb2.STORAGE_FULL, errors_pb2.BUSY, errors_pb2.NOT_LEADER, errors_pb2.NOT_READY)
     deadline = time.monotonic() + WAIT_S
-    while code := await outcome(group, sequence):
-        assert code in (errors_pb2.STORAGE_FULL, errors_pb2.BUSY)
+
+    async def answer() -> errors_pb2.ErrorCode:
+        try:
+            return await outcome(group, sequence)
+        except grpc.aio.AioRpcError as error:  # on a busy machine another one may lead by then
+            return error_of(error).code
+
+    while code := await answer():
+        assert code in again
         assert time.monotonic() < deadline, "sends are refused although there is space"
         await asyncio.sleep(0.05)
 
