@@ -19,6 +19,7 @@ from broker.leader.batches import PART_WEIGHT, Placed
 from broker.reading.progress import QueueOffset
 from broker.reading.queues import Found
 from broker.services.audit import SegmentClaim
+from broker.services.gate import Gate
 from broker.services.messages import PullRequest
 from broker.services.offsets import QueueBounds
 from broker.services.queue_pulls import QueuesRequest, QueueWish
@@ -592,3 +593,22 @@ def test_nothing_is_done_to_a_later_topic_of_the_name(what: str) -> None:
     assert asked.ask(scenario()) is ErrorCode.TOPIC_REPLACED
     cut_off(asked)
     assert asked.ask(scenario()) is ErrorCode.NOT_LEADER
+
+
+def test_a_transfer_is_refused_by_who_surely_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader of before has heard nobody for long, and whom it refuses may lead by then."""
+    asked = Asked(3).filled()
+    target = asked.world.others(asked.leader.name)[0].name
+    asked.world.crash(target)
+    asked.world.run_for(60)
+    confirmed: list[None] = []
+
+    async def confirm(_: Gate) -> None:
+        confirmed.append(None)
+        raise BrokerError(ErrorCode.NOT_LEADER, "another one leads")
+
+    monkeypatch.setattr(Gate, "confirm", confirm)
+    with pytest.raises(BrokerError) as refused:
+        asked.ask(asked.services.cluster.transfer_leadership(target))
+    assert refused.value.code is ErrorCode.NOT_LEADER
+    assert confirmed

@@ -399,6 +399,14 @@ LAST_RESORT = (
         tests=("tests/broker/test_services.py",),
     ),
     Mutant(
+        "transfer-refused-by-a-leader-of-before",
+        "broker/services/cluster.py",
+        "        return await self._gate.denying_surely(self._leadership.hand_over(wish))\n",
+        "        return await self._leadership.hand_over(wish)\n",
+        masked="simulated operators don't ask the service",
+        tests=("tests/broker/test_services.py::test_a_transfer_is_refused_by_who_surely_leads",),
+    ),
+    Mutant(
         "expired-by-its-own-clock-alone",
         "broker/doctor/judging.py",
         "expires_ms - max(now_ms, others_ms)",
